@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
 
-from plumage_cli.local.launch import bind_to_parent
+from plumage_cli.local.processes.launch import bind_to_parent
 
 __all__ = ["in_parallel"]
 

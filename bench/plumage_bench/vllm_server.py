@@ -78,7 +78,7 @@ def serving(
     config.write_text(json.dumps(given))
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "plumage_cli.local.vllm_child", "--config", str(config)],
+            [sys.executable, "-m", "plumage_cli.local.processes.vllm_child", "--config", str(config)],
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**_ENVIRONMENT, **os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", **(environment or {})},

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from plumage.errors import PlumageError
 from plumage_bench.vllm_timed import Ask, TimedEngine
-from plumage_cli.local.launch import bind_to_parent
+from plumage_cli.local.processes.launch import bind_to_parent
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -1,10 +1,10 @@
-"""What goes wrong on a person's machine, in words that say what to do.
+"""Errors of the CLI. Each message says what is wrong and what to do.
 
 PlumageError
 └── CliError                 the command ends with its message and status 1
-    ├── PortTakenError       somebody listens there already
-    ├── ProcessFailedError   a child did not start, or kept dying
-    └── NoPoolError          no pool of that name is up
+    ├── PortTakenError       the port is in use
+    ├── ProcessFailedError   a process did not become ready, or crashed repeatedly
+    └── NoPoolError          no pool of that name is running
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import errno
 
 from plumage.errors import PlumageError
 
-__all__ = ["CliError", "NoPoolError", "PortTakenError", "ProcessFailedError", "how_to_install", "trouble"]
+__all__ = ["CliError", "NoPoolError", "PortTakenError", "ProcessFailedError", "describe_os_error", "how_to_install"]
 
 _REMEDIES = {
     errno.ENOSPC: "free some space there",
     errno.EDQUOT: "free some space there",
     errno.EMFILE: "allow more open files: ulimit -n",
     errno.ENFILE: "allow more open files: ulimit -n",
-    errno.EACCES: "choose a place that is yours",
-    errno.EPERM: "choose a place that is yours",
-    errno.EROFS: "choose a place that can be written to",
-    errno.EEXIST: "something else lies there: move it elsewhere",
-    errno.ENOTDIR: "something else lies there: move it elsewhere",
-    errno.EISDIR: "something else lies there: move it elsewhere",
-    errno.ELOOP: "something else lies there: move it elsewhere",
+    errno.EACCES: "choose a place where you may write",
+    errno.EPERM: "choose a place where you may write",
+    errno.EROFS: "choose a place that is not read-only",
+    errno.EEXIST: "another file or folder is there: move it elsewhere",
+    errno.ENOTDIR: "another file or folder is there: move it elsewhere",
+    errno.EISDIR: "another file or folder is there: move it elsewhere",
+    errno.ELOOP: "another file or folder is there: move it elsewhere",
 }
 
 
@@ -35,25 +35,25 @@ class CliError(PlumageError):
 
 
 class PortTakenError(CliError):
-    """A port that was asked for is taken."""
+    """The wanted port is in use."""
 
 
 class ProcessFailedError(CliError):
-    """A process of the pool did not become ready; the message carries its last words."""
+    """A process of the pool did not become ready; the message has its last log lines."""
 
 
 class NoPoolError(CliError):
-    """No pool is up under that name."""
+    """No pool of that name is running."""
 
 
 def how_to_install(extra: str) -> str:
-    """What brings the packages of an extra: today Plumage is a clone, one day a package too."""
+    """The command that installs the packages of an extra, in a clone and elsewhere."""
     return f"in a clone: make setup; else: pip install 'plumage-llm[{extra}]'"
 
 
-def trouble(error: OSError, what: object = None) -> str:
-    """What the system refused, of what (the file that the error names, by default), and what to do about it."""
-    name = error.filename if what is None else what
-    told = error.strerror or str(error)
+def describe_os_error(error: OSError, path: object = None) -> str:
+    """The file, the system's message and a remedy. path: the file, by default the one that the error names."""
+    name = error.filename if path is None else path
+    message = error.strerror or str(error)
     remedy = _REMEDIES.get(error.errno or 0)
-    return (f"{name}: " if name else "") + told + (f"; {remedy}" if remedy else "")
+    return (f"{name}: " if name else "") + message + (f"; {remedy}" if remedy else "")

@@ -1,4 +1,4 @@
-"""Why one request went where it went, for people: the router's record as a few lines and a table."""
+"""The router's record of one request as text: why its replica was chosen, predictions and outcomes."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class _Failure(TypedDict):
 
 
 class Explanation(TypedDict):
-    """What is shown of the router's record; seconds and tokens. A newer router may tell more. An older one,
-    which considered every replica, does not tell `available`."""
+    """The fields of the router's record that are shown, in seconds and tokens. A newer router may send more. An older
+    one, which considered every replica, does not send `available`."""
 
     requestId: str
     model: str
@@ -59,13 +59,13 @@ class Explanation(TypedDict):
 
 
 def show(record: Explanation, console: Console) -> None:
-    """The record of `GET /plumage/v1/explain/{id}`."""
+    """Print the record of `GET /plumage/v1/explain/{id}`."""
     console.print(f"request {record['requestId']} for {record['model']} → {record['replica']} ({record['policy']})")
     console.print(f"why: {record['why']}")
     for failure in record["failures"]:
-        console.print(f"before that, {failure['replica']} failed: {failure['reason']}")
+        console.print(f"an attempt on {failure['replica']} failed before: {failure['reason']}")
     if record["degraded"]:
-        console.print("the directory was away: the router decided from what it knew itself")
+        console.print("the directory was not available: the router decided from its own data")
     console.print(_figures(record))
     console.print(_candidates(record))
     console.print(_how(record), soft_wrap=True)
@@ -79,14 +79,14 @@ def _figures(record: Explanation) -> Table:
     table.add_row("prompt tokens", _number(prompt["estimated"]), _number(prompt["actual"]))
     table.add_row("cached tokens", _number(hits["predicted"]), _number(hits["actual"]))
     table.add_row("time to first token", _seconds(record["ttft"]["predicted"]), _seconds(record["ttft"]["actual"]))
-    table.add_row("whole answer", _seconds(record["latency"]["predicted"]), _seconds(record["latency"]["actual"]))
+    table.add_row("whole response", _seconds(record["latency"]["predicted"]), _seconds(record["latency"]["actual"]))
     return table
 
 
 def _candidates(record: Explanation) -> Table:
     table = Table()
     table.add_column("candidate")
-    table.add_column("holds (tokens)", justify="right")
+    table.add_column("cached tokens", justify="right")
     table.add_column("score", justify="right")
     for candidate in record["candidates"]:
         chosen = "→ " if candidate["replica"] == record["replica"] else "  "
@@ -100,7 +100,7 @@ def _how(record: Explanation) -> str:
     scored = any(candidate["score"] is not None for candidate in record["candidates"])
     return (
         f"{considered} of {record.get('available', considered)} considered; "
-        f"{chunks['matched']} of {chunks['prompt']} chunks known; "
+        f"{chunks['matched']} of {chunks['prompt']} chunks in the directory; "
         f"decided in {record['decisionMicroseconds']:g} µs{'; the lowest score wins' if scored else ''}"
     )
 

@@ -1,6 +1,6 @@
-"""`kubectl plumage …`: kubectl runs the program `kubectl-plumage` of the PATH with the words after its name.
+"""`kubectl plumage …`: kubectl runs the program `kubectl-plumage` from the PATH with the remaining arguments.
 
-The same commands as `plumage`'s, those that mean a cluster; its options are kubectl's.
+It has those commands of `plumage` that work on a cluster, and options like kubectl's.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ __all__ = ["COMMANDS", "app", "main"]
 
 COMMANDS = {
     "get": "Show the pools of the cluster, or one with its conditions and pods.",
-    "status": "The same of one pool, or of all.",
-    "doctor": "Say what is wrong: definitions, operator, rights, pools, GPUs.",
-    "validate": "Check manifests and name every mistake in them, without a cluster.",
+    "status": "Show the same as get.",
+    "doctor": "Check CRDs, operator, permissions, pools and GPUs.",
+    "validate": "Check manifests and list every mistake, without a cluster.",
 }
 
 
 class PluginGroup(LazyGroup):
-    """Those commands alone."""
+    """Only the commands of a cluster."""
 
     commands_by_name = COMMANDS
 

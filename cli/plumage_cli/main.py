@@ -1,4 +1,4 @@
-"""The `plumage` command. Subcommands are imported when called: help must not wait for what it does not need."""
+"""The `plumage` command. Each subcommand is imported when it is called, so that help is fast."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import typer
 from typer.core import TyperGroup
 
 from plumage.errors import PlumageError
-from plumage_cli.lean import spare_check, spare_checks
+from plumage_cli.lazy_validation import make_lazy, make_options_lazy
 
 __all__ = ["COMMANDS", "LazyGroup", "app", "extra_of", "main", "run"]
 
-_ONLY_BENCH = ("kopf", "libcachesim", "matplotlib", "numpy")  # the rest comes with `demo` and `local`
+_ONLY_BENCH = ("kopf", "libcachesim", "matplotlib", "numpy")  # the other packages come with `demo` and `local`
 _ONLY_KUBE = ("aiohttp", "cryptography", "jwt", "kubernetes", "urllib3")
 
 COMMANDS = {
@@ -29,13 +29,13 @@ COMMANDS = {
     "explain": "Show why a request went to its replica.",
     "doctor": "Check this machine and its pools, or a cluster and its pools.",
     "demo": "Run a pool, load it, kill an engine, and compare with round robin and LRU.",
-    "bench": "Run a benchmark, in a clone of the repository.",
+    "bench": "Run a benchmark. Needs a clone of the repository.",
     "trace": "Fetch, convert and describe request traces.",
 }
 
 
 class LazyGroup(TyperGroup):
-    """Knows its subcommands by name and one line of help; each lies in `plumage_cli.commands.NAME` as `app`."""
+    """Knows its subcommands by name and one line of help. Each is `app` in `plumage_cli.commands.NAME`."""
 
     commands_by_name: ClassVar[Mapping[str, str]] = COMMANDS
 
@@ -46,10 +46,10 @@ class LazyGroup(TyperGroup):
         if cmd_name not in self.commands_by_name:
             return None
         module = importlib.import_module(f"plumage_cli.commands.{cmd_name}")
-        return spare_checks(typer.main.get_command(module.app))
+        return make_options_lazy(typer.main.get_command(module.app))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """A misspelt command is answered with the one that was probably meant."""
+        """Suggest the most similar command for a misspelt one."""
         name = args[0] if args else ""
         if name and not name.startswith("-") and name not in self.commands_by_name:
             near = difflib.get_close_matches(name, self.commands_by_name, n=1)
@@ -58,7 +58,7 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_help_option(self, ctx: Any) -> Any:
-        return spare_check(super().get_help_option(ctx))
+        return make_lazy(super().get_help_option(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
@@ -90,7 +90,7 @@ def _root(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    """The options that stand before a command."""
+    """The options before a command."""
 
 
 def main() -> None:
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def run(app: typer.Typer, obj: Any = None) -> None:
-    """An expected error is one message and status 1, never a traceback. obj: what commands find in their context."""
+    """Run a command. An expected error is one message and status 1, never a traceback. obj: the context's object."""
     try:
         app(obj=obj)
     except PlumageError as error:
@@ -107,22 +107,22 @@ def run(app: typer.Typer, obj: Any = None) -> None:
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
         if not name or name.startswith("plumage"):
-            raise  # a mistake of ours
+            raise  # an error in our code
         from plumage_cli.errors import how_to_install
 
         _end(f"this command needs {name}, which is not installed: {how_to_install(extra_of(name))}")
     except BrokenPipeError:
         _drop_output()
-        sys.exit(141)  # the reader of our output left, e.g. `plumage … | head`
-    except OSError as error:  # what no command foresaw: a full disk, most likely, or standard output on one
-        from plumage_cli.errors import trouble
+        sys.exit(141)  # the reader of our output has closed it, e.g. `plumage … | head`
+    except OSError as error:  # unexpected; most likely a full disk
+        from plumage_cli.errors import describe_os_error
 
         _drop_output()
-        _end(trouble(error))
+        _end(describe_os_error(error))
 
 
 def _drop_output() -> None:
-    """What standard output would not take is written nowhere: Python would try it again at its end, and complain."""
+    """Discard unwritten output. Python would write it again at its end, and report the failure."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

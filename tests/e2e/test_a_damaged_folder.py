@@ -38,7 +38,7 @@ def sockets_of(pool: Pool) -> list[Path]:
 def sweepers(pool: Pool) -> list[psutil.Process]:
     children = psutil.Process(pool.pids()["supervisor"]).children()
     living = [one for one in children if one.status() != psutil.STATUS_ZOMBIE]
-    return [one for one in living if one.cmdline()[1:3] == ["-m", "plumage_cli.local.sweeper"]]
+    return [one for one in living if one.cmdline()[1:3] == ["-m", "plumage_cli.local.folder.cleanup"]]
 
 
 async def test_files_and_sockets_that_are_removed_come_back(pool: Pool) -> None:
@@ -59,7 +59,7 @@ async def test_files_and_sockets_that_are_removed_come_back(pool: Pool) -> None:
     os.kill(before["agent chat-0"], signal.SIGKILL)
     os.kill(before["router"], signal.SIGKILL)
     view = await pool.until(lambda view: whole(2)(view) and view["router"]["restarts"] == 1)
-    assert view["troubles"] == []
+    assert view["problems"] == []
     assert view["traffic"]["directory"] == "Fresh"
     assert lost(await load(pool, prompts(4, seed=3))) == []
 

@@ -60,7 +60,7 @@ def test_the_demo_kills_an_engine_loses_nothing_and_compares(runtime: Path) -> N
     assert rows["lost"][:2] == ["0", "0"]
     ours, baseline = (float(cell.rstrip("%")) for cell in rows["hit ratio (cached ÷ prompt tokens)"][:2])
     assert ours > baseline
-    assert "Devices are simulated" in done.stdout
+    assert "The GPUs are simulated" in done.stdout
     assert leftovers(runtime) == []
     assert not list((runtime / "plumage").iterdir())
 
@@ -85,7 +85,7 @@ def test_a_demo_that_is_kept_answers_the_printed_command_and_ends_on_ctrl_c(runt
             told.append(line)
             if line.strip().startswith("curl "):
                 break
-        assert "pool chat stays up; Ctrl-C ends it. Try:" in "".join(told)
+        assert "pool chat keeps running; Ctrl-C ends it. Try:" in "".join(told)
         environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
         tried = subprocess.run(
             ["bash", "-c", told[-1]], env=environment, capture_output=True, text=True, timeout=60, check=True

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from support.pool import Pool, leftovers, load, lost, prompts, whole
 
-from plumage_cli.files import read_pool
-from plumage_cli.local.idle import idle
-from plumage_cli.local.plan import refuse_what_needs_a_cluster, unused
+from plumage_cli.local.plan.unused_fields import of_unchosen_policies, refuse_cluster_fields, without_local_effect
+from plumage_cli.manifests import read_pool
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 _ELSEWHERE = ("gateway.yaml", "gpu.yaml", "local.yaml", "vllm.yaml", "vllm-cpu.yaml")
@@ -21,8 +20,8 @@ LOCAL = [path for path in EXAMPLES if path.name not in _ELSEWHERE]
 @pytest.mark.parametrize("path", LOCAL, ids=lambda path: path.name)
 async def test_example_runs(path: Path, runtime: Path) -> None:
     manifest = read_pool(path)
-    refuse_what_needs_a_cluster(manifest, path.name)
-    assert unused(manifest) == idle(manifest) == []
+    refuse_cluster_fields(manifest, path.name)
+    assert without_local_effect(manifest) == of_unchosen_policies(manifest) == []
     pool = Pool(runtime, path.name)
     try:
         await pool.until(whole(manifest.spec.initial_replicas))

@@ -53,7 +53,7 @@ async def test_scaling_up_that_fails_leaves_the_pool_as_it_was(pool: Pool) -> No
     (pool.folder / "engine-chat-2.json").mkdir()
     done = await asyncio.to_thread(pool.run, "scale", "3")
     assert done.returncode == 1
-    assert "engine-chat-2.json: Is a directory; something else lies there: move it elsewhere" in done.stderr
+    assert "engine-chat-2.json: Is a directory; another file or folder is there: move it elsewhere" in done.stderr
     await pool.until(whole(2))
     assert lost(await load(pool, prompts(4, seed=9))) == []
 
@@ -144,12 +144,12 @@ async def test_status_explain_and_doctor_find_the_pool(pool: Pool) -> None:
     assert "chat-1" in status.stdout
     assert explained.stdout.startswith("request my-request for tiny-chat → chat-")
     assert "why: " in explained.stdout
-    assert "pool chat is up" in doctor.stdout
+    assert "pool chat is running" in doctor.stdout
     assert other.returncode == 1
     assert "does not know request nobody" in other.stderr
     second = await asyncio.to_thread(pool.run, "up", "examples/minimal.yaml", f"--port={pool.port + 1}")
     assert second.returncode == 1
-    assert "pool chat is up already" in second.stderr
+    assert "pool chat is already running" in second.stderr
 
 
 def test_a_port_in_use_says_so_and_leaves_nothing(runtime: Path) -> None:

@@ -22,8 +22,8 @@ from support.ports import free_port
 from plumage_cli.demo.client import Outcome, send_load
 from plumage_cli.demo.load import Session
 from plumage_cli.errors import CliError
-from plumage_cli.files import read_pool
-from plumage_cli.local.control import ask
+from plumage_cli.local.control.client import ask
+from plumage_cli.manifests import read_pool
 
 ROOT = Path(__file__).parents[2]
 UP_SECONDS = 60.0

@@ -17,9 +17,9 @@ from plumage.api.v1alpha1.struct import Struct
 from plumage_bench.defaults.leaves import leaves, others
 from plumage_bench.defaults.manifests import GATEWAY, POOLS, put
 from plumage_bench.defaults.scaling import decisions
-from plumage_cli.local.plan import Site as LocalSite
-from plumage_cli.local.plan import plan_replica, plan_router
-from plumage_cli.local.vllm import VllmSite
+from plumage_cli.local.plan.paths import LocalPaths
+from plumage_cli.local.plan.processes import plan_replica, plan_router
+from plumage_cli.local.plan.vllm import VllmInterpreter
 from plumage_operator.config import OperatorConfig
 from plumage_operator.controller.served_pools import find_served_pools
 from plumage_operator.observed import AttachedPool, Observed, ObservedGateway
@@ -30,8 +30,8 @@ __all__ = ["NOT_SET", "gateway_makes", "pool_makes", "unread", "unread_of_gatewa
 NOT_SET: Final = "(or it is not set in defaults/manifests.py)"
 """Of a field that no manifest here sets: whoever adds one puts it there."""
 _CONFIG: Final = OperatorConfig(image="plumage:1", engine_image="engine:1")
-_LOCAL: Final = LocalSite(
-    Path("/run/pool"), Path("/models/tiny"), "unix:///run/pool/directory.sock", vllm=VllmSite("python")
+_LOCAL: Final = LocalPaths(
+    Path("/run/pool"), Path("/models/tiny"), "unix:///run/pool/directory.sock", vllm=VllmInterpreter("python")
 )
 _META: Final = {"namespace": "default", "uid": "uid", "generation": 1}
 

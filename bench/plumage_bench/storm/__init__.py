@@ -26,8 +26,8 @@ from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.storm.faults import KINDS, Faults
 from plumage_bench.storm.load import Honest, Hostile, Outcome
 from plumage_cli.errors import CliError
-from plumage_cli.local.control import ask
-from plumage_cli.local.ports import free_ports
+from plumage_cli.local.control.client import ask
+from plumage_cli.local.processes.ports import free_ports
 
 __all__ = ["run"]
 
@@ -133,7 +133,7 @@ def _is_well(view: Mapping[str, Any]) -> bool:
     ]
     running = all(part is not None and part["state"] == "Running" and part["pid"] for part in parts)
     ready = all(one["state"] == "Ready" for one in view["replicas"])
-    return running and ready and not view["troubles"] and view["traffic"].get("directory") == "Fresh"
+    return running and ready and not view["problems"] and view["traffic"].get("directory") == "Fresh"
 
 
 async def _storm(context: Context, folder: Path, port: int, mutated: int, faults: int) -> _Run:

@@ -1,1 +1,1 @@
-"""Pools in a Kubernetes cluster, as the kubeconfig of whoever asks reaches them. Reads only; needs the extra `kube`."""
+"""Reads pools, gateways and operators of a Kubernetes cluster through a kubeconfig. Needs the extra `kube`."""

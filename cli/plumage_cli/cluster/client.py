@@ -1,7 +1,7 @@
 """GET and POST to a cluster's API server, with the credentials of a kubeconfig.
 
-The kubeconfig is read by Kubernetes' own client, which knows certificates, tokens and login programs; what is asked is
-plain paths, so that no kind needs a class and no version of that client matters.
+Kubernetes' own client reads the kubeconfig, with its certificates, tokens and login programs. Requests are plain paths,
+so no kind needs a class and the version of that client does not matter.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from plumage_cli.errors import CliError
 
 __all__ = ["ApiError", "Cluster", "connect"]
 
-_NO_KUBECONFIG = (AttributeError, KeyError, TypeError, ValueError)  # what its reader makes of another YAML file
-_NO_SUCH_PATH = b"404 page not found"  # of a group that it does not know an API server says so in no JSON
-_PATIENCE = urllib3.Timeout(connect=5.0, read=20.0)  # seconds
+_NO_KUBECONFIG = (AttributeError, KeyError, TypeError, ValueError)  # its reader's errors for YAML that is no kubeconfig
+_NO_SUCH_PATH = b"404 page not found"  # the API server's reply for an unknown API group, which is not JSON
+_TIMEOUT = urllib3.Timeout(connect=5.0, read=20.0)  # seconds
 
 
 class ApiError(CliError):
-    """The API server did not do it. `status`: its HTTP status, 0 where there was no answer."""
+    """The API server refused or failed. status: the HTTP status, 0 without an answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -36,18 +36,18 @@ class ApiError(CliError):
 
 
 class Cluster:
-    """One cluster. `name`: its context; `namespace`: where to look unless told otherwise."""
+    """One cluster. name: its context. namespace: the default of every command."""
 
     def __init__(self, credentials: Configuration, name: str, namespace: str) -> None:
         self._credentials, self.name, self.namespace = credentials, name, namespace
         self._pool = _pool(credentials)
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
-        """The JSON at `path`; ApiError else."""
+        """The JSON at `path`. ApiError on failure."""
         return self._ask("GET", path + (f"?{urlencode(params)}" if params else ""), None)
 
     def find(self, path: str) -> Any | None:
-        """The same; None where there is no such thing."""
+        """The JSON at `path`, or None on status 404."""
         try:
             return self.get(path)
         except ApiError as error:
@@ -56,7 +56,7 @@ class Cluster:
             raise
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """What the API server answers to `body`, for questions such as an access review."""
+        """The API server's answer to `body`, for example to an access review."""
         return self._ask("POST", path, json.dumps(body).encode())
 
     def _ask(self, method: str, path: str, body: bytes | None) -> Any:
@@ -68,18 +68,20 @@ class Cluster:
             answer = self._pool.request(method, url, body=body, headers=headers)
             if answer.status == 404 and answer.data.strip() == _NO_SUCH_PATH:
                 raise ApiError(404, f"the API server of {self.name} serves no {path}")
-            said = json.loads(answer.data)
+            reply = json.loads(answer.data)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiError(0, f"the API server of {self.name} can't be reached: {_brief(error)}") from None
         except ValueError:
-            raise ApiError(0, f"what answers at {self.name} is no API server: its answer is no JSON") from None
+            raise ApiError(
+                0, f"the server of {self.name} is no Kubernetes API server: its answer is not JSON"
+            ) from None
         if answer.status >= 400:
-            raise ApiError(answer.status, _refusal(said, answer.status))
-        return said
+            raise ApiError(answer.status, _refusal(reply, answer.status))
+        return reply
 
 
 def connect(target: Target) -> Cluster:
-    """CliError says what is wrong with the kubeconfig."""
+    """A client for the cluster of `target`. CliError says what is wrong with the kubeconfig."""
     file = str(target.kubeconfig) if target.kubeconfig is not None else None
     if file is not None and not Path(file).is_file():
         raise CliError(f"there is no kubeconfig {file}")
@@ -90,7 +92,7 @@ def connect(target: Target) -> Cluster:
         chosen = next((one for one in contexts if one["name"] == target.context), None) if target.context else current
         if chosen is None:
             names = ", ".join(sorted(one["name"] for one in contexts))
-            raise CliError(f"the kubeconfig has no context {target.context}; there are: {names}")
+            raise CliError(f"the kubeconfig has no context {target.context}, only: {names}")
         load: Any = config.load_kube_config
         load(config_file=file, context=chosen["name"], client_configuration=credentials)
     except (config.ConfigException, OSError, yaml.YAMLError, *_NO_KUBECONFIG) as error:
@@ -100,13 +102,13 @@ def connect(target: Target) -> Cluster:
 
 
 def _pool(credentials: Configuration) -> urllib3.PoolManager:
-    """A person waits: a server that is away is said so at once, without a second try."""
+    """Connections without retries: a user waits, so an unreachable server is reported at once."""
     settings: dict[str, Any] = {
         "cert_reqs": "CERT_REQUIRED" if credentials.verify_ssl else "CERT_NONE",
         "ca_certs": credentials.ssl_ca_cert,
         "cert_file": credentials.cert_file,
         "key_file": credentials.key_file,
-        "timeout": _PATIENCE,
+        "timeout": _TIMEOUT,
         "retries": False,
     }
     if name := getattr(credentials, "tls_server_name", None):
@@ -116,10 +118,10 @@ def _pool(credentials: Configuration) -> urllib3.PoolManager:
     return urllib3.PoolManager(**settings)
 
 
-def _refusal(said: Any, status: int) -> str:
-    """The API server's own words."""
-    told = said.get("message") if isinstance(said, dict) else None
-    return str(told or f"the API server answered with status {status}")
+def _refusal(reply: Any, status: int) -> str:
+    """The API server's own message."""
+    message = reply.get("message") if isinstance(reply, dict) else None
+    return str(message or f"the API server answered with status {status}")
 
 
 def _brief(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Gateways of a cluster as an API server keeps them, read leniently as pools are."""
+"""The InferenceGateways of a cluster. Unknown fields of a newer operator are ignored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _API = f"/apis/{GROUP}/{VERSION}"
 
 
 def gateways(cluster: Cluster, everywhere: bool) -> list[dict[str, Any]]:
-    """Those of the namespace, or of all; by namespace and name. None where the cluster does not know the kind."""
+    """The gateways, sorted by namespace and name. Empty where the CRD is missing. everywhere: of all namespaces."""
     place = "" if everywhere else f"/namespaces/{quote(cluster.namespace)}"
     try:
         found = cluster.get(f"{_API}{place}/inferencegateways")["items"]
@@ -27,7 +27,7 @@ def gateways(cluster: Cluster, everywhere: bool) -> list[dict[str, Any]]:
 
 
 def find_gateway(cluster: Cluster, name: str) -> dict[str, Any] | None:
-    """The one of that name in the namespace, or None."""
+    """The gateway `name` of the namespace, or None."""
     path = f"{_API}/namespaces/{quote(cluster.namespace)}/inferencegateways/{quote(name, safe='')}"
     found: dict[str, Any] | None = cluster.find(path)
     return found

@@ -1,4 +1,4 @@
-"""The options by which a command means a cluster rather than this machine."""
+"""The options that select a cluster instead of this machine."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import typer
 __all__ = ["AllNamespaces", "ClusterFlag", "Context", "Kubeconfig", "Namespace", "Target", "target"]
 
 ClusterFlag = Annotated[
-    bool, typer.Option("--cluster", help="Ask the cluster of your kubeconfig; implied by the options about one.")
+    bool, typer.Option("--cluster", help="Use the cluster of your kubeconfig. The other cluster options imply it.")
 ]
-Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig; its current one else.")]
-Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace; the context's else.")]
-AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Pools of every namespace.")]
-Kubeconfig = Annotated[Path | None, typer.Option(help="Kubeconfig file; $KUBECONFIG or ~/.kube/config else.")]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig. [default: its current context]")]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace. [default: the context's]")]
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Use all namespaces.")]
+Kubeconfig = Annotated[Path | None, typer.Option(help="Kubeconfig file. [default: $KUBECONFIG or ~/.kube/config]")]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which cluster, and where in it. namespace: None is the context's, unless `everywhere`."""
+    """A cluster and a namespace in it. namespace: None means that of the context. everywhere: all namespaces."""
 
     kubeconfig: Path | None = None
     context: str | None = None
@@ -30,5 +30,5 @@ class Target:
 
 
 def target(ctx: Any, asked: bool, found: Target) -> Target | None:
-    """What a command should look at; None is this machine. As kubectl's plugin it is always a cluster."""
+    """The cluster that a command uses, or None for this machine. kubectl's plugin always uses a cluster."""
     return found if asked or ctx.obj == "kubectl" or found != Target() else None

@@ -1,4 +1,4 @@
-"""Pools of a cluster as an API server keeps them, read leniently: a newer operator may say more."""
+"""The InferencePools of a cluster. Unknown fields of a newer operator are ignored."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ __all__ = ["condition", "is_paused", "name_of", "one_pool", "pods_of", "pools", 
 
 _API = f"/apis/{GROUP}/{VERSION}"
 _NOT_HERE = (
-    "the cluster has no InferencePools: install Plumage (helm install), or its definitions (kubectl apply -f crds/)"
+    "the cluster does not know InferencePools: install Plumage (helm install), or its CRDs (kubectl apply -f crds/)"
 )
-_RESTS_ON = ("Accepted", "EngineReady", "RouterReady", "DirectoryReady")  # what Ready does; the others describe
+_CAUSES_OF_READY = (
+    "Accepted",
+    "EngineReady",
+    "RouterReady",
+    "DirectoryReady",
+)  # Ready depends on these; the other conditions inform
 _BAD = ("RolloutHalted", "Degraded")  # reasons of Progressing
 
 
 def pools(cluster: Cluster, everywhere: bool) -> list[dict[str, Any]]:
-    """Those of the namespace, or of all; by namespace and name."""
+    """The pools, sorted by namespace and name. everywhere: of all namespaces. CliError where the CRD is missing."""
     place = "" if everywhere else f"/namespaces/{quote(cluster.namespace)}"
     try:
         found = cluster.get(f"{_API}{place}/inferencepools")["items"]
@@ -33,7 +38,7 @@ def pools(cluster: Cluster, everywhere: bool) -> list[dict[str, Any]]:
 
 
 def one_pool(cluster: Cluster, name: str) -> dict[str, Any]:
-    """NoPoolError names those that there are."""
+    """The pool `name` of the namespace. NoPoolError, with the existing pools, where there is none."""
     path = f"{_API}/namespaces/{quote(cluster.namespace)}/inferencepools/{quote(name, safe='')}"
     found: dict[str, Any] | None = cluster.find(path)
     if found is None:
@@ -43,7 +48,7 @@ def one_pool(cluster: Cluster, name: str) -> dict[str, Any]:
 
 
 def pods_of(cluster: Cluster, thing: Mapping[str, Any], label: str = POOL_LABEL) -> list[dict[str, Any]]:
-    """The pods of all parts of a pool, or of what else `label` names on its pods."""
+    """The pods of all components of a pool. label: another label, for the pods of a gateway."""
     meta = thing["metadata"]
     path = f"/api/v1/namespaces/{quote(meta['namespace'])}/pods"
     found: list[dict[str, Any]] = cluster.get(path, {"labelSelector": f"{label}={meta['name']}"})["items"]
@@ -56,19 +61,19 @@ def name_of(pool: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def is_paused(pool: Mapping[str, Any]) -> bool:
-    """Whether somebody asked the operator to leave it alone."""
+    """Whether its annotation pauses the operator."""
     return str((pool["metadata"].get("annotations") or {}).get(PAUSE, "")).lower() == "true"
 
 
 def condition(pool: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    """One of its conditions."""
+    """The condition of type `kind`, or None."""
     conditions = (pool.get("status") or {}).get("conditions") or []
     return next((one for one in conditions if one.get("type") == kind), None)
 
 
 def root_causes(pool: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The conditions that somebody should do something about; Ready itself where none of those it rests on tells."""
-    found = [one for kind in _RESTS_ON if (one := condition(pool, kind)) and one.get("status") == "False"]
+    """The conditions that need action. Ready itself only where none of the conditions behind it is False."""
+    found = [one for kind in _CAUSES_OF_READY if (one := condition(pool, kind)) and one.get("status") == "False"]
     ready = condition(pool, "Ready")
     yield from found or ([ready] if ready and ready.get("status") != "True" else [])
     progress = condition(pool, "Progressing")

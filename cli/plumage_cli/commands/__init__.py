@@ -1,1 +1,1 @@
-"""One module a subcommand, each with a typer `app`; imported by `plumage_cli.main` when it is called."""
+"""One module per subcommand, each with a typer `app`. `plumage_cli.main` imports a module when it is called."""

@@ -1,4 +1,4 @@
-"""`plumage bench NAME`: benchmarks are part of the repository and not of the package, so they are looked for."""
+"""`plumage bench NAME`. Benchmarks are part of the repository but not of the package, so they may be missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ absent = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @absent.command(context_settings=_ANYTHING)
 def bench(context: typer.Context) -> None:
-    """Benchmarks run from a clone of the repository only."""
+    """Benchmarks run only from a clone of the repository."""
     raise CliError(
         "benchmarks are not in the package; clone Plumage's repository, run `make setup` there, and then "
         "`.venv/bin/plumage bench NAME`"
@@ -28,7 +28,7 @@ def bench(context: typer.Context) -> None:
 
 
 def _find() -> Any:
-    """The benchmarks' own command, where they are; else the one that says where they are."""
+    """The command of the benchmarks, or one that explains how to get them."""
     return absent if find_spec(_LAB) is None else importlib.import_module(f"{_LAB}.command").app
 
 

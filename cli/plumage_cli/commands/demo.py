@@ -19,21 +19,23 @@ _EXAMPLES = Path("examples")
 
 @app.command()
 def demo(
-    examples: Annotated[Path, typer.Option(help="Folder that holds local.yaml and round-robin-lru.yaml.")] = _EXAMPLES,
+    examples: Annotated[Path, typer.Option(help="Folder with local.yaml and round-robin-lru.yaml.")] = _EXAMPLES,
     seed: Annotated[int, typer.Option(help="Seed of the load.")] = 1,
-    port: Annotated[int | None, typer.Option(min=1, max=65_535, help="Port of the router; a free one else.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A third of the load.")] = False,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, help="Port of the router. [default: a free port]")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Send a third of the load.")] = False,
     keep: Annotated[
-        bool | None, typer.Option("--keep/--no-keep", help="Leave the pool up at the end; also by KEEP=1.")
+        bool | None, typer.Option("--keep/--no-keep", help="Leave the pool running at the end. KEEP=1 does the same.")
     ] = None,
 ) -> None:
-    """Run a pool of four simulated engines, send it a load, kill an engine, compare with round robin and LRU."""
-    from plumage_cli.checks import require
+    """Run a pool of four simulated engines, send it a load and kill an engine; compare with round robin and LRU."""
+    from plumage_cli.requirements import require
 
     require("the router", "engines and agents", "the demo")
     from plumage_cli.demo.load import LoadShape
     from plumage_cli.demo.run import DemoSettings, run_demo
-    from plumage_cli.local.ports import free_ports
+    from plumage_cli.local.processes.ports import free_ports
 
     ours, baseline = (_valid(examples / name) for name in ("local.yaml", "round-robin-lru.yaml"))
     stays = os.environ.get("KEEP", "0") not in ("", "0") if keep is None else keep
@@ -43,10 +45,10 @@ def demo(
 
 
 def _valid(path: Path) -> InferencePool:
-    from plumage_cli.files import read_pool
-    from plumage_cli.local.plan import refuse_what_needs_a_cluster
+    from plumage_cli.local.plan.unused_fields import refuse_cluster_fields
+    from plumage_cli.manifests import read_pool
 
     pool = read_pool(path)
-    refuse_what_needs_a_cluster(pool, str(path))
-    typer.echo(f"{path}: right (InferencePool {pool.metadata.name})")
+    refuse_cluster_fields(pool, str(path))
+    typer.echo(f"{path}: valid (InferencePool {pool.metadata.name})")
     return pool

@@ -10,7 +10,7 @@ from plumage.errors import PlumageError
 from plumage_cli.cluster.options import AllNamespaces, ClusterFlag, Context, Kubeconfig, Namespace, Target, target
 
 if TYPE_CHECKING:
-    from plumage_cli.checks import Finding
+    from plumage_cli.doctor.finding import Finding
 
 __all__ = ["app"]
 
@@ -20,7 +20,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def doctor(
     ctx: typer.Context,
-    pool: Annotated[str | None, typer.Argument(help="A pool that is up; all of them else.")] = None,
+    pool: Annotated[str | None, typer.Argument(help="Name of a running pool. [default: all]")] = None,
     port: Annotated[int, typer.Option(min=1, max=65_535, help="Port that plumage up should use.")] = 8000,
     cluster: ClusterFlag = False,
     namespace: Namespace = None,
@@ -28,16 +28,19 @@ def doctor(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Check this machine and its running pools, or a cluster and its pools. Exit with 1 when something cannot work."""
+    """Check this machine and its running pools, or a cluster and its pools.
+
+    Exit with status 1 when something cannot work.
+    """
     there = target(ctx, cluster, Target(kubeconfig, context, namespace, everywhere))
-    _tell(_here(pool, port) if there is None else _there(pool, there))
+    _print(_here(pool, port) if there is None else _there(pool, there))
 
 
 def _here(pool: str | None, port: int) -> list[Finding]:
-    """This machine."""
-    from plumage_cli.checks import check_machine, check_pool
-    from plumage_cli.local.control import find_pool
-    from plumage_cli.local.folder import base_folder
+    """Check this machine."""
+    from plumage_cli.doctor.machine import check_machine, check_pool
+    from plumage_cli.local.control.client import find_pool
+    from plumage_cli.local.folder.pool_folder import base_folder
 
     if pool is not None:
         find_pool(pool)
@@ -50,17 +53,17 @@ def _here(pool: str | None, port: int) -> list[Finding]:
 
 
 def _there(pool: str | None, there: Target) -> list[Finding]:
-    """A cluster."""
+    """Check a cluster."""
     from datetime import UTC, datetime
 
-    from plumage_cli.cluster.checks import check_cluster
     from plumage_cli.cluster.client import connect
+    from plumage_cli.doctor.cluster import check_cluster
 
     return list(check_cluster(connect(there), pool, there.everywhere, datetime.now(UTC)))
 
 
-def _tell(findings: list[Finding]) -> None:
-    from plumage_cli.checks import Verdict
+def _print(findings: list[Finding]) -> None:
+    from plumage_cli.doctor.finding import Verdict
 
     colors = {Verdict.GOOD: typer.colors.GREEN, Verdict.WARNING: typer.colors.YELLOW, Verdict.BAD: typer.colors.RED}
     for finding in findings:
@@ -71,16 +74,16 @@ def _tell(findings: list[Finding]) -> None:
 
 
 def _pools() -> tuple[list[dict[str, Any]], list[Finding]]:
-    """The views of the pools that are up, and what keeps one from telling its own."""
-    from plumage_cli.checks import Finding, Verdict
-    from plumage_cli.local.control import ask
-    from plumage_cli.local.folder import base_folder, live_pools
+    """The views of the running pools, and a finding for each pool that does not answer."""
+    from plumage_cli.doctor.finding import Finding, Verdict
+    from plumage_cli.local.control.client import ask
+    from plumage_cli.local.folder.pool_folder import base_folder, live_pools
 
     views, findings = [], []
     try:
         base = base_folder()
     except PlumageError:
-        return [], []  # the check of the machine tells
+        return [], []  # check_machine reports it
     try:
         names = live_pools()
     except PlumageError as error:

@@ -10,7 +10,7 @@ import typer
 from plumage_cli.cluster.options import AllNamespaces, Context, Kubeconfig, Namespace, Target
 from plumage_cli.errors import NoPoolError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the import is slow, and help does not need it
     from plumage_cli.cluster.client import Cluster
 
 __all__ = ["app", "show"]
@@ -20,7 +20,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def get(
-    pool: Annotated[str | None, typer.Argument(help="Name of the pool or gateway; tables of all without.")] = None,
+    pool: Annotated[str | None, typer.Argument(help="Name of a pool or gateway. [default: tables of all]")] = None,
     namespace: Namespace = None,
     everywhere: AllNamespaces = False,
     context: Context = None,
@@ -32,7 +32,7 @@ def get(
 
 
 def show(name: str | None, target: Target, as_json: bool) -> None:
-    """Print it, by what the API server says."""
+    """Print the pool or gateway `name`, or tables of all."""
     from plumage_cli.cluster.client import connect
     from plumage_cli.cluster.gateways import find_gateway
     from plumage_cli.cluster.pools import one_pool
@@ -53,8 +53,8 @@ def show(name: str | None, target: Target, as_json: bool) -> None:
 
 
 def _print_pool(cluster: Cluster, pool: dict[str, Any], as_json: bool) -> None:
-    from plumage_cli.cluster.picture import pool_details
     from plumage_cli.cluster.pools import pods_of
+    from plumage_cli.cluster.tables import pool_details
 
     pods = pods_of(cluster, pool)
     if as_json:
@@ -65,8 +65,8 @@ def _print_pool(cluster: Cluster, pool: dict[str, Any], as_json: bool) -> None:
 
 def _print_gateway(cluster: Cluster, gateway: dict[str, Any], as_json: bool) -> None:
     from plumage.cluster import GATEWAY_LABEL
-    from plumage_cli.cluster.picture import gateway_details
     from plumage_cli.cluster.pools import pods_of
+    from plumage_cli.cluster.tables import gateway_details
 
     pods = pods_of(cluster, gateway, GATEWAY_LABEL)
     if as_json:
@@ -77,30 +77,30 @@ def _print_gateway(cluster: Cluster, gateway: dict[str, Any], as_json: bool) -> 
 
 def _print_all(cluster: Cluster, target: Target, as_json: bool) -> None:
     from plumage_cli.cluster.gateways import gateways
-    from plumage_cli.cluster.picture import gateways_table, pools_table
     from plumage_cli.cluster.pools import pools
+    from plumage_cli.cluster.tables import gateways_table, pools_table
 
-    found, doors = pools(cluster, target.everywhere), gateways(cluster, target.everywhere)
+    found, found_gateways = pools(cluster, target.everywhere), gateways(cluster, target.everywhere)
     if as_json:
-        typer.echo(json.dumps([*found, *doors], indent=1))
+        typer.echo(json.dumps([*found, *found_gateways], indent=1))
         return
     if found:
         _print(pools_table(found, _now(), target.everywhere))
     else:
         place = "the cluster" if target.everywhere else f"namespace {cluster.namespace}"
-        typer.echo(f"no pool in {place} of {cluster.name}; kubectl apply -f examples/pool.yaml makes one")
-    if doors:
+        typer.echo(f"no pool in {place} of {cluster.name}; create one with: kubectl apply -f examples/pool.yaml")
+    if found_gateways:
         typer.echo()
-        _print(gateways_table(doors, _now(), target.everywhere))
+        _print(gateways_table(found_gateways, _now(), target.everywhere))
 
 
-def _print(picture: Any) -> None:
+def _print(table: Any) -> None:
     import sys
 
     from rich.console import Console
 
-    # Into a pipe a row is a line: what reads it there cuts nothing.
-    Console(highlight=False, width=None if sys.stdout.isatty() else 1000).print(picture)
+    # Without a terminal each row is one line, for programs that read it.
+    Console(highlight=False, width=None if sys.stdout.isatty() else 1000).print(table)
 
 
 def _now() -> Any:

@@ -17,7 +17,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def status(
     ctx: typer.Context,
-    pool: Annotated[str | None, typer.Argument(help="Name of the pool; not needed when only one is up.")] = None,
+    pool: Annotated[str | None, typer.Argument(help="Name of the pool. Not needed when only one runs.")] = None,
     cluster: ClusterFlag = False,
     namespace: Namespace = None,
     everywhere: AllNamespaces = False,
@@ -25,13 +25,13 @@ def status(
     kubeconfig: Kubeconfig = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show a running pool: its endpoint, replicas and processes; in a cluster its conditions and pods."""
+    """Show a running pool: its endpoint, replicas and processes. In a cluster, its conditions and pods."""
     if (there := target(ctx, cluster, Target(kubeconfig, context, namespace, everywhere))) is not None:
         from plumage_cli.commands.get import show
 
         show(pool, there, as_json)
         return
-    from plumage_cli.local.control import ask, find_pool
+    from plumage_cli.local.control.client import ask, find_pool
 
     view = ask(find_pool(pool), {"do": "status"}, timeout=5.0)
     if as_json:
@@ -39,11 +39,11 @@ def status(
         return
     from rich.console import Console
 
-    from plumage_cli.table import pool_picture, process_table
+    from plumage_cli.local.tables import pool_overview, process_table
 
     console = Console(highlight=False)
-    does = f"serves {view['model']} at {view['endpoint']}/v1" if view["endpoint"] else "is starting"
-    console.print(f"pool {view['pool']} {does} (pid {view['pid']})", highlight=False)
-    console.print(pool_picture(view), process_table(view), sep="\n")
-    for trouble in view["troubles"]:
-        console.print(trouble, soft_wrap=True)
+    state = f"serves {view['model']} at {view['endpoint']}/v1" if view["endpoint"] else "is starting"
+    console.print(f"pool {view['pool']} {state} (pid {view['pid']})", highlight=False)
+    console.print(pool_overview(view), process_table(view), sep="\n")
+    for problem in view["problems"]:
+        console.print(problem, soft_wrap=True)

@@ -24,11 +24,14 @@ _DIGEST = 64  # hexadecimal digits of a SHA-256
 @app.command()
 def fetch(
     url: Annotated[str, typer.Argument(help="The file's address, http or https.")],
-    sha256: Annotated[str, typer.Option(help="The file's SHA-256; it is not taken without.")],
-    out: Annotated[Path | None, typer.Option(help="Where to put it; the address' last part else.")] = None,
-    max_bytes: Annotated[int, typer.Option(min=1, help="Largest file to take.")] = 2_000_000_000,
+    sha256: Annotated[str, typer.Option(help="The expected SHA-256 of the file.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write. [default: the last part of the address]")] = None,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Largest accepted file.")] = 2_000_000_000,
 ) -> None:
-    """Fetch a public trace. An interrupted download continues; a wrong checksum is refused."""
+    """Fetch a public trace.
+
+    An interrupted download continues with the next call. A file with another checksum is refused.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
@@ -46,28 +49,28 @@ def fetch(
             max_bytes=max_bytes,
             progress=lambda have, total: bar.update(task, completed=have, total=total),
         )
-    typer.echo(f"{target}: {target.stat().st_size:,} bytes, checksum right")
+    typer.echo(f"{target}: {target.stat().st_size:,} bytes, the checksum is correct")
 
 
 @app.command()
 def convert(
-    source: Annotated[Path, typer.Argument(help="The trace in its own form.")],
-    target: Annotated[Path, typer.Argument(help="The JSONL to write.")],
-    form: Annotated[str, typer.Option("--from", help="azure, burstgpt, bailian or mooncake.")],
+    source: Annotated[Path, typer.Argument(help="The trace in its original format.")],
+    target: Annotated[Path, typer.Argument(help="The JSONL file to write.")],
+    format_: Annotated[str, typer.Option("--from", help="azure, burstgpt, bailian or mooncake.")],
 ) -> None:
-    """Convert a trace to Mooncake's JSONL. Requests without prefix information share no prefix."""
-    from plumage_cli.traces.convert import FORMS
+    """Convert a trace to Mooncake's JSONL. Without prefix information, requests share no prefix."""
+    from plumage_cli.traces.convert import FORMATS
     from plumage_cli.traces.convert import convert as converted
     from plumage_cli.traces.record import write_mooncake
 
-    if form not in FORMS:
-        raise CliError(f"no form named {form!r}; there are: {', '.join(FORMS)}")
-    typer.echo(f"{target}: {write_mooncake(target, converted(source, form)):,} requests")
+    if format_ not in FORMATS:
+        raise CliError(f"unknown format {format_!r}; use one of: {', '.join(FORMATS)}")
+    typer.echo(f"{target}: {write_mooncake(target, converted(source, format_)):,} requests")
 
 
 @app.command()
-def describe(trace: Annotated[Path, typer.Argument(help="A trace in Mooncake's form.")]) -> None:
-    """Print what a trace is like: rate, lengths, and how much a cache could save at best."""
+def describe(trace: Annotated[Path, typer.Argument(help="A trace in Mooncake's format.")]) -> None:
+    """Print the rate and the lengths of a trace, and the best hit ratio that a cache can reach."""
     from rich.console import Console
     from rich.table import Table
 
@@ -76,7 +79,7 @@ def describe(trace: Annotated[Path, typer.Argument(help="A trace in Mooncake's f
 
     found = described(read_mooncake(trace))
     if not found.requests:
-        raise CliError(f"{trace} holds no request; is it the right file?")
+        raise CliError(f"{trace} contains no request; is it the right file?")
     table = Table(title=trace.name, title_justify="left", show_header=False)
     for row in found.rows():
         table.add_row(*row)

@@ -17,18 +17,18 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def validate(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="YAML files; - is standard input.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="YAML files; - reads standard input.")],
 ) -> None:
-    """Check manifests and list every mistake: the path of the field, the expected and the given value."""
-    wrong = sum(not _is_right(path) for path in files)
-    if wrong:
+    """Check manifests and list every mistake: the field's path, the expected value and the given value."""
+    invalid = sum(not _is_valid(path) for path in files)
+    if invalid:
         raise typer.Exit(1)
 
 
-def _is_right(path: Path) -> bool:
+def _is_valid(path: Path) -> bool:
     from plumage.api.v1alpha1 import InferencePool, load_manifests
     from plumage.settings import without_effect
-    from plumage_cli.files import read_text
+    from plumage_cli.manifests import read_text
 
     try:
         manifests = load_manifests(read_text(path), str(path))
@@ -36,8 +36,8 @@ def _is_right(path: Path) -> bool:
         typer.secho(str(error), err=True, fg=typer.colors.RED)
         return False
     names = ", ".join(f"{manifest.kind} {manifest.metadata.name}" for manifest in manifests)
-    typer.echo(f"{path}: right ({names})")
+    typer.echo(f"{path}: valid ({names})")
     for manifest in manifests:
-        for said in without_effect(manifest) if isinstance(manifest, InferencePool) else ():
-            typer.secho(f"{path}: {manifest.metadata.name}: {said}", err=True, fg=typer.colors.YELLOW)
+        for message in without_effect(manifest) if isinstance(manifest, InferencePool) else ():
+            typer.secho(f"{path}: {manifest.metadata.name}: {message}", err=True, fg=typer.colors.YELLOW)
     return True

@@ -1,1 +1,1 @@
-"""`plumage demo`: a pool under a real client's load, an engine killed on the way, and what prefix routing bought."""
+"""`plumage demo`: a pool under the load of a real client, with an engine killed, compared with a baseline."""

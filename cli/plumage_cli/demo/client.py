@@ -1,7 +1,7 @@
-"""A load sent through the official `openai` client: streaming, many sessions at once, every outcome kept.
+"""Sends a load with the official `openai` client: concurrent streaming sessions. Every outcome is kept.
 
-The client's own retries are off: what the fleet loses must be seen. An answer that is cut after it began cannot be
-repeated by a router, only by who asked; it is asked again here and counted as cut.
+The client's own retries are off, so that lost requests are visible. A router cannot repeat a response that breaks off
+after its start. This client sends such a request again and counts it as cut.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from plumage_cli.demo.load import Session
 
 __all__ = ["Outcome", "send_load"]
 
-_SECONDS = 60.0  # for one answer
-_TRIES = 3  # how often a cut answer is asked for
+_SECONDS = 60.0  # timeout of one response
+_TRIES = 3  # of a request whose responses break off
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One request. ttft, latency: seconds, from its last try. cut: answers that broke off after they began. error: why
-    there is no answer, None when there is one."""
+    """One request. ttft, latency: seconds since its last try. cut: responses that broke off. error: why there is no
+    response, None when there is one."""
 
     kind: str
     ttft: float
@@ -37,20 +37,22 @@ class Outcome:
 
 
 class _Cut(Exception):  # noqa: N818 - caught here, never shown
-    """An answer broke off after its first piece."""
+    """A response broke off after its first chunk."""
 
 
 async def send_load(
     url: str, model: str, sessions: list[Session], *, api_key: str = "demo", done: Callable[[Outcome], None]
 ) -> list[Outcome]:
-    """Send every session at its time; `done` is called after each request."""
+    """Send every session at its time. done: called after each request."""
     outcomes: list[Outcome] = []
 
     def note(outcome: Outcome) -> None:
         outcomes.append(outcome)
         done(outcome)
 
-    http = openai.DefaultAsyncHttpxClient(trust_env=False)  # a proxy in the environment is not for this machine
+    http = openai.DefaultAsyncHttpxClient(
+        trust_env=False
+    )  # ignore proxies of the environment: the pool is on this machine
     async with (
         openai.AsyncOpenAI(
             base_url=f"{url}/v1", api_key=api_key, max_retries=0, timeout=_SECONDS, http_client=http
@@ -100,7 +102,7 @@ async def _ask(
 async def _stream(
     client: openai.AsyncOpenAI, model: str, tokens: int, messages: list[dict[str, str]]
 ) -> tuple[str, float, Any]:
-    """The answer, the moment of its first piece, the usage."""
+    """The response text, the monotonic time of its first chunk, and its usage."""
     request: Any = {"model": model, "messages": messages, "max_tokens": tokens}
     stream = await client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True})
     pieces: list[str] = []
@@ -112,14 +114,14 @@ async def _stream(
             for choice in chunk.choices:
                 pieces.append(choice.delta.content or "")
                 finished = finished or choice.finish_reason is not None
-    except Exception as error:  # the client lets its transport's own errors through here, and they have no common base
+    except Exception as error:  # the client raises errors of its transport here, which have no common base
         if not first:
-            raise openai.OpenAIError(f"{type(error).__name__} before the first piece: {error}") from None
+            raise openai.OpenAIError(f"{type(error).__name__} before the first chunk: {error}") from None
         raise _Cut(f"{type(error).__name__}: {error}"[:200]) from None
     finally:
         await stream.close()
     if not first:
-        raise openai.OpenAIError("the stream ended before its first piece")
+        raise openai.OpenAIError("the stream ended before its first chunk")
     if not finished:
-        raise _Cut("the stream ended before the answer did")
+        raise _Cut("the stream ended before the response was complete")
     return "".join(pieces), first, usage

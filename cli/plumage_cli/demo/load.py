@@ -1,7 +1,7 @@
-"""The demo's load, seeded: conversations of several turns, and few-shot questions under shared instructions.
+"""The demo's load, from a seed: conversations of several turns, and few-shot questions with shared instructions.
 
-Sizes are chosen against examples/local.yaml: all prefixes together fit into the caches of four engines and are far too
-many for one. Where requests go then decides what is computed again.
+The sizes suit examples/local.yaml: all prefixes fit into the caches of four engines together, but not into one cache.
+Routing then decides how much is computed twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WORDS = """
 
 @dataclass(frozen=True, slots=True)
 class LoadShape:
-    """How much of what. words: of a prompt's parts; a word is about two tokens of the built-in tokenizer."""
+    """The size of the load. A word is about two tokens of the built-in tokenizer."""
 
     seconds: float = 24.0
     suites: int = 16
@@ -34,14 +34,14 @@ class LoadShape:
     conversations: int = 24
     turns: int = 5
     turn_words: int = 120
-    pause_seconds: float = 1.5  # between an answer and the next turn
+    pause_seconds: float = 1.5  # between a response and the next turn
     answer_tokens: int = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One user. at: seconds after the start. system: the shared part. turns: what the user says, one after the other,
-    each `pauses` seconds after the answer before it."""
+    """One user. at: seconds after the start. system: the shared prompt. turns: the user's messages, each sent `pauses`
+    seconds after the response before it."""
 
     at: float
     kind: str
@@ -52,7 +52,7 @@ class Session:
 
 
 def make_load(seed: int, shape: LoadShape) -> list[Session]:
-    """The sessions in order of their start; equal seeds make equal loads."""
+    """The sessions, ordered by start. Equal seeds make equal loads."""
     rng = random.Random(seed)
     sessions = [*_few_shot(rng, shape), *_conversations(rng, shape)]
     return sorted(sessions, key=lambda session: session.at)
@@ -60,8 +60,8 @@ def make_load(seed: int, shape: LoadShape) -> list[Session]:
 
 def _few_shot(rng: random.Random, shape: LoadShape) -> list[Session]:
     systems = [_text(rng, shape.suite_words) for _ in range(shape.suites)]
-    asked = [system for system in systems for _ in range(shape.questions)]
-    rng.shuffle(asked)
+    systems_asked = [system for system in systems for _ in range(shape.questions)]
+    rng.shuffle(systems_asked)
     return [
         Session(
             at=rng.uniform(0.0, shape.seconds),
@@ -71,12 +71,12 @@ def _few_shot(rng: random.Random, shape: LoadShape) -> list[Session]:
             pauses=(0.0,),
             answer_tokens=shape.answer_tokens,
         )
-        for system in asked
+        for system in systems_asked
     ]
 
 
 def _conversations(rng: random.Random, shape: LoadShape) -> list[Session]:
-    length = shape.turns * shape.pause_seconds  # so that most of them end within the time
+    length = shape.turns * shape.pause_seconds  # so that most conversations end within `seconds`
     return [
         Session(
             at=rng.uniform(0.0, max(0.0, shape.seconds - length)),

@@ -1,4 +1,4 @@
-"""The demo: our pool and its baseline, one after the other, under the same load and the same accident."""
+"""Runs the demo: our pool and its baseline, one after the other, with the same load and one killed engine each."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from plumage_cli.demo.load import LoadShape, Session, make_load
 from plumage_cli.demo.summary import Summary, comparison, summarise
 from plumage_cli.errors import CliError
 from plumage_cli.local.foreground import Stopped, StopSignals, curl, pool_up, show
-from plumage_cli.local.supervisor import Supervisor
-from plumage_cli.table import last_requests, line, percent, pool_picture
+from plumage_cli.local.pool.supervisor import Supervisor
+from plumage_cli.local.tables import last_requests, percent, pool_line, pool_overview
 
 __all__ = ["DemoSettings", "run_demo"]
 
-_KILL_AT = 0.4  # of the load's requests
-_REDRAW = 0.5
-_LINE = 5.0
+_KILL_AT = 0.4  # fraction of the load's requests
+_REDRAW = 0.5  # seconds between two updates in a terminal
+_LINE = 5.0  # seconds between two lines elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class DemoSettings:
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a load is."""
+    """The progress of a load."""
 
     total: int
     outcomes: list[Outcome] = field(default_factory=list)
@@ -54,7 +54,7 @@ class _Progress:
 
 
 def run_demo(ours: InferencePool, baseline: InferencePool, settings: DemoSettings) -> None:
-    """CliError when a request was lost; Stopped is a person's Ctrl-C."""
+    """Run both pools and print the comparison. CliError when a request was lost."""
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
     with contextlib.suppress(Stopped):
         asyncio.run(_demo(ours, baseline, settings, Console(highlight=False)))
@@ -90,7 +90,7 @@ async def _run_pool(
 
 
 async def _first_of(*tasks: asyncio.Future[Any]) -> None:
-    """Until one of them is done; the others are cancelled. What one of them raised is raised."""
+    """Wait for the first task and cancel the others. Raises the error of a finished task."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
@@ -112,7 +112,7 @@ async def _send(supervisor: Supervisor, load: list[Session], progress: _Progress
 
 
 def _kill_an_engine(supervisor: Supervisor) -> str:
-    """The busiest one, in the middle of its work."""
+    """Kill the engine that got the most requests; the message about it."""
     routed = {replica["id"]: replica["routed"] for replica in supervisor.view()["traffic"].get("replicas", [])}
     alive = [replica for replica in supervisor.replicas.values() if replica.engine.pid is not None]
     victim = max(alive, key=lambda replica: routed.get(replica.plan.id, 0))
@@ -125,16 +125,16 @@ async def _watch(supervisor: Supervisor, progress: _Progress, console: Console) 
         while True:
             await asyncio.sleep(_LINE)
             view = supervisor.view()
-            console.print(f"{progress.text()}\n  {line(view)}", *last_requests(view, 2), sep="\n", soft_wrap=True)
+            console.print(f"{progress.text()}\n  {pool_line(view)}", *last_requests(view, 2), sep="\n", soft_wrap=True)
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while True:
-            live.update(Group(pool_picture(supervisor.view()), progress.text()), refresh=True)
+            live.update(Group(pool_overview(supervisor.view()), progress.text()), refresh=True)
             await asyncio.sleep(_REDRAW)
 
 
 async def _keep(pool: InferencePool, settings: DemoSettings, console: Console, signals: StopSignals) -> None:
     async with pool_up(pool, console, signals, port=settings.port) as supervisor:
-        console.print(f"\npool {pool.metadata.name} stays up; Ctrl-C ends it. Try:\n")
+        console.print(f"\npool {pool.metadata.name} keeps running; Ctrl-C ends it. Try:\n")
         console.print(f"  {curl(supervisor)}\n", soft_wrap=True)
         await show(supervisor, console, signals)
 

@@ -1,4 +1,4 @@
-"""What a load met: hit ratio, latencies, and what was lost."""
+"""The result of a load: hit ratio, latencies and lost requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Summary", "comparison", "summarise"]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Times in seconds. lost: requests without an answer. cut: answers that broke off after they began, asked again."""
+    """Times in seconds. lost: requests without a response. cut: responses that broke off and were requested again."""
 
     requests: int
     lost: int
@@ -44,11 +44,11 @@ def summarise(outcomes: Sequence[Outcome]) -> Summary:
 
 
 def comparison(ours: Summary, baseline: Summary, ours_name: str, baseline_name: str) -> Table:
-    """Two runs of one load, side by side."""
+    """A table of two runs of the same load."""
     table = Table(
-        title="The same load, one engine killed on the way in both",
-        caption="Devices are simulated: hit ratios are those of real caches under this load, times are a model's.\n"
-        "One load, one seed; `plumage bench` measures with paired seeds.",
+        title="The same load on both, with one engine killed",
+        caption="The GPUs are simulated: hit ratios are those of real caches under this load, times come from a\n"
+        "model. This is one load with one seed. `plumage bench` measures with paired seeds.",
         title_justify="left",
         caption_justify="left",
     )
@@ -56,13 +56,13 @@ def comparison(ours: Summary, baseline: Summary, ours_name: str, baseline_name: 
         table.add_column(column, justify="left" if not column else "right")
     table.add_row("requests", str(ours.requests), str(baseline.requests), "")
     table.add_row("lost", str(ours.lost), str(baseline.lost), "")
-    table.add_row("cut mid-answer, asked again", str(ours.cut), str(baseline.cut), "")
+    table.add_row("cut responses, requested again", str(ours.cut), str(baseline.cut), "")
     ratio = f"×{ours.hit_ratio / baseline.hit_ratio:.2f}" if baseline.hit_ratio else "–"
     table.add_row("hit ratio (cached ÷ prompt tokens)", f"{ours.hit_ratio:.1%}", f"{baseline.hit_ratio:.1%}", ratio)
     for name, mine, theirs in (
         ("time to first token, P50", ours.ttft_p50, baseline.ttft_p50),
         ("time to first token, P95", ours.ttft_p95, baseline.ttft_p95),
-        ("whole answer, P50", ours.latency_p50, baseline.latency_p50),
+        ("whole response, P50", ours.latency_p50, baseline.latency_p50),
     ):
         table.add_row(name, _ms(mine), _ms(theirs), f"÷{theirs / mine:.2f}" if mine else "–")
     return table

@@ -1,5 +1,5 @@
-"""Local mode: an InferencePool as processes of this machine.
+"""Local mode: an InferencePool as processes of this machine. Needs the extra `local`.
 
-`plan` says which processes with which settings, and does no I/O; `supervisor` makes it so and keeps it so; `folder` is
-where their files lie; `control` is how other commands reach a pool that is up.
+`plan` computes the processes and their settings, without I/O. `folder` holds the files of a running pool. `processes`
+starts and restarts one process. `pool` runs all of them together. `control` is how other commands reach a running pool.
 """

@@ -1,4 +1,4 @@
-"""A pool in the foreground of a terminal: progress, the endpoint, a live table, and Ctrl-C that drains."""
+"""A pool in the foreground of a terminal: start messages, the endpoint, a live table, and Ctrl-C to drain and end."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from rich.console import Console
 from rich.live import Live
 
 from plumage.api.v1alpha1 import InferencePool
-from plumage_cli.local.control import ControlServer
-from plumage_cli.local.folder import PoolFolder
-from plumage_cli.local.plan import HOST
-from plumage_cli.local.supervisor import Supervisor
-from plumage_cli.local.sweeper import sweeper
-from plumage_cli.local.vllm import VllmSite
-from plumage_cli.table import line, pool_picture
+from plumage_cli.local.control.server import ControlServer
+from plumage_cli.local.folder.cleanup import cleanup_process
+from plumage_cli.local.folder.pool_folder import PoolFolder
+from plumage_cli.local.plan.paths import HOST
+from plumage_cli.local.plan.vllm import VllmInterpreter
+from plumage_cli.local.pool.supervisor import Supervisor
+from plumage_cli.local.tables import pool_line, pool_overview
 
 __all__ = ["StopSignals", "Stopped", "curl", "pool_up", "run", "show"]
 
-_REDRAW = 1.0  # seconds between two pictures of the table
-_LINE = 10.0  # the same where the output is no terminal
+_REDRAW = 1.0  # seconds between two updates of the table
+_LINE = 10.0  # seconds between two lines where the output is no terminal
 
 
-class Stopped(Exception):  # noqa: N818 - a wish, not an error
-    """A person asked to stop."""
+class Stopped(Exception):  # noqa: N818 - not an error
+    """A user asked to stop."""
 
 
 class StopSignals:
-    """SIGINT, SIGTERM and SIGHUP: the first asks to stop, the second to hurry."""
+    """SIGINT, SIGTERM and SIGHUP. The first one asks to stop, the second one to stop without draining."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -55,8 +55,10 @@ class StopSignals:
         (self.hurry if self.asked.is_set() else self.asked).set()
 
 
-def run(pool: InferencePool, *, port: int, host: str, api_keys: Path | None, vllm: VllmSite | None = None) -> None:
-    """Until SIGINT or SIGTERM; a second one ends without draining."""
+def run(
+    pool: InferencePool, *, port: int, host: str, api_keys: Path | None, vllm: VllmInterpreter | None = None
+) -> None:
+    """Run the pool until SIGINT or SIGTERM; a second signal ends it without draining."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     with contextlib.suppress(Stopped):
         asyncio.run(_run(pool, Console(highlight=False), port=port, host=host, api_keys=api_keys, vllm=vllm))
@@ -66,7 +68,7 @@ async def _run(pool: InferencePool, console: Console, **options: Any) -> None:
     signals = StopSignals()
     with signals.watched():
         async with pool_up(pool, console, signals, **options) as supervisor:
-            console.print(f"\npool {pool.metadata.name} is up; Ctrl-C ends it. Try:\n")
+            console.print(f"\npool {pool.metadata.name} is running; Ctrl-C ends it. Try:\n")
             console.print(f"  {curl(supervisor)}\n", soft_wrap=True)
             await show(supervisor, console, signals)
             console.print("draining; press Ctrl-C again to end at once")
@@ -81,27 +83,27 @@ async def pool_up(
     port: int,
     host: str = HOST,
     api_keys: Path | None = None,
-    vllm: VllmSite | None = None,
+    vllm: VllmInterpreter | None = None,
 ) -> AsyncIterator[Supervisor]:
-    """The pool, up and ready; taken down whole at the end, whatever happens. Stopped when asked to stop meanwhile."""
+    """Start the pool, and end all of it after the block. Raises Stopped when a signal arrives during the start."""
     folder = PoolFolder.take(pool.metadata.name)
-    supervisor = Supervisor(pool, folder, port=port, host=host, api_keys=api_keys, vllm=vllm, say=console.print)
+    supervisor = Supervisor(pool, folder, port=port, host=host, api_keys=api_keys, vllm=vllm, report=console.print)
     control = ControlServer(supervisor)
-    with sweeper(folder.path) as beside:
-        supervisor.keep_also(beside.renew)
+    with cleanup_process(folder.path) as cleanup:
+        supervisor.call_each_second(cleanup.restart_if_ended)
         try:
             await control.start()
-            supervisor.keep(control.kept)
-            await _unless_asked(supervisor, signals)
+            supervisor.watch_socket(control.watched)
+            await _start_unless_stopped(supervisor, signals)
             yield supervisor
         finally:
             try:
                 await control.stop()
             finally:
-                await _take_down(supervisor, signals)
+                await _end(supervisor, signals)
 
 
-async def _unless_asked(supervisor: Supervisor, signals: StopSignals) -> None:
+async def _start_unless_stopped(supervisor: Supervisor, signals: StopSignals) -> None:
     start = asyncio.ensure_future(supervisor.start())
     asked = asyncio.ensure_future(signals.asked.wait())
     await asyncio.wait((start, asked), return_when=asyncio.FIRST_COMPLETED)
@@ -114,7 +116,7 @@ async def _unless_asked(supervisor: Supervisor, signals: StopSignals) -> None:
     raise Stopped
 
 
-async def _take_down(supervisor: Supervisor, signals: StopSignals) -> None:
+async def _end(supervisor: Supervisor, signals: StopSignals) -> None:
     stop = asyncio.ensure_future(supervisor.stop())
     hurry = asyncio.ensure_future(signals.hurry.wait())
     await asyncio.wait((stop, hurry), return_when=asyncio.FIRST_COMPLETED)
@@ -125,20 +127,20 @@ async def _take_down(supervisor: Supervisor, signals: StopSignals) -> None:
 
 
 async def show(supervisor: Supervisor, console: Console, signals: StopSignals) -> None:
-    """The table until a person asks to stop: redrawn in a terminal, elsewhere a line when something changed."""
+    """Show the pool until a signal: a live table in a terminal, elsewhere a line after each change."""
     if console.is_terminal:
-        with Live(pool_picture(supervisor.view()), console=console, auto_refresh=False) as live:
-            while not await _asked_within(signals, _REDRAW):
-                live.update(pool_picture(supervisor.view()), refresh=True)
+        with Live(pool_overview(supervisor.view()), console=console, auto_refresh=False) as live:
+            while not await _stopped_within(signals, _REDRAW):
+                live.update(pool_overview(supervisor.view()), refresh=True)
     else:
         last = ""
-        while not await _asked_within(signals, _LINE):
-            if (now := line(supervisor.view())) != last:
+        while not await _stopped_within(signals, _LINE):
+            if (now := pool_line(supervisor.view())) != last:
                 console.print(now, soft_wrap=True)
             last = now
 
 
-async def _asked_within(signals: StopSignals, seconds: float) -> bool:
+async def _stopped_within(signals: StopSignals, seconds: float) -> bool:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await signals.asked.wait()
@@ -146,7 +148,7 @@ async def _asked_within(signals: StopSignals, seconds: float) -> bool:
 
 
 def curl(supervisor: Supervisor) -> str:
-    """A command that a person can paste."""
+    """A curl command for the pool's endpoint."""
     name = supervisor.pool.spec.model.served_name
     body = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     key = " -H 'Authorization: Bearer YOUR-KEY'" if supervisor.needs_key else ""

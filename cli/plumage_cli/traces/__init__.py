@@ -1,5 +1,6 @@
-"""Request traces: fetched with a checksum, converted to Mooncake's form, described.
+"""Request traces: fetch with a checksum, convert to Mooncake's format, describe.
 
-Mooncake's form is JSONL, one request a line, in order of arrival: `timestamp` in ms, `input_length` and `output_length`
-in tokens, `hash_ids`, one number for each block of 512 prompt tokens; equal numbers mean equal prefixes up to there.
+Mooncake's format is JSONL with one request per line, in order of arrival. `timestamp` is in ms, `input_length` and
+`output_length` are in tokens. `hash_ids` has a number for each block of 512 prompt tokens; equal numbers mean equal
+prefixes up to the end of the block.
 """

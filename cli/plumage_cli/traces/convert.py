@@ -1,9 +1,9 @@
-"""Public traces in their own forms → Mooncake's.
+"""Converts public traces to Mooncake's format.
 
-| form     | source                                          | prefixes                                            |
+| format   | source                                          | prefixes                                            |
 |----------|-------------------------------------------------|-----------------------------------------------------|
-| azure    | Azure LLM inference 2023, 2024 (CSV)            | not told: nothing is shared                         |
-| burstgpt | BurstGPT (CSV)                                  | not told: nothing is shared                         |
+| azure    | Azure LLM inference 2023, 2024 (CSV)            | none: no request shares a prefix                    |
+| burstgpt | BurstGPT (CSV)                                  | none: no request shares a prefix                    |
 | bailian  | Qwen Bailian usage traces (JSONL, blocks of 16) | 32 blocks of 16 become one of 512, chained          |
 """
 
@@ -21,39 +21,44 @@ from typing import Any, TypeVar
 from plumage_cli.errors import CliError
 from plumage_cli.traces.record import BLOCK, Request, lines, read_mooncake
 
-__all__ = ["FORMS", "convert"]
+__all__ = ["FORMATS", "convert"]
 
 _BAILIAN_BLOCK = 16
-_MOST_TOKENS = 100_000_000  # of one request: ten times the longest context there is
+_MOST_TOKENS = 100_000_000  # of one request; ten times the longest context of today's models
 _T = TypeVar("_T")
 
 
-def convert(path: Path, form: str) -> Iterator[Request]:
-    """The requests of a trace, the first at 0 ms. CliError names the line that is wrong or out of order, and refuses a
-    trace without any: whoever names the wrong file or form would get an empty one for it."""
+def convert(path: Path, format_: str) -> Iterator[Request]:
+    """The requests of a trace, the first at 0 ms.
+
+    CliError names a line that is wrong or out of order. It also refuses a trace without requests, which is most likely
+    the wrong file or format.
+    """
     first, last = None, 0
-    for number, request in enumerate(FORMS[form](path), 1):
+    for number, request in enumerate(FORMATS[format_](path), 1):
         first = request.timestamp if first is None else first
         if request.timestamp < last and number > 1:
-            raise CliError(f"{path}: request {number} arrives before the one ahead of it; sort the file by time first")
+            raise CliError(
+                f"{path}: request {number} has an earlier time than the request before it; sort the file by time first"
+            )
         last = request.timestamp
         yield Request(last - first, request.input_length, request.output_length, request.hash_ids)
     if first is None:
-        raise CliError(f"{path} holds no request in the form {form}; is it the right file, and the right form?")
+        raise CliError(f"{path} contains no request in the format {format_}; is it the right file and format?")
 
 
 def _rows(path: Path, *columns: str) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The rows below a header that names all of `columns`, each with its place."""
+    """The rows with their position in the file. CliError where the header lacks one of `columns`."""
     reader = csv.DictReader(line for _, line in lines(path))
     try:
-        header = reader.fieldnames or columns  # an empty file has none, and no row either
+        header = reader.fieldnames or columns  # an empty file has no header and no rows
         for name in columns:
             if name not in header:
-                raise CliError(f"{path} line 1: there is no column {name!r}; is it another form?")
+                raise CliError(f"{path} line 1: there is no column {name!r}; is it another format?")
         for row in reader:
             yield f"{path} line {reader.line_num}", row
     except csv.Error as error:
-        raise CliError(f"{path} line {reader.line_num} is no CSV: {error}") from None
+        raise CliError(f"{path} line {reader.line_num} is not CSV: {error}") from None
 
 
 def _azure(path: Path) -> Iterator[Request]:
@@ -69,7 +74,7 @@ def _burstgpt(path: Path) -> Iterator[Request]:
     for where, row in _rows(path, "Timestamp", "Request tokens", "Response tokens"):
         tokens = _field(where, row, "Request tokens", _count)
         answer = _field(where, row, "Response tokens", _count)
-        if tokens and answer:  # a failed request has none
+        if tokens and answer:  # a failed request has no response
             moment = _field(where, row, "Timestamp", _seconds)
             yield Request(moment, tokens, answer, _unshared(tokens, fresh))
 
@@ -83,12 +88,12 @@ def _bailian(path: Path) -> Iterator[Request]:
             moment, tokens = _seconds(fields["timestamp"]), _count(fields["input_length"])
             answer = _count(fields["output_length"])
         except (ArithmeticError, ValueError, TypeError, KeyError, RecursionError) as error:
-            raise CliError(f"{path} line {number} is not in Bailian's form: {type(error).__name__} {error}") from None
+            raise CliError(f"{path} line {number} is not in Bailian's format: {type(error).__name__} {error}") from None
         yield Request(moment, tokens, answer, _coarser(blocks, known))
 
 
 def _coarser(blocks: tuple[int, ...], known: dict[tuple[int, ...], int]) -> tuple[int, ...]:
-    """32 small blocks under their parent are one large block: equal ids mean equal prefixes, as before."""
+    """Join 32 small blocks, with the block before them, to one large block. Equal ids still mean equal prefixes."""
     size, parent, ids = BLOCK // _BAILIAN_BLOCK, -1, []
     for start in range(0, len(blocks), size):
         parent = known.setdefault((parent, *blocks[start : start + size]), len(known))
@@ -104,11 +109,11 @@ def _field(where: str, row: Mapping[str, str], name: str, read: Callable[[str], 
     try:
         return read(row[name])
     except (ArithmeticError, ValueError, TypeError):
-        raise CliError(f"{where}: {name} is {row[name]!r}, which is no such value") from None
+        raise CliError(f"{where}: {name} is {row[name]!r}, which is not a valid value") from None
 
 
 def _count(value: Any) -> int:
-    """Tokens of a prompt or an answer."""
+    """Tokens of a prompt or a response."""
     count = int(value)
     if not 0 <= count <= _MOST_TOKENS:
         raise ValueError
@@ -121,12 +126,12 @@ def _seconds(value: Any) -> int:
 
 
 def _moment(text: str) -> int:
-    """Milliseconds. The traces write seven digits of a second where Python reads six; without a zone it is UTC."""
+    """Milliseconds. The traces write seven digits of a second, Python reads six. A time without a zone is UTC."""
     moment = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text.strip()))
     return round(1000 * (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 
 
-FORMS: dict[str, Callable[[Path], Iterator[Request]]] = {
+FORMATS: dict[str, Callable[[Path], Iterator[Request]]] = {
     "azure": _azure,
     "burstgpt": _burstgpt,
     "bailian": _bailian,

@@ -1,4 +1,4 @@
-"""What a trace is like: its size, its rate, its lengths, and how much of its prompts a cache could save at best."""
+"""Describes a trace: size, rate, lengths, and the best hit ratio that a cache can reach."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["Description", "describe"]
 
 @dataclass(slots=True)
 class Description:
-    """Figures of a trace. repeated_blocks: block accesses whose block an earlier request had, all of them hits in a
-    cache without end. shared_tokens: prompt tokens in leading blocks of that kind."""
+    """Figures of a trace. repeated_blocks: accesses to a block of an earlier request, which hit in an unlimited cache.
+    shared_tokens: prompt tokens in leading blocks of that kind."""
 
     requests: int = 0
     first: int = 0
@@ -30,7 +30,7 @@ class Description:
         return (self.last - self.first) / 1000
 
     def rows(self) -> list[tuple[str, str]]:
-        """What a person wants to see."""
+        """Labels and values for a table."""
         tokens = sum(self.inputs)
         return [
             ("requests", f"{self.requests:,}"),
@@ -39,7 +39,7 @@ class Description:
             ("prompt tokens: total, mean, P50, P99", f"{tokens:,}, {_spread(self.inputs)}"),
             ("output tokens: total, mean, P50, P99", f"{sum(self.outputs):,}, {_spread(self.outputs)}"),
             (f"blocks of {BLOCK} tokens: accesses, distinct", f"{self.blocks:,}, {self.distinct_blocks:,}"),
-            ("block hit ratio of a cache without end", _share(self.repeated_blocks, self.blocks)),
+            ("block hit ratio of an unlimited cache", _share(self.repeated_blocks, self.blocks)),
             ("prompt tokens in prefixes seen before", _share(self.shared_tokens, tokens)),
         ]
 

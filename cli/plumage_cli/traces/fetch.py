@@ -1,4 +1,4 @@
-"""A public file by its address: bounded, resumed, and only taken when its checksum is right."""
+"""Downloads a public file: bounded, resumed, and kept only with the expected checksum."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SECONDS = 30.0  # without a byte from the server
 
 
 def fetch(url: str, target: Path, sha256: str, *, max_bytes: int, progress: Callable[[int, int | None], None]) -> None:
-    """Download `url` to `target`. What came stays in `target.part` when the connection breaks, and is resumed, also by
-    the next call. CliError when it can't be had, is larger than `max_bytes`, or has another checksum.
+    """Download `url` to `target`. After a broken connection the rest is fetched, also by the next call.
 
-    progress: called with the bytes there are and the bytes there will be (None if the server does not say).
+    CliError when the download fails, the file is larger than `max_bytes`, or the checksum differs.
+    progress: called with the received bytes and the total bytes, None where the server does not send the length.
     """
     if not url.startswith(("http://", "https://")):
         raise CliError(f"can't fetch {url}: the address must begin with https:// or http://")
@@ -36,7 +36,7 @@ def fetch(url: str, target: Path, sha256: str, *, max_bytes: int, progress: Call
         found = _digest(part)
         if found != sha256.lower():
             part.unlink()
-            raise CliError(f"{url} has the SHA-256 {found}, not {sha256.lower()}: it is not the file that was meant")
+            raise CliError(f"{url} has the SHA-256 {found}, not {sha256.lower()}: it is not the expected file")
         os.replace(part, target)
     except OSError as error:
         raise CliError(
@@ -53,11 +53,11 @@ def _download(url: str, part: Path, max_bytes: int, progress: Callable[[int, int
         except urllib.error.HTTPError as error:
             raise CliError(f"can't fetch {url}: the server answered {error.code} {error.reason}") from None
         except (http.client.InvalidURL, ValueError) as error:
-            raise CliError(f"can't fetch {url}: it is no address: {error}") from None
+            raise CliError(f"can't fetch {url}: it is not an address: {error}") from None
         except (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
             trouble = error
     reason = getattr(trouble, "reason", trouble)
-    raise CliError(f"can't fetch {url}: {reason}; what came is kept, so the same command goes on from there")
+    raise CliError(f"can't fetch {url}: {reason}; the received part is kept, and the same command continues from there")
 
 
 def _continue(url: str, part: Path, max_bytes: int, progress: Callable[[int, int | None], None]) -> None:
@@ -66,7 +66,9 @@ def _continue(url: str, part: Path, max_bytes: int, progress: Callable[[int, int
     try:
         reply = urllib.request.urlopen(request, timeout=_SECONDS)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing follows: the part is whole, or not of this file; the digest tells
+        if (
+            error.code == 416 and have
+        ):  # nothing follows: the part is complete or of another file, which the digest shows
             return
         raise
     with reply:

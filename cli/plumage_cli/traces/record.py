@@ -1,4 +1,4 @@
-"""One request of a trace, read from and written to Mooncake's form; each line is checked before it is believed."""
+"""One request of a trace, read from and written to Mooncake's format. Each line is checked."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from plumage_cli.errors import CliError
 
 __all__ = ["BLOCK", "Request", "read_mooncake", "require_file", "write_mooncake"]
 
-BLOCK = 512  # tokens a hash id stands for
+BLOCK = 512  # tokens per hash id
 _LONGEST_LINE = 4_000_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """timestamp: ms. hash_ids: one a block of 512 prompt tokens, the last one perhaps partial."""
+    """timestamp: ms. hash_ids: one per block of 512 prompt tokens; the last block may be partial."""
 
     timestamp: int
     input_length: int
@@ -32,7 +32,7 @@ def read_mooncake(path: Path) -> Iterator[Request]:
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines that hold something, with their numbers."""
+    """The lines that are not blank, with their numbers."""
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), ""), 1):
@@ -47,7 +47,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def write_mooncake(path: Path, requests: Iterable[Request]) -> int:
-    """Write them, at once or not at all; how many there were."""
+    """Write the requests atomically; their number."""
     require_file(path)
     draft, count = path.with_name(path.name + ".part"), 0
     try:
@@ -63,9 +63,9 @@ def write_mooncake(path: Path, requests: Iterable[Request]) -> int:
 
 
 def require_file(path: Path) -> None:
-    """CliError where something lies that is no file: a folder can't be replaced by one, a device must not be."""
+    """CliError where `path` is a folder or a device, which must not be replaced."""
     if path.is_dir() or (path.exists() and not path.is_file()):
-        raise CliError(f"can't write {path}: it is there and no file; choose another name")
+        raise CliError(f"can't write {path}: it exists and is not a file; choose another name")
 
 
 def _line(request: Request) -> str:
@@ -92,7 +92,7 @@ def _parse(line: str, where: str) -> Request:
             hash_ids=tuple(map(int, fields["hash_ids"])),
         )
     except (ArithmeticError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise CliError(f"{where} is not in Mooncake's form: {type(error).__name__} {error}") from None
+        raise CliError(f"{where} is not in Mooncake's format: {type(error).__name__} {error}") from None
     tokens, ids, due = request.input_length, len(request.hash_ids), -(-request.input_length // BLOCK)
     if request.timestamp < 0 or tokens < 0 or request.output_length < 0:
         raise CliError(f"{where}: timestamp and lengths may not be negative")

@@ -43,9 +43,9 @@ def operator(kinds: Kinds) -> Iterator[str]:
 def test_a_cluster_without_an_operator(plumage: Plumage) -> None:
     done = plumage("doctor")
     assert done.returncode == 1
-    assert "ok  InferencePool is known as v1alpha1, as this version of plumage writes it" in done.stdout
-    assert "bad  no operator is installed: nothing acts on pools → helm install" in done.stdout
-    assert "ok  nobody serves external.metrics.k8s.io" in done.stdout
+    assert "ok  the CRD of InferencePool serves v1alpha1, as this version of plumage expects" in done.stdout
+    assert "bad  no operator is installed: pools are not reconciled → helm install" in done.stdout
+    assert "ok  nothing serves external.metrics.k8s.io" in done.stdout
 
 
 def test_pools_are_told_by_their_causes(plumage: Plumage, kinds: Kinds) -> None:
@@ -56,10 +56,10 @@ def test_pools_are_told_by_their_causes(plumage: Plumage, kinds: Kinds) -> None:
     kinds.kubectl("annotate", "ppool", "well", "inference.plumage.dev/paused=true")
     told = plumage("doctor").stdout
     pool = f"pool {kinds.namespace}"
-    assert f"warn  {pool}/well is paused: nothing is changed or mended" in told
+    assert f"warn  {pool}/well is paused: the operator changes nothing" in told
     assert f"ok  {pool}/well serves Qwen3-8B with 2 of 2 replicas" in told
     assert f"bad  {pool}/stuck: EngineReady is False, NoGpu: {NO_GPU}" in told
-    assert f"bad  {pool}/unseen: no operator has looked at it" in told
+    assert f"bad  {pool}/unseen: no operator has reconciled it" in told
     assert f"warn  {pool}/halted: Progressing is False, RolloutHalted" in told
     one = plumage("doctor", "stuck").stdout
     assert f"{pool}/well" not in one
@@ -80,7 +80,7 @@ def test_gateways_are_told_by_what_they_do_not_serve(plumage: Plumage, kinds: Ki
     assert f"warn  {gateway}/half is paused" in done.stdout
     assert f"bad  {gateway}/shut: Ready is False, PoolMissing: there is no InferencePool gone" in done.stdout
     assert f"{gateway}/shut: Accepted" not in done.stdout, "it says the same"
-    assert f"bad  {gateway}/fresh: no operator has looked at it" in done.stdout
+    assert f"bad  {gateway}/fresh: no operator has reconciled it" in done.stdout
 
 
 def test_a_definition_of_another_version_is_told(plumage: Plumage, kinds: Kinds) -> None:
@@ -89,7 +89,7 @@ def test_a_definition_of_another_version_is_told(plumage: Plumage, kinds: Kinds)
     ours = yaml.safe_load(kinds.kubectl("get", crd, "-o", "yaml").stdout)["metadata"]["annotations"][held]
     kinds.kubectl("annotate", crd, f"{held}=older", "--overwrite")
     try:
-        assert f"by a definition of another version (schema older, not {ours})" in plumage("doctor").stdout
+        assert f"from another version of plumage (schema older, not {ours})" in plumage("doctor").stdout
     finally:
         kinds.kubectl("annotate", crd, f"{held}={ours}", "--overwrite")
 
@@ -107,14 +107,14 @@ def test_an_operator_is_judged_by_its_pods_its_lease_and_its_rights(
     try:
         told = plumage("doctor").stdout
         assert "ok  pod-1 is the active operator" in told
-        assert f"ok  {account} may do all that the operator does" in told
+        assert f"ok  {account} has all permissions that the operator needs" in told
     finally:
         for kind in ("clusterrole", "clusterrolebinding"):
             kinds.kubectl("delete", kind, f"{kinds.namespace}-operator")
     lease(kinds, datetime.now(UTC) - timedelta(minutes=5))
     told = plumage("doctor").stdout
     assert "bad  pod-1 has not renewed the Lease" in told
-    assert "nobody acts" in told
+    assert "pools are not reconciled" in told
 
 
 def lease(kinds: Kinds, renewed: datetime) -> None:

@@ -77,17 +77,17 @@ def test_a_right_that_is_missing_is_told_with_the_switch_that_gives_it(
     plumage: Plumage, kinds: Kinds, user: str
 ) -> None:
     keep(kinds, "asks", SERVING, router=INGRESS)
-    who = f"pool {kinds.namespace}/asks asks for"
+    who = f"pool {kinds.namespace}/asks asks for them"
     with operator(kinds):
-        refused = f"bad  {user} may not create ingresses, which {who} → {REMEDY.format('ingress', 'router.ingress')}"
+        refused = f"bad  {user} may not create ingresses, and {who} → {REMEDY.format('ingress', 'router.ingress')}"
         assert lines(plumage, "asks") == [refused]
         assert plumage("doctor", "asks").returncode == 1
         with right_to_ingresses(kinds, user):
             (unwatched,) = lines(plumage, "asks")
-            assert unwatched.startswith(f"warn  {user} may create ingresses, and does not watch them")
+            assert unwatched.startswith(f"warn  {user} may create ingresses, but does not watch them")
             assert unwatched.endswith("→ helm upgrade with integrations.ingress=true")
     with operator(kinds, PLUMAGE_INTEGRATIONS="gatewayApi,ingress"), right_to_ingresses(kinds, user):
-        assert lines(plumage, "asks") == [f"ok  Ingress is known, and {user} may write it"]
+        assert lines(plumage, "asks") == [f"ok  the cluster serves Ingress, and {user} may write it"]
     with operator(kinds, PLUMAGE_WATCH_NAMESPACES="elsewhere"):
         assert lines(plumage, "asks") == [], "it is not this one's pool"
 
@@ -105,8 +105,8 @@ def test_a_kind_that_the_cluster_does_not_know_is_told(
     name = f"wants-{kind.lower()}"
     keep(kinds, name, SERVING, **spec)
     with operator(kinds):
-        what = f"bad  the cluster does not know {kind} ({group}), which pool {kinds.namespace}/{name} asks for"
-        remedy = f"install its definition, then restart the operator; or drop spec.{field}"
+        what = f"bad  the cluster does not serve {kind} ({group}), and pool {kinds.namespace}/{name} asks for it"
+        remedy = f"install its CRD, then restart the operator; or remove spec.{field}"
         assert lines(plumage, name) == [f"{what} → {remedy}"]
 
 
@@ -114,10 +114,10 @@ def test_several_pools_are_told_in_one_line(plumage: Plumage, kinds: Kinds) -> N
     names = [f"many-{number}" for number in range(5)]
     for name in names:
         keep(kinds, name, SERVING, monitoring={"enabled": True})
-    told = [line for line in plumage("doctor").stdout.splitlines() if "does not know PodMonitor" in line]
+    told = [line for line in plumage("doctor").stdout.splitlines() if "does not serve PodMonitor" in line]
     assert len(told) == 1
-    assert f"which pools {kinds.namespace}/many-0, " in told[0]
-    assert " more ask for → " in told[0]
+    assert f"and pools {kinds.namespace}/many-0, " in told[0]
+    assert " more ask for it → " in told[0]
 
 
 def test_what_was_made_before_the_switch_went_off_is_named(plumage: Plumage, kinds: Kinds, user: str) -> None:
@@ -135,7 +135,7 @@ def test_what_was_made_before_the_switch_went_off_is_named(plumage: Plumage, kin
     for thing in (left, theirs):
         kinds.kubectl("create", "-f", "-", stdin=json.dumps(thing))
     place = f"{kinds.namespace}/closed-router"
-    what = f"warn  Ingress {place} is there, its pool does not ask for it, and no operator removes it"
+    what = f"warn  Ingress {place} exists, its pool does not ask for it, and no operator deletes it"
     remedy = f"kubectl -n {kinds.namespace} delete ingresses.networking.k8s.io closed-router"
     with operator(kinds):
         assert lines(plumage, "closed") == [f"{what} → {remedy}"]

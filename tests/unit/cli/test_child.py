@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from plumage_cli.errors import PortTakenError
-from plumage_cli.local.child import Child, ChildState, backoff
-from plumage_cli.local.log import ChildLog
-from plumage_cli.local.plan import ProcessPlan
-from plumage_cli.local.ports import free_ports, require_free
+from plumage_cli.local.plan.processes import ProcessPlan
+from plumage_cli.local.processes.child import Child, ChildState, backoff
+from plumage_cli.local.processes.child_log import ChildLog
+from plumage_cli.local.processes.ports import free_ports, require_free
 
 
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Child:
@@ -72,7 +72,7 @@ async def test_child_that_cannot_start_reports_why(tmp_path: Path, monkeypatch: 
     one.start()
     await until(lambda: one.crashes >= 2)
     assert one.last_exit == "ended with status 1"
-    assert set(one.log.last_words().splitlines()) == {"    the cache needs 3 blocks"}, "not our own words"
+    assert set(one.log.last_lines().splitlines()) == {"    the cache needs 3 blocks"}, "not our own words"
     assert not one.refused
     await one.stop(1.0)
 
@@ -91,7 +91,7 @@ def test_children_end_with_a_killed_parent(tmp_path: Path) -> None:
     parent_program = textwrap.dedent(
         """
         import os, subprocess, sys, time
-        words = [sys.executable, "-m", "plumage_cli.local.launch", str(os.getpid()), "some_module"]
+        words = [sys.executable, "-m", "plumage_cli.local.processes.launch", str(os.getpid()), "some_module"]
         print(subprocess.Popen(words, stdout=subprocess.DEVNULL).pid, flush=True)
         time.sleep(60)
         """
@@ -119,15 +119,15 @@ def test_backoff_doubles_up_to_a_cap() -> None:
 
 def test_log_stays_small_and_survives_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = ChildLog(tmp_path / "child.log")
-    monkeypatch.setattr("plumage_cli.local.log._LARGEST", 1000)
+    monkeypatch.setattr("plumage_cli.local.processes.child_log._MAX_FILE", 1000)
     for number in range(300):
-        log.say(f"line {number} " + "x" * 50)
+        log.write(f"line {number} " + "x" * 50)
     assert len(log.tail) == 200
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 3000
     full = ChildLog(tmp_path / "missing" / "child.log")
-    full.say("last words")
-    assert full.lost == "No such file or directory"
-    assert full.last_words() == "    last words"
+    full.write("last words")
+    assert full.write_error == "No such file or directory"
+    assert full.last_lines() == "    last words"
 
 
 async def test_endless_line_does_not_fill_memory(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def answering() -> Iterator[Callable[[int, bytes], Cluster]]:
 
 
 def test_missing_definitions_are_distinguished_from_a_missing_cluster(answering) -> None:
-    with pytest.raises(CliError, match="the cluster has no InferencePools: install Plumage"):
+    with pytest.raises(CliError, match="the cluster does not know InferencePools: install Plumage"):
         pools(answering(404, b"404 page not found\n"), everywhere=True)
-    with pytest.raises(CliError, match="what answers at there is no API server"):
+    with pytest.raises(CliError, match="the server of there is no Kubernetes API server"):
         pools(answering(404, b"<html>not here</html>"), everywhere=True)

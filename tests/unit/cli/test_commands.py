@@ -16,8 +16,8 @@ from plumage.errors import ManifestError
 from plumage.models import resolve
 from plumage_bench.registry import BENCHMARKS, NAMES
 from plumage_cli.errors import CliError
-from plumage_cli.files import read_pool
 from plumage_cli.main import COMMANDS
+from plumage_cli.manifests import read_pool
 
 HEAVY = {
     "asyncio", "fastapi", "httpx", "jinja2", "libcachesim", "matplotlib", "msgspec", "numpy", "openai", "orjson",
@@ -138,7 +138,7 @@ def test_validate_reports_ok_or_every_mistake(tmp_path: Path) -> None:
     bad.write_text(LOCAL.read_text().replace("replicas: 4", "replicas: four").replace("Lbgr", "lbgr"))
     done = plumage("validate", str(LOCAL), str(bad))
     assert done.returncode == 1
-    assert done.stdout == f"{LOCAL}: right (InferencePool chat)\n"
+    assert done.stdout == f"{LOCAL}: valid (InferencePool chat)\n"
     assert "2 mistakes" in done.stderr
     assert "spec.replicas: must be an integer, got 'four'" in done.stderr
     assert "spec.router.policy: must be Lbgr, " in done.stderr
@@ -159,7 +159,7 @@ spec:
   networkPolicy: {clientNamespaces: [one]}
 """)
     done = plumage("validate", str(idle))
-    assert (done.returncode, done.stdout) == (0, f"{idle}: right (InferencePool chat)\n")
+    assert (done.returncode, done.stdout) == (0, f"{idle}: valid (InferencePool chat)\n")
     assert done.stderr.startswith(f"{idle}: chat: spec.networkPolicy.clientNamespaces has no effect behind a gateway: ")
 
 
@@ -184,7 +184,7 @@ def test_text_in_another_encoding_is_reported(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert lines == [f"can't read {name}: it is not UTF-8 text" for name in ("-", tmp_path / "pool.yaml")]
     done = subprocess.run(command[:-1], input=LOCAL.read_bytes(), capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (0, b"-: right (InferencePool chat)\n")
+    assert (done.returncode, done.stdout) == (0, b"-: valid (InferencePool chat)\n")
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" <&-', "sh", *command[:-1]], capture_output=True, timeout=60, check=False
     )
@@ -245,7 +245,7 @@ def test_up_refuses_a_gateway_because_local_mode_runs_one_pool(tmp_path: Path) -
     done = plumage("up", str(ROOT / "examples" / "gateway.yaml"), runtime=tmp_path)
     assert done.returncode == 1
     assert "must hold exactly one InferencePool, got 2" in done.stderr
-    assert "an InferenceGateway is not served by local mode, which runs one InferencePool" in done.stderr
+    assert "local mode serves no InferenceGateway: it runs one InferencePool" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -267,8 +267,8 @@ def test_up_reports_settings_without_effect(tmp_path: Path) -> None:
     )
     arguments = (f"--port={free_port()}", *(f"--set={change}" for change in changes))
     done = plumage("up", str(LOCAL), *arguments, runtime=tmp_path)
-    assert "set but not used on one machine: spec.router.resources\n" in done.stderr
-    assert "set for what the manifest does not choose, and not used: spec.engine.simulator.hostBlocks\n" in done.stderr
+    assert "these fields have no effect in local mode: spec.router.resources\n" in done.stderr
+    assert "that the manifest does not choose, and have no effect: spec.engine.simulator.hostBlocks\n" in done.stderr
     assert "no such folder" in done.stderr
 
 
@@ -288,7 +288,7 @@ def test_up_reports_a_damaged_model_once(tmp_path: Path, name: str, content: byt
     arguments = (f"--set=spec.model.uri=file://{model}", "--set=spec.replicas=1", f"--port={free_port()}")
     done = plumage("up", str(LOCAL), *arguments, runtime=runtime)
     assert done.returncode == 1
-    assert "can't work with its settings" in done.stderr
+    assert "can't run with its settings" in done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert list((runtime / "plumage").iterdir()) == []
@@ -310,7 +310,7 @@ def test_pool_commands_report_that_no_pool_is_up(tmp_path: Path) -> None:
     for arguments in (("status",), ("scale", "2"), ("explain", "x"), ("status", "chat")):
         done = plumage(*arguments, runtime=tmp_path)
         assert done.returncode == 1
-        assert done.stderr.startswith("plumage: no pool is up; start one with: plumage up")
+        assert done.stderr.startswith("plumage: no pool is running; start one with: plumage up")
 
 
 def test_doctor_checks_the_machine(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_bench_without_checkout_says_where_benchmarks_are(arguments: list[str]) 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert "Traceback" not in done.stderr
     if "--help" in arguments:
-        assert "Benchmarks run from a clone of the repository only." in done.stdout
+        assert "Benchmarks run only from a clone of the repository." in done.stdout
     else:
         assert done.returncode == 1
         assert "benchmarks are not in the package; clone Plumage's repository, run `make setup` there" in done.stderr

@@ -12,9 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from plumage_cli.local import control
-from plumage_cli.local.control import SOCKET, ControlServer
-from plumage_cli.local.supervisor import Supervisor
+from plumage_cli.local.control import server as control
+from plumage_cli.local.control.server import ControlServer
+from plumage_cli.local.folder.pool_folder import CONTROL_SOCKET
+from plumage_cli.local.pool.supervisor import Supervisor
 
 
 class SlowPool:
@@ -36,7 +37,7 @@ async def test_shutdown_does_not_wait_for_a_running_scale(tmp_path: Path) -> Non
     pool = SlowPool(tmp_path)
     server = ControlServer(cast(Supervisor, pool))
     await server.start()
-    reader, writer = await asyncio.open_unix_connection(tmp_path / SOCKET)
+    reader, writer = await asyncio.open_unix_connection(tmp_path / CONTROL_SOCKET)
     writer.write(json.dumps({"do": "scale", "replicas": 9}).encode() + b"\n")
     async with asyncio.timeout(20.0):
         await pool.scaling.wait()
@@ -64,16 +65,16 @@ async def serving(folder: Path) -> AsyncIterator[None]:
         ('{"do": "status"}'.encode("utf-16") + b"\n", "a request must be one line of JSON"),
         (b'{"do": "scale", "replicas": ' + b"9" * 5000 + b"}\n", "a request must be one line of JSON"),
         (b"\n", "a request must be one line of JSON"),
-        (b"x" * 70_000 + b"\n", "a request may have 65,536 bytes"),
-        (b"[1]\n", "no such request"),
-        (b'{"do": "scale", "replicas": 1001}\n', "no such request"),
+        (b"x" * 70_000 + b"\n", "a request may have at most 65,536 bytes"),
+        (b"[1]\n", "unknown request"),
+        (b'{"do": "scale", "replicas": 1001}\n', "unknown request"),
     ],
 )
 async def test_every_request_is_answered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, request_: bytes, message: str
 ) -> None:
     async with serving(tmp_path):
-        reader, writer = await asyncio.open_unix_connection(tmp_path / SOCKET)
+        reader, writer = await asyncio.open_unix_connection(tmp_path / CONTROL_SOCKET)
         writer.write(request_)
         assert json.loads(await reader.read()) == {"error": message}
         writer.close()
@@ -83,11 +84,11 @@ async def test_every_request_is_answered(
 async def test_held_connections_print_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "_PATIENCE", 0.01)
+    monkeypatch.setattr(control, "_REQUEST_SECONDS", 0.01)
     async with serving(tmp_path):
-        held = [await asyncio.open_unix_connection(tmp_path / SOCKET) for _ in range(101)]
+        held = [await asyncio.open_unix_connection(tmp_path / CONTROL_SOCKET) for _ in range(101)]
         for reader, writer in held:
-            assert json.loads(await reader.read()) == {"error": "no request came within 0.01 s"}
+            assert json.loads(await reader.read()) == {"error": "no request arrived within 0.01 s"}
             writer.close()
     assert caplog.records == []
 
@@ -101,10 +102,10 @@ async def test_clients_that_do_not_wait_are_logged_once(
     monkeypatch.setattr(asyncio.StreamWriter, "drain", lost)
     async with serving(tmp_path):
         for _ in range(3):
-            reader, writer = await asyncio.open_unix_connection(tmp_path / SOCKET)
+            reader, writer = await asyncio.open_unix_connection(tmp_path / CONTROL_SOCKET)
             writer.write(b'{"do": "status"}\n')
             await reader.read()
             writer.close()
     assert [record.getMessage() for record in caplog.records] == [
-        "whoever made a control request did not wait for the answer: gone"
+        "a client of the control socket did not wait for its reply: gone"
     ]

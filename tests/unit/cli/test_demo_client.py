@@ -87,5 +87,5 @@ async def test_answer_that_breaks_off_later_is_cut_and_retried(end: bytes) -> No
 
 async def test_answer_that_always_breaks_off_is_lost_in_the_end() -> None:
     outcome, asked = await ask(*[HEAD + piece("one ")] * 3)
-    assert outcome.error == "the stream ended before the answer did"
+    assert outcome.error == "the stream ended before the response was complete"
     assert (outcome.cut, asked) == (3, 3)

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from plumage_cli.demo import run
 from plumage_cli.demo.load import LoadShape
-from plumage_cli.files import read_pool
 from plumage_cli.local.foreground import Stopped, StopSignals
+from plumage_cli.manifests import read_pool
 
 POOL = read_pool(Path(__file__).parents[3] / "examples" / "minimal.yaml")
 SETTINGS = run.DemoSettings(1, 8000, keep=False, shape=LoadShape())

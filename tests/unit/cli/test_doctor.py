@@ -6,8 +6,8 @@ import resource
 
 import pytest
 
-from plumage_cli import checks
-from plumage_cli.checks import Finding, Verdict
+from plumage_cli.doctor import machine as checks
+from plumage_cli.doctor.finding import Finding, Verdict
 
 SHORT = "at most 20,000 open files are allowed, 30,512 may be needed with 20,000 connections"
 ENOUGH = "the 30,512 open files that a router may need are allowed"

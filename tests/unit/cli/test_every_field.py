@@ -16,28 +16,27 @@ from pydantic.alias_generators import to_camel
 from plumage.api.v1alpha1 import InferencePool, InferencePoolSpec, Quantity, parse_pool
 from plumage.api.v1alpha1.struct import Struct
 from plumage.errors import ManifestError
-from plumage_cli.local.idle import idle
-from plumage_cli.local.plan import (
+from plumage_cli.local.plan.paths import LocalPaths
+from plumage_cli.local.plan.processes import plan_replica, plan_router
+from plumage_cli.local.plan.unused_fields import (
     WITHOUT_EFFECT,
-    Site,
-    plan_replica,
-    plan_router,
-    refuse_what_needs_a_cluster,
-    unused,
+    of_unchosen_policies,
+    refuse_cluster_fields,
+    without_local_effect,
 )
 
 LOCAL = Path(__file__).parents[3] / "cli" / "plumage_cli"
-SITE = Site(Path("/run/plumage/chat"), Path("/models/tiny"), "unix:///run/plumage/chat/dir/directory.sock")
+PATHS = LocalPaths(Path("/run/plumage/chat"), Path("/models/tiny"), "unix:///run/plumage/chat/dir/directory.sock")
 BASE: dict[str, Any] = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}}
 SECRET = {"name": "keys", "key": "key"}
 
 # Fields that are read outside the plan: the file, and the code that reads them.
 ELSEWHERE = {
-    "model.uri": ("local/supervisor.py", "model.tokenizer or model.uri"),
-    "model.tokenizer": ("local/supervisor.py", "model.tokenizer or model.uri"),
-    "replicas": ("local/supervisor.py", "self.pool.spec.initial_replicas"),
-    "directory.managed.max_memory": ("local/supervisor.py", "int(spec.managed.max_memory)"),
-    "directory.redis_ref.url": ("local/supervisor.py", "return spec.redis_ref.url"),
+    "model.uri": ("local/pool/supervisor.py", "model.tokenizer or model.uri"),
+    "model.tokenizer": ("local/pool/supervisor.py", "model.tokenizer or model.uri"),
+    "replicas": ("local/pool/supervisor.py", "self.pool.spec.initial_replicas"),
+    "directory.managed.max_memory": ("local/pool/supervisor.py", "int(spec.managed.max_memory)"),
+    "directory.redis_ref.url": ("local/pool/supervisor.py", "return spec.redis_ref.url"),
     "router.service.port": ("commands/up.py", "pool.spec.router.service.port"),
 }
 REFUSED = {
@@ -191,13 +190,13 @@ def parsed(spec: dict[str, Any]) -> InferencePool:
 
 
 def plans(pool: InferencePool) -> Any:
-    replica = plan_replica(pool, SITE, 0, 20_001, 20_002)
-    return replica.engine.settings, replica.agent.settings, plan_router(pool, SITE, 8000).settings
+    replica = plan_replica(pool, PATHS, 0, 20_001, 20_002)
+    return replica.engine.settings, replica.agent.settings, plan_router(pool, PATHS, 8000).settings
 
 
 def is_refused(spec: dict[str, Any]) -> bool:
     try:
-        refuse_what_needs_a_cluster(parsed(spec), "pool.yaml")
+        refuse_cluster_fields(parsed(spec), "pool.yaml")
     except ManifestError:
         return True
     return False
@@ -212,9 +211,9 @@ def test_field_has_an_effect_or_is_reported_without_one(path: str) -> None:
     if path in REFUSED:
         return
     effect = plans(parsed(plain)) != plans(parsed(changed)) or path in ELSEWHERE
-    reported = named in unused(parsed(changed))
+    reported = named in without_local_effect(parsed(changed))
     assert reported == (path in WITHOUT_EFFECT)
-    assert idle(parsed(changed)) == []
+    assert of_unchosen_policies(parsed(changed)) == []
     assert effect != reported, f"{named} has {'an' if effect else 'no'} effect on one machine, and is {reported=}"
 
 
@@ -246,8 +245,8 @@ def test_field_without_effect_is_reported_under_every_policy(chosen: dict[str, A
             continue
         before, after = parsed(plain), parsed(changed)
         named = "spec." + ".".join(map(to_camel, path.split(".")))
-        reported = any(named == one or named.startswith(f"{one}.") for one in idle(after))
-        assert (plans(before) == plans(after)) == reported, (named, idle(after))
+        reported = any(named == one or named.startswith(f"{one}.") for one in of_unchosen_policies(after))
+        assert (plans(before) == plans(after)) == reported, (named, of_unchosen_policies(after))
 
 
 def _not_together(spec: dict[str, Any]) -> bool:

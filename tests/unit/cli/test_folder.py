@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from plumage_cli.errors import CliError
-from plumage_cli.local import folder, sweeper
-from plumage_cli.local.folder import PoolFolder, base_folder, live_pools, stale_pools, sweep
+from plumage_cli.local.folder import cleanup
+from plumage_cli.local.folder import pool_folder as folder
+from plumage_cli.local.folder.pool_folder import PoolFolder, base_folder, live_pools, remove_stale, stale_pools
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +52,7 @@ def test_files_are_replaced_atomically() -> None:
 def test_a_pool_is_up_once() -> None:
     pool = PoolFolder.take("chat")
     assert live_pools() == ["chat"]
-    with pytest.raises(CliError, match="pool chat is up already"):
+    with pytest.raises(CliError, match="pool chat is already running"):
         PoolFolder.take("chat")
     other = PoolFolder.take("other")
     assert live_pools() == ["chat", "other"]
@@ -63,13 +64,13 @@ def test_a_pool_is_up_once() -> None:
 def test_leftovers_of_a_killed_supervisor_are_removed(runtime: Path) -> None:
     leave = """if True:
         import os
-        from plumage_cli.local.folder import PoolFolder
+        from plumage_cli.local.folder.pool_folder import PoolFolder
         PoolFolder.take("chat").write("old", {})
         os._exit(9)"""
     subprocess.run([sys.executable, "-c", leave], env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)}, check=False)
     assert stale_pools() == ["chat"]
     assert live_pools() == []
-    assert sweep() == ["chat"]
+    assert remove_stale() == ["chat"]
     pool = PoolFolder.take("chat")
     assert not (pool.path / "old").exists()
     pool.remove()
@@ -89,10 +90,10 @@ def test_file_written_during_the_removal_is_removed_too(runtime: Path, monkeypat
                 (left.path / "last words").touch()
 
     monkeypatch.setattr(Path, "unlink", unlink_beside_a_writer)
-    monkeypatch.setattr(sys, "argv", ["sweeper", str(left.path)])
+    monkeypatch.setattr(sys, "argv", ["cleanup", str(left.path)])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-    monkeypatch.setattr(sweeper, "_PAUSE", 0.0)
-    sweeper.main()
+    monkeypatch.setattr(cleanup, "_PAUSE", 0.0)
+    cleanup.main()
     assert len(tries) == 3
     assert not left.path.exists()
 
@@ -104,16 +105,16 @@ def test_lock_that_outlives_the_pipe_of_its_owner_keeps_nothing(monkeypatch: pyt
     def let_go(seconds: float) -> None:
         os.close(pool._lock)
 
-    monkeypatch.setattr(sys, "argv", ["sweeper", str(pool.path)])
+    monkeypatch.setattr(sys, "argv", ["cleanup", str(pool.path)])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-    monkeypatch.setattr(sweeper.time, "sleep", let_go)
-    sweeper.main()
+    monkeypatch.setattr(cleanup.time, "sleep", let_go)
+    cleanup.main()
     assert not pool.path.exists()
 
 
 def test_folder_open_to_others_is_refused(runtime: Path) -> None:
     (runtime / "plumage").mkdir(mode=0o755)
-    with pytest.raises(CliError, match="not a folder of yours alone"):
+    with pytest.raises(CliError, match="exists, but other users can access it"):
         base_folder()
 
 
@@ -160,11 +161,11 @@ def test_full_disk_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_path_that_is_no_folder_is_not_used(runtime: Path) -> None:
     (base_folder() / "chat").write_text("")
-    with pytest.raises(CliError, match="plumage/chat: File exists; something else lies there: move it elsewhere"):
+    with pytest.raises(CliError, match="plumage/chat: File exists; another file or folder is there: move it elsewhere"):
         PoolFolder.take("chat")
     (base_folder() / "chat").unlink()
     (base_folder() / "chat").symlink_to(runtime)
-    with pytest.raises(CliError, match="is a link, where a pool's own folder must be; move it elsewhere"):
+    with pytest.raises(CliError, match="is a symbolic link, but must be the pool's own folder; move it elsewhere"):
         PoolFolder.take("chat")
 
 
@@ -184,9 +185,9 @@ def test_folder_without_a_lock_of_a_pool_is_kept(tmp_path: Path, lock: str | Non
             (precious / "lock").symlink_to(pool.path / "lock")
             pool.remove()
     before = sorted(precious.rglob("*"))
-    assert live_pools() == stale_pools() == sweep() == []
+    assert live_pools() == stale_pools() == remove_stale() == []
     PoolFolder.take("chat").remove()
-    with pytest.raises(CliError, match="plumage/precious holds files that are no pool's; give the pool another name"):
+    with pytest.raises(CliError, match="plumage/precious contains files of something else; give the pool another name"):
         PoolFolder.take("precious")
     assert sorted(precious.rglob("*")) == before
     assert (precious / "deep" / "file").read_text() == "hi"
@@ -196,7 +197,7 @@ def test_empty_folder_is_used() -> None:
     """A supervisor that is killed between making the folder and marking its lock leaves one."""
     (base_folder() / "chat").mkdir(mode=0o700)
     (base_folder() / "chat" / "lock").touch(mode=0o600)
-    assert live_pools() == stale_pools() == sweep() == []
+    assert live_pools() == stale_pools() == remove_stale() == []
     pool = PoolFolder.take("chat")
     assert live_pools() == ["chat"]
     pool.remove()
@@ -211,7 +212,7 @@ def test_folder_that_cannot_be_removed_is_still_recognized(monkeypatch: pytest.M
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(pool.path.parents[1]))
     assert stale_pools() == ["chat"]
     assert sorted(path.name for path in pool.path.iterdir()) == ["last words", "lock"]
-    assert sweep() == ["chat"]
+    assert remove_stale() == ["chat"]
     assert not pool.path.exists()
 
 
@@ -227,6 +228,6 @@ def test_folder_taken_during_its_removal_is_kept(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Path, "rmdir", taken_first)
     old.remove()
     assert live_pools() == ["chat"]
-    assert sweep() == []
+    assert remove_stale() == []
     taken[0].remove()
     assert live_pools() == stale_pools() == []

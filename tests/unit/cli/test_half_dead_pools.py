@@ -17,9 +17,8 @@ from typer.testing import CliRunner
 
 from plumage.errors import PlumageError
 from plumage_cli.commands import doctor, explain, scale, status
-from plumage_cli.local.control import SOCKET
-from plumage_cli.local.folder import PoolFolder
-from plumage_cli.local.view import PoolView, check
+from plumage_cli.local.folder.pool_folder import CONTROL_SOCKET, PoolFolder
+from plumage_cli.local.pool_view import PoolView, check
 
 CHILD = {"pid": 7, "state": "Running", "restarts": 0, "lastExit": None}
 REPLICA = {
@@ -28,7 +27,7 @@ REPLICA = {
 }  # fmt: skip
 VIEW: dict[str, Any] = {
     "pool": "chat", "pid": 5, "endpoint": "http://127.0.0.1:9", "started": 1.0, "model": "m", "policy": "Lbgr",
-    "eviction": "Lru", "router": CHILD, "directory": None, "replicas": [REPLICA], "troubles": [], "traffic": {},
+    "eviction": "Lru", "router": CHILD, "directory": None, "replicas": [REPLICA], "problems": [], "traffic": {},
 }  # fmt: skip
 COMMANDS = {
     "status": (status.app, []),
@@ -51,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def answering(folder: Path) -> Iterator[Answering]:
     """A server that answers each request with the same bytes."""
     server = socket.socket(socket.AF_UNIX)
-    server.bind(str(folder / SOCKET))
+    server.bind(str(folder / CONTROL_SOCKET))
     server.listen()
     threads = []
 
@@ -89,9 +88,9 @@ def refused(command: str, *given: str) -> str:
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
-        (b"\x00\xff{{\n", "half an answer"),
-        (b'{"pool": "cha', "half an answer"),
-        (b"[" * 100_000 + b"\n", "half an answer"),
+        (b"\x00\xff{{\n", "an incomplete reply"),
+        (b'{"pool": "cha', "an incomplete reply"),
+        (b"[" * 100_000 + b"\n", "an incomplete reply"),
         (b"", "ended before it answered"),
         (b"[1]\n", "another version of plumage"),
         (b"5\n", "another version of plumage"),
@@ -112,14 +111,14 @@ def test_missing_socket_is_reported(folder: Path, command: str) -> None:
 
 def test_silent_pool_is_reported(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(folder / SOCKET))
+        server.bind(str(folder / CONTROL_SOCKET))
         server.listen()
-        assert "did not answer within 0.5 s: it is busy or halted" in refused("scale", "1", "--timeout", "0.5")
+        assert "did not answer within 0.5 s: it is busy or stopped" in refused("scale", "1", "--timeout", "0.5")
 
 
 def test_starting_pool_is_reported(answering: Answering) -> None:
     answering(json.dumps(VIEW | {"endpoint": None, "router": None, "replicas": []}).encode() + b"\n")
-    assert "its router knows no request yet" in refused("explain")
+    assert "its router has no requests yet" in refused("explain")
     done = CliRunner().invoke(status.app, [])
     assert done.exit_code == 0
     assert "pool chat is starting (pid 5)" in done.output
@@ -134,7 +133,7 @@ def test_missing_key_is_reported(answering: Answering) -> None:
     ("status", "body", "message"),
     [
         (200, b"{}", "pool chat is run by another version of plumage"),
-        (200, b"hello", "the router's answer is no JSON"),
+        (200, b"hello", "the router's answer is not JSON"),
         (404, b"", "the router does not know request a/b"),
         (500, b"", "the router answered with status 500"),
     ],
@@ -185,7 +184,7 @@ def test_doctor_names_the_log_of_a_lost_process(folder: Path, answering: Answeri
         json.dumps(VIEW | {"router": CHILD | {"restarts": 2, "lastExit": "ended with status 1"}}).encode() + b"\n"
     )
     done = CliRunner().invoke(doctor.app, ["--port", str(free_port())])
-    warning = f"warn  the router was started again 2 times: it ended with status 1 → see {folder}/router.log"
+    warning = f"warn  the router was restarted 2 times: it ended with status 1 → see {folder}/router.log"
     assert warning in done.output
 
 
@@ -193,7 +192,7 @@ def test_invalid_lock_is_no_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "plumage").mkdir(mode=0o700)
     (tmp_path / "plumage" / "chat" / "lock").mkdir(parents=True)
-    assert refused("status").startswith("no pool is up")
+    assert refused("status").startswith("no pool is running")
     done = CliRunner().invoke(doctor.app, ["--port", str(free_port())])
     assert done.exit_code == 0
     assert "left its folder behind" not in done.output
@@ -204,7 +203,7 @@ def test_search_for_pools_writes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "plumage").mkdir(mode=0o700)
     (tmp_path / "plumage" / "precious").mkdir()
-    assert refused("status").startswith("no pool is up")
+    assert refused("status").startswith("no pool is running")
     CliRunner().invoke(doctor.app, ["--port", str(free_port())])
     assert [path.name for path in (tmp_path / "plumage").rglob("*")] == ["precious"]
 

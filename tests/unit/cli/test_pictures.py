@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from plumage_cli import checks, explanation
-from plumage_cli.checks import Finding, Verdict, check_machine, check_pool
+from plumage_cli import explanation
 from plumage_cli.demo.client import Outcome
 from plumage_cli.demo.load import LoadShape, make_load
 from plumage_cli.demo.summary import comparison, summarise
-from plumage_cli.local.view import check
-from plumage_cli.table import last_requests, line, pool_picture, process_table
+from plumage_cli.doctor import machine as checks
+from plumage_cli.doctor.finding import Finding, Verdict
+from plumage_cli.doctor.machine import check_machine, check_pool
+from plumage_cli.local.pool_view import check
+from plumage_cli.local.tables import last_requests, pool_line, pool_overview, process_table
 
 
 def text(renderable: Any) -> str:
@@ -44,7 +46,7 @@ def view(**traffic: Any) -> dict[str, Any]:
             {"id": "chat-0", "state": "Ready", "engine": process(2), "agent": process()},
             {"id": "chat-1", "state": "Warming", "engine": process(), "agent": process(1, "Waiting")},
         ],
-        "troubles": [],
+        "problems": [],
         "traffic": traffic,
     }
 
@@ -61,25 +63,27 @@ TRAFFIC = {
 
 
 def test_pool_with_traffic() -> None:
-    shown = text(pool_picture(view(**TRAFFIC)))
+    shown = text(pool_overview(view(**TRAFFIC)))
     assert "chat: Lbgr routing, Hotness eviction" in shown
     row = next(row for row in shown.splitlines() if "chat-0" in row)
     assert [cell.strip() for cell in row.split("│")[1:9]] == ["chat-0", "Ready", "9", "2", "1", "50%", "25%", "2"]
     assert "00ff00ff… (64 tokens, 3×)" in shown
     assert "r-1 → chat-0: holds 512" in shown
-    assert line(view(**TRAFFIC)).startswith("chat-0 Ready 2+1 hit 25% | chat-1 Warming –+– hit – | hottest 00ff00ff…")
+    assert pool_line(view(**TRAFFIC)).startswith(
+        "chat-0 Ready 2+1 hit 25% | chat-1 Warming –+– hit – | hottest 00ff00ff…"
+    )
 
 
 def test_line_about_many_replicas_is_short_and_shows_those_with_errors() -> None:
     replicas = [{"id": f"chat-{i}", "state": "Warming" if i == 33 else "Ready"} for i in range(40)]
-    shown = line(view() | {"replicas": replicas}).split(" | ")
+    shown = pool_line(view() | {"replicas": replicas}).split(" | ")
     assert [part.split()[0] for part in shown] == ["chat-33", *(f"chat-{i}" for i in range(5)), "and"]
     assert shown[-1] == "and 34 more"
-    assert "more" not in line(view() | {"replicas": replicas[:6]})
+    assert "more" not in pool_line(view() | {"replicas": replicas[:6]})
 
 
 def test_pool_before_its_router_answers() -> None:
-    assert "Warming" in text(pool_picture(view()))
+    assert "Warming" in text(pool_overview(view()))
     assert list(last_requests(view())) == []
 
 
@@ -107,7 +111,7 @@ def test_doctor_recognizes_its_own_router_on_the_port() -> None:
         ours = {**view(), "endpoint": f"http://127.0.0.1:{port}"}
         [known] = [finding for finding in check_machine(port, [ours]) if f"port {port}" in finding.what]
         [unknown] = [finding for finding in check_machine(port, [view()]) if f"port {port}" in finding.what]
-    assert known == Finding(Verdict.GOOD, f"port {port} is that of pool chat's router")
+    assert known == Finding(Verdict.GOOD, f"port {port} is used by the router of pool chat")
     assert unknown.verdict is Verdict.WARNING
 
 
@@ -128,10 +132,10 @@ def test_doctor_checks_packages_of_benchmarks_only_in_a_checkout(monkeypatch: py
 
 def test_doctor_reports_the_faults_of_a_pool() -> None:
     findings = [(finding.verdict, finding.what) for finding in check_pool(view(**TRAFFIC), FOLDER)]
-    assert (Verdict.WARNING, "chat-1 is warming") in findings
-    assert (Verdict.WARNING, "the engine of chat-0 was started again 2 times: it was ended by SIGKILL") in findings
-    assert (Verdict.WARNING, "the agent of chat-1 is down, 1 time by now: it was ended by SIGKILL") in findings
-    assert (Verdict.WARNING, "the router does without the directory") in findings
+    assert (Verdict.WARNING, "chat-1 is warming up") in findings
+    assert (Verdict.WARNING, "the engine of chat-0 was restarted 2 times: it was ended by SIGKILL") in findings
+    assert (Verdict.WARNING, "the agent of chat-1 is down, 1 time so far: it was ended by SIGKILL") in findings
+    assert (Verdict.WARNING, "the router works without the directory") in findings
 
 
 def test_doctor_reports_every_lost_process_with_its_log() -> None:
@@ -139,14 +143,14 @@ def test_doctor_reports_every_lost_process_with_its_log() -> None:
     lost["replicas"] = [{"id": "chat-2", "state": "Ready", "engine": process(1), "agent": process(4)}]
     ended = "it was ended by SIGKILL"
     assert list(check_pool(lost, FOLDER))[1:] == [
-        Finding(Verdict.WARNING, f"the router was started again 3 times: {ended}", "see /run/chat/router.log"),
-        Finding(Verdict.WARNING, "the directory was started again 1 time", "see whether memory ran out"),
+        Finding(Verdict.WARNING, f"the router was restarted 3 times: {ended}", "see /run/chat/router.log"),
+        Finding(Verdict.WARNING, "the directory was restarted 1 time", "check whether memory ran out"),
         Finding(
-            Verdict.WARNING, f"the engine of chat-2 was started again 1 time: {ended}",
+            Verdict.WARNING, f"the engine of chat-2 was restarted 1 time: {ended}",
             "see /run/chat/engine-chat-2.log",
         ),
         Finding(
-            Verdict.WARNING, f"the agent of chat-2 was started again 4 times: {ended}",
+            Verdict.WARNING, f"the agent of chat-2 was restarted 4 times: {ended}",
             "see /run/chat/agent-chat-2.log",
         ),
     ]  # fmt: skip
@@ -157,7 +161,7 @@ def test_doctor_reports_processes_that_are_down_but_none_that_start() -> None:
     assert [finding.what for finding in check_pool(starting, FOLDER)][1:] == ["pool chat has no replica"]
     down = view(replicas=[{"id": "chat-0", "why": "Unhealthy"}]) | {"router": process(1, "Waiting"), "replicas": []}
     assert list(check_pool(down, FOLDER))[2:] == [
-        Finding(Verdict.BAD, "the router is down, 1 time by now: it was ended by SIGKILL", "see /run/chat/router.log"),
+        Finding(Verdict.BAD, "the router is down, 1 time so far: it was ended by SIGKILL", "see /run/chat/router.log"),
         Finding(Verdict.WARNING, "chat-0 gets no requests: Unhealthy", "see /run/chat/engine-chat-0.log"),
     ]
 
@@ -187,12 +191,12 @@ def test_explanation_is_readable() -> None:
     shown = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     for phrase in (
         "request r-1 for tiny-chat → chat-0 (Lbgr)",
-        "before that, chat-1 failed: it closed the connection",
-        "decided from what it knew itself",
+        "an attempt on chat-1 failed before: it closed the connection",
+        "decided from its own data",
         "→ chat-0",
         "61 ms",
         "2 of 5 considered",
-        "8 of 9 chunks known; decided in 88 µs; the lowest score wins",
+        "8 of 9 chunks in the directory; decided in 88 µs; the lowest score wins",
     ):
         assert phrase in shown
     del record["available"]  # an older router reports none
@@ -247,6 +251,6 @@ def test_summary_counts_losses_and_cuts() -> None:
     assert found.ttft_p95 == 9.0
     assert found.errors == ("APITimeoutError: gone",)
     shown = text(comparison(summarise(good), found, "ours", "theirs"))
-    assert "Devices are simulated" in shown
+    assert "The GPUs are simulated" in shown
     assert "×1.10" in shown
     assert summarise([]).hit_ratio == 0.0

@@ -13,8 +13,9 @@ from plumage.directory.publisher.held_chunks import ENTRY_BYTES
 from plumage.errors import ManifestError
 from plumage.models import resolve
 from plumage.rendering import ModelFolder
-from plumage_cli.local.idle import idle
-from plumage_cli.local.plan import Site, plan_replica, plan_router, refuse_what_needs_a_cluster, unused
+from plumage_cli.local.plan.paths import LocalPaths
+from plumage_cli.local.plan.processes import plan_replica, plan_router
+from plumage_cli.local.plan.unused_fields import of_unchosen_policies, refuse_cluster_fields, without_local_effect
 from plumage_engine.agent.config import AgentConfig, ShareConfig
 from plumage_engine.simulator.config import SimulatorConfig
 from plumage_engine.simulator.http.prompts import Prompts
@@ -23,7 +24,7 @@ from plumage_router.http.errors import RequestError
 from plumage_router.http.paths import COMPLETION_PATH
 from plumage_router.request.model import load_model
 
-SITE = Site(Path("/run/plumage/chat"), Path("/models/tiny"), "unix:///run/plumage/chat/dir/directory.sock")
+SITE = LocalPaths(Path("/run/plumage/chat"), Path("/models/tiny"), "unix:///run/plumage/chat/dir/directory.sock")
 
 
 def pool(spec: str = "") -> Any:
@@ -65,7 +66,7 @@ def test_every_process_accepts_its_settings() -> None:
 )
 def test_router_knows_the_context_length_of_the_engines(model: str, simulator: str, context: int) -> None:
     folder = resolve("builtin://tiny-chat")
-    site = Site(SITE.folder, folder, SITE.directory_url)
+    site = LocalPaths(SITE.folder, folder, SITE.directory_url)
     text = f"""
 apiVersion: inference.plumage.dev/v1alpha1
 kind: InferencePool
@@ -163,14 +164,14 @@ def test_settings_of_unchosen_policies_are_reported() -> None:
     simulator: {hostBlocks: 9}
   router: {policy: RoundRobin, lbgr: {forgetting: "0.9", pendingOwnerSeconds: 5}}
 """
-    assert idle(pool(spec)) == [
+    assert of_unchosen_policies(pool(spec)) == [
         "spec.engine.feather.candidateOrder",
         "spec.engine.feather.bandit",
         "spec.engine.eviction.hotness",
         "spec.engine.simulator.hostBlocks",
         "spec.router.lbgr.forgetting",
     ]
-    assert idle(pool()) == []
+    assert of_unchosen_policies(pool()) == []
 
 
 def test_fields_without_effect_on_one_machine_are_reported() -> None:
@@ -180,12 +181,12 @@ def test_fields_without_effect_on_one_machine_are_reported() -> None:
   rollout: {drainTimeoutSeconds: 5}
 """
     adapter = "spec.model.adapters.uri"  # of every pool here: a simulated engine has no weights
-    assert unused(pool(spec)) == [
+    assert without_local_effect(pool(spec)) == [
         adapter,
         "spec.autoscaling",
         "spec.engine.hostMemory.capacity",
     ]
-    assert unused(pool()) == [adapter]
+    assert without_local_effect(pool()) == [adapter]
 
 
 @pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs"])
@@ -236,7 +237,7 @@ spec:
         "pool.yaml",
     )
     with pytest.raises(ManifestError) as caught:
-        refuse_what_needs_a_cluster(wanted, "pool.yaml")
+        refuse_cluster_fields(wanted, "pool.yaml")
     assert [mistake.split(":")[0] for mistake in caught.value.mistakes] == [
         "spec.router.auth",
         "spec.directory.redisRef.passwordRef",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from plumage_cli.cluster.picture import pool_details
+from plumage_cli.cluster.tables import pool_details
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 POOL: dict[str, Any] = {"metadata": {"name": "chat", "namespace": "chat"}, "spec": {}, "status": {"model": "tiny"}}

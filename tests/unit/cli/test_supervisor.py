@@ -16,13 +16,14 @@ import pytest
 from plumage.membership import MemberState
 from plumage.models import resolve
 from plumage_cli.errors import CliError
-from plumage_cli.files import read_pool
-from plumage_cli.local import membership, supervisor
-from plumage_cli.local.child import ChildState
-from plumage_cli.local.folder import PoolFolder
-from plumage_cli.local.plan import Site
-from plumage_cli.local.ports import free_ports
-from plumage_cli.local.replica import Replica
+from plumage_cli.local.folder.pool_folder import PoolFolder
+from plumage_cli.local.plan.paths import LocalPaths
+from plumage_cli.local.pool import membership_file as membership
+from plumage_cli.local.pool import supervisor
+from plumage_cli.local.pool.replica import Replica
+from plumage_cli.local.processes.child import ChildState
+from plumage_cli.local.processes.ports import free_ports
+from plumage_cli.manifests import read_pool
 
 MANIFEST = Path(__file__).parents[3] / "examples" / "minimal.yaml"
 
@@ -41,7 +42,7 @@ async def test_no_engine_gets_the_port_of_the_router(tmp_path: Path, monkeypatch
     routers, *_ = free_ports(1, (), start=0)
     folder = PoolFolder(path, os.open(path / "lock", os.O_CREAT | os.O_RDWR))
     pool = supervisor.Supervisor(read_pool(MANIFEST), folder, port=routers)
-    replica = pool._replica(Site(path, resolve("builtin://tiny-chat"), "unix:///none"), 0)
+    replica = pool._replica(LocalPaths(path, resolve("builtin://tiny-chat"), "unix:///none"), 0)
     assert routers not in (replica.plan.engine.settings["port"], replica.plan.agent.settings["listen"]["port"])
     await pool.stop()
     assert not path.exists()
@@ -51,7 +52,7 @@ async def test_no_replica_is_removed_while_one_warms(tmp_path: Path) -> None:
     (path := tmp_path / "pool").mkdir()
     folder = PoolFolder(path, os.open(path / "lock", os.O_CREAT | os.O_RDWR))
     pool = supervisor.Supervisor(read_pool(MANIFEST), folder, port=free_ports(1, (), start=0)[0])
-    site, gone = Site(path, resolve("builtin://tiny-chat"), "unix:///none"), []
+    site, gone = LocalPaths(path, resolve("builtin://tiny-chat"), "unix:///none"), []
 
     async def remove(replica: Replica) -> None:
         gone.append(replica.plan.id)
@@ -63,7 +64,7 @@ async def test_no_replica_is_removed_while_one_warms(tmp_path: Path) -> None:
         replica.state, replica.engine.state = MemberState.READY, ChildState.RUNNING
     last = replicas[2]
     last.state = MemberState.WARMING
-    with pytest.raises(CliError, match=f"{last.plan.id} still warms: scale down once all replicas are Ready"):
+    with pytest.raises(CliError, match=f"{last.plan.id} still warms up: scale down once all replicas are Ready"):
         await pool.scale(2)
     assert gone == []
     await pool.scale(3)
@@ -101,10 +102,10 @@ async def pool(
     folder: FullFolder, printed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[supervisor.Supervisor]:
     """A pool of three Ready replicas without processes, whose writes are retried at once."""
-    monkeypatch.setattr(membership, "_AGAIN", 0.001)
-    monkeypatch.setattr(supervisor, "_NOTICED", 0.0)
-    pool = supervisor.Supervisor(read_pool(MANIFEST), folder, port=free_ports(1, (), start=0)[0], say=printed.append)
-    site = Site(folder.path, resolve("builtin://tiny-chat"), "unix:///none")
+    monkeypatch.setattr(membership, "_RETRY", 0.001)
+    monkeypatch.setattr(supervisor, "_READ_SECONDS", 0.0)
+    pool = supervisor.Supervisor(read_pool(MANIFEST), folder, port=free_ports(1, (), start=0)[0], report=printed.append)
+    site = LocalPaths(folder.path, resolve("builtin://tiny-chat"), "unix:///none")
     for number in range(3):
         replica = pool._replica(site, number)
         replica.state, replica.engine.state = MemberState.READY, ChildState.RUNNING
@@ -133,14 +134,14 @@ async def test_failed_write_of_the_membership_file_is_retried(
 ) -> None:
     folder.full = True
     replica = pool.replicas["chat-0"]
-    replica.become(MemberState.WARMING)
+    replica.set_state(MemberState.WARMING)
     await asyncio.sleep(0.05)
     assert states(pool)["chat-0"] == "Ready"
     folder.full = False
     await until(lambda: states(pool)["chat-0"] == "Warming")
     assert printed == [
-        "can't write membership.json: No space left on device; tried again each second",
-        "membership.json is written again",
+        "can't write membership.json: No space left on device; trying again each second",
+        "membership.json is up to date again",
     ]
 
 
@@ -155,19 +156,19 @@ async def test_error_in_the_membership_task_is_logged_and_the_file_written_later
 
     with monkeypatch.context() as broken:
         broken.setattr(pool._members, "_pack", fails)
-        pool.replicas["chat-0"].become(MemberState.WARMING)
+        pool.replicas["chat-0"].set_state(MemberState.WARMING)
         await until(lambda: len(tries) > 3)
         assert states(pool)["chat-0"] == "Ready"
-        assert not await pool._members.is_right_within(0.0)
+        assert not await pool._members.is_current_within(0.0)
     await until(lambda: states(pool)["chat-0"] == "Warming")
-    assert await pool._members.is_right_within(0.0)
+    assert await pool._members.is_current_within(0.0)
     assert printed == [
-        "can't write membership.json: KeyError('replicas'), a mistake in plumage, so routers go on with the replicas "
-        "they know; if it stays, end the pool and start it again; tried again each second",
-        "membership.json is written again",
+        "can't write membership.json: KeyError('replicas'), an error in plumage; the router keeps the replicas "
+        "that it knows. If the error stays, end the pool and start it again; trying again each second",
+        "membership.json is up to date again",
     ]
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert "keeping membership.json: unexpected error; the task continues" in record.getMessage()
+    assert "writing membership.json: unexpected error; the task continues" in record.getMessage()
     assert record.exc_info
     assert isinstance(record.exc_info[1], KeyError)
 
@@ -175,7 +176,7 @@ async def test_error_in_the_membership_task_is_logged_and_the_file_written_later
 async def test_membership_file_is_written_even_if_the_log_fails(
     folder: FullFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(membership, "_AGAIN", 0.001)
+    monkeypatch.setattr(membership, "_RETRY", 0.001)
     heard: list[str] = []
 
     def say(text: str) -> None:
@@ -192,7 +193,7 @@ async def test_membership_file_is_written_even_if_the_log_fails(
             members.write()
         state = {"pool": "chat", "replicas": [number]}
         folder.full = False
-        await until(lambda: members.trouble is None)
+        await until(lambda: members.error is None)
         assert json.loads((folder.path / "membership.json").read_text()) == state
     await members.stop()
     assert len(heard) == 4
@@ -223,14 +224,14 @@ async def test_no_replica_drains_before_the_router_can_know(
 async def test_failed_membership_write_keeps_all_replicas(
     pool: supervisor.Supervisor, folder: FullFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "_TOLD", 0.05)
+    monkeypatch.setattr(supervisor, "_WRITE_SECONDS", 0.05)
     folder.full = True
     with pytest.raises(
-        CliError, match=r"no replica was drained, since the router can't be told of it: .*No space left"
+        CliError, match=r"no replica was deleted, since the router would not learn of it: .*No space left"
     ):
         await pool.scale(1)
     assert [replica.state for replica in pool.replicas.values()] == [MemberState.READY] * 3
     folder.full = False
-    await until(lambda: pool._members.trouble is None)
+    await until(lambda: pool._members.error is None)
     assert set(states(pool).values()) == {"Ready"}
     assert len(states(pool)) == 3

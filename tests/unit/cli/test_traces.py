@@ -86,7 +86,7 @@ def test_broken_download_continues_where_it_broke(url: str, tmp_path: Path) -> N
 
 def test_partial_download_is_used_by_the_next_call(url: str, tmp_path: Path) -> None:
     Server.breaks = 99
-    with pytest.raises(CliError, match="the same command goes on from there"):
+    with pytest.raises(CliError, match="the same command continues from there"):
         get(f"{url}/trace", tmp_path / "trace")
     assert not (tmp_path / "trace").exists()
     Server.breaks = 0
@@ -183,7 +183,7 @@ def test_bailian_keeps_equal_prefixes_equal(tmp_path: Path) -> None:
 def test_trace_out_of_order_or_in_another_form_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("Timestamp,Request tokens,Response tokens\n9,1,1\n5,1,1\n")
-    with pytest.raises(CliError, match="request 2 arrives before"):
+    with pytest.raises(CliError, match="request 2 has an earlier time"):
         list(convert(path, "burstgpt"))
     with pytest.raises(CliError, match="there is no column 'TIMESTAMP'"):
         list(convert(path, "azure"))
@@ -195,13 +195,13 @@ LINE = '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [0]}
 @pytest.mark.parametrize(
     ("form", "text", "message"),
     [
-        ("azure", LINE, "line 1: there is no column 'TIMESTAMP'; is it another form?"),
+        ("azure", LINE, "line 1: there is no column 'TIMESTAMP'; is it another format?"),
         ("azure", "TIMESTAMP,ContextTokens\n", "line 1: there is no column 'GeneratedTokens'"),
-        ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no request in the form azure"),
+        ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "contains no request in the format azure"),
         ("burstgpt", LINE, "line 1: there is no column 'Timestamp'"),
-        ("burstgpt", "Timestamp,Request tokens,Response tokens\n1,9,0\n", "holds no request in the form burstgpt"),
-        ("bailian", "\n\n", "holds no request in the form bailian"),
-        ("mooncake", "", "holds no request in the form mooncake; is it the right file"),
+        ("burstgpt", "Timestamp,Request tokens,Response tokens\n1,9,0\n", "contains no request in the format burstgpt"),
+        ("bailian", "\n\n", "contains no request in the format bailian"),
+        ("mooncake", "", "contains no request in the format mooncake; is it the right file"),
     ],
 )
 def test_wrong_file_does_not_become_an_empty_trace(tmp_path: Path, form: str, text: str, message: str) -> None:
@@ -217,7 +217,7 @@ def test_wrong_file_does_not_become_an_empty_trace(tmp_path: Path, form: str, te
 
 def test_trace_without_requests_is_not_described(tmp_path: Path) -> None:
     done = CliRunner().invoke(trace.app, ["describe", "/dev/null"])
-    assert "/dev/null holds no request; is it the right file?" in str(done.exception)
+    assert "/dev/null contains no request; is it the right file?" in str(done.exception)
     assert done.output == ""
     (tmp_path / "trace").write_text(LINE)
     done = CliRunner().invoke(trace.app, ["describe", str(tmp_path / "trace")])
@@ -231,7 +231,7 @@ def test_trace_is_described() -> None:
     assert rows["requests"] == "3"
     assert rows["duration"] == "4 s"
     assert rows["blocks of 512 tokens: accesses, distinct"] == "6, 4"
-    assert rows["block hit ratio of a cache without end"] == "33.3%"
+    assert rows["block hit ratio of an unlimited cache"] == "33.3%"
     assert rows["prompt tokens in prefixes seen before"] == f"{1024 / 2624:.1%}"
     assert dict(describe([]).rows())["requests a second"] == "–"
 
@@ -262,9 +262,9 @@ def test_only_a_regular_file_is_replaced(url: str, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for target in (pipe, tmp_path, Path("/")):
-        with pytest.raises(CliError, match="it is there and no file; choose another name"):
+        with pytest.raises(CliError, match="it exists and is not a file; choose another name"):
             write_mooncake(target, [])
-        with pytest.raises(CliError, match="it is there and no file; choose another name"):
+        with pytest.raises(CliError, match="it exists and is not a file; choose another name"):
             fetch(url, target, DIGEST, max_bytes=10**9, progress=lambda *_: None)
     assert pipe.is_fifo()
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
@@ -272,7 +272,7 @@ def test_only_a_regular_file_is_replaced(url: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["http://[::1/x", "http://a b/x", "http://127.0.0.1:x/", "http://127.0.0.1:9/é"])
 def test_invalid_address_is_tried_once(tmp_path: Path, address: str) -> None:
-    with pytest.raises(CliError, match="it is no address"):
+    with pytest.raises(CliError, match="it is not an address"):
         fetch(address, tmp_path / "file", DIGEST, max_bytes=10, progress=lambda *_: None)
 
 

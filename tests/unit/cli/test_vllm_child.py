@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from plumage_cli.local.child import Child, ChildState
-from plumage_cli.local.log import ChildLog
-from plumage_cli.local.plan import ProcessPlan
+from plumage_cli.local.plan.processes import ProcessPlan
+from plumage_cli.local.processes.child import Child, ChildState
+from plumage_cli.local.processes.child_log import ChildLog
 
 # As vLLM: a server, its engine core, a worker. Each waits only for its own signals.
 SERVER = textwrap.dedent(
@@ -46,7 +46,9 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def child(tmp_path: Path, config: Path) -> Child:
-    plan = ProcessPlan("engine chat-0", "engine", "plumage_cli.local.vllm_child", {}, "http://x", "http://x/health")
+    plan = ProcessPlan(
+        "engine chat-0", "engine", "plumage_cli.local.processes.vllm_child", {}, "http://x", "http://x/health"
+    )
     return Child(plan, config, ChildLog(tmp_path / "child.log"), lambda _: None)
 
 
@@ -105,8 +107,9 @@ def test_all_processes_end_with_a_killed_supervisor(config: Path, tmp_path: Path
     parent = textwrap.dedent(
         f"""
         import os, subprocess, sys, time
-        subprocess.Popen([sys.executable, "-m", "plumage_cli.local.launch", str(os.getpid()),
-                          "plumage_cli.local.vllm_child", "--config", {str(config)!r}], start_new_session=True)
+        subprocess.Popen([sys.executable, "-m", "plumage_cli.local.processes.launch", str(os.getpid()),
+                          "plumage_cli.local.processes.vllm_child", "--config", {str(config)!r}],
+                         start_new_session=True)
         time.sleep(300)
         """
     )

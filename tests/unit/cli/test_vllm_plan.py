@@ -16,8 +16,11 @@ from plumage.errors import ManifestError
 from plumage.models import BUILTIN
 from plumage_cli.commands.up import app
 from plumage_cli.errors import CliError
-from plumage_cli.local.plan import Site, plan_replica, refuse_what_needs_a_cluster, unused
-from plumage_cli.local.vllm import PYTHON, VllmSite, find_vllm, needs_weights
+from plumage_cli.local.plan.paths import LocalPaths
+from plumage_cli.local.plan.processes import plan_replica
+from plumage_cli.local.plan.unused_fields import refuse_cluster_fields, without_local_effect
+from plumage_cli.local.plan.vllm import VllmInterpreter, needs_weights
+from plumage_cli.local.processes.vllm_interpreter import PYTHON, find_vllm
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.vllm.offload.disk_tier.options import DiskOptions, read_disk
 from plumage_engine.vllm.settings import read_settings
@@ -39,9 +42,9 @@ spec:
     )
 
 
-def site(**changes: Any) -> Site:
-    vllm = VllmSite("/venv/bin/python", **changes)
-    return Site(Path("/pool"), Path("/models/tokenizer"), "unix:///pool/dir", Path("/models/weights"), vllm)
+def site(**changes: Any) -> LocalPaths:
+    vllm = VllmInterpreter("/venv/bin/python", **changes)
+    return LocalPaths(Path("/pool"), Path("/models/tokenizer"), "unix:///pool/dir", Path("/models/weights"), vllm)
 
 
 def plan(wanted: InferencePool, index: int = 1, **changes: Any) -> tuple[dict[str, str], dict[str, str], list[str]]:
@@ -141,16 +144,16 @@ def test_features_that_need_a_cluster_are_refused() -> None:
         "{uri: 'builtin://tiny-llama', adapters: [{name: law, uri: 'hf://org/law'}]}",
     )
     with pytest.raises(ManifestError) as caught:
-        refuse_what_needs_a_cluster(wanted, "pool.yaml")
+        refuse_cluster_fields(wanted, "pool.yaml")
     fields = [mistake.split(":")[0] for mistake in caught.value.mistakes]
     assert fields == ["spec.model.adapters", "spec.engine.env"]
 
 
 def test_fields_that_vllm_uses_are_not_reported_as_unused() -> None:
     wanted = pool("{runtime: VLLM, hostMemory: {capacity: 1Gi}, env: [{name: X, value: y}], image: some}")
-    assert unused(wanted) == ["spec.engine.image"]
+    assert without_local_effect(wanted) == ["spec.engine.image"]
     wanted = pool("{runtime: VLLM, hostMemory: {capacity: 1Gi, disk: {capacity: 1Gi, path: /kv, claimName: kv}}}")
-    assert unused(wanted) == ["spec.engine.hostMemory.disk.claimName"]
+    assert without_local_effect(wanted) == ["spec.engine.hostMemory.disk.claimName"]
 
 
 def test_weights_are_made_for_the_built_in_model_only() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from plumage_cli import checks
 from plumage_cli.main import extra_of
+from plumage_cli.requirements import MODULES
 
 ROOT = Path(__file__).parents[3]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -122,7 +122,7 @@ def test_every_declaration_is_used(extra: str) -> None:
 
 
 def test_doctor_checks_the_declared_distributions() -> None:
-    looked_for = {OTHER_NAMES.get(name, name) for names in checks.MODULES.values() for name in names}
+    looked_for = {OTHER_NAMES.get(name, name) for names in MODULES.values() for name in names}
     assert looked_for <= declared("bench")
 
 

@@ -25,7 +25,7 @@ import psutil
 import pytest
 from support.pool import Pool, busiest, gone, leftovers, load, lost, prompts, status, whole
 
-from plumage_cli.local.vllm import PYTHON
+from plumage_cli.local.processes.vllm_interpreter import PYTHON
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(1500)]
 

@@ -1,0 +1,158 @@
+"""The processes of an InferencePool on one machine, with their settings. No I/O, no clock.
+
+Every process is `python -m MODULE --config FILE.json`; the file's content is `settings`. Folders and keys come from
+`LocalPaths`, ports from the caller, so a plan is a plain value that tests compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from plumage.api.v1alpha1 import InferencePool
+from plumage.directory.publisher.held_chunks import capacity_within
+from plumage.settings import (
+    VLLM_READY_SECONDS,
+    agent_settings,
+    router_settings,
+    simulator_settings,
+)
+from plumage_cli.local.plan.paths import HOST, LocalPaths
+from plumage_cli.local.plan.vllm import vllm_settings
+
+__all__ = ["ProcessPlan", "ReplicaPlan", "Role", "plan_replica", "plan_router"]
+
+Role = Literal["engine", "agent", "router"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """One process.
+
+    url: its base address. ready: a URL that answers 200 once it is ready. ready_seconds: the timeout.
+    """
+
+    name: str
+    role: Role
+    module: str
+    settings: Mapping[str, Any]
+    url: str
+    ready: str
+    ready_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPlan:
+    """An engine and its agent."""
+
+    id: str
+    index: int
+    engine: ProcessPlan
+    agent: ProcessPlan
+
+
+def plan_replica(pool: InferencePool, paths: LocalPaths, index: int, engine_port: int, agent_port: int) -> ReplicaPlan:
+    """The engine and the agent of replica `index`."""
+    replica = f"{pool.metadata.name}-{index}"
+    return ReplicaPlan(
+        id=replica,
+        index=index,
+        engine=_engine(pool, paths, replica, index, engine_port),
+        agent=_agent(pool, paths, replica, index, engine_port, agent_port),
+    )
+
+
+def _engine(pool: InferencePool, paths: LocalPaths, replica: str, index: int, port: int) -> ProcessPlan:
+    url = f"http://{HOST}:{port}"
+    if pool.spec.engine.runtime == "VLLM":
+        return _vllm(pool, paths, replica, index, port)
+    settings = simulator_settings(
+        pool,
+        paths.meeting(index),
+        model_folder=str(paths.model_folder),
+        host=HOST,
+        port=port,
+        seed=pool.spec.engine.simulator.seed + index,
+    )
+    return ProcessPlan(f"engine {replica}", "engine", "plumage_engine.simulator", settings, url, f"{url}/health")
+
+
+def _vllm(pool: InferencePool, paths: LocalPaths, replica: str, index: int, port: int) -> ProcessPlan:
+    assert paths.vllm is not None, "the caller found the interpreter of a pool that runs vLLM"
+    url = f"http://{HOST}:{port}"
+    settings = vllm_settings(
+        pool,
+        paths.vllm,
+        paths.meeting(index),
+        model_folder=paths.weights or paths.model_folder,
+        index=index,
+        port=port,
+        host=HOST,
+    )
+    name, module = f"engine {replica}", "plumage_cli.local.processes.vllm_child"
+    return ProcessPlan(name, "engine", module, settings, url, f"{url}/health", VLLM_READY_SECONDS)
+
+
+def _agent(
+    pool: InferencePool, paths: LocalPaths, replica: str, index: int, engine_port: int, port: int
+) -> ProcessPlan:
+    url, warmup = f"http://{HOST}:{port}", pool.spec.directory.warmup
+    settings = agent_settings(
+        pool,
+        paths.meeting(index),
+        model_folder=str(paths.model_folder),
+        engine_url=f"http://{HOST}:{engine_port}",
+        directory_url=paths.directory_url,
+        host=HOST,
+        port=port,
+        peers={"peersFile": str(paths.membership)},
+    )
+    settings["replica"] = replica
+    if pool.spec.directory.redis_ref is None:
+        memory = int(pool.spec.directory.managed.max_memory)
+        replicas = pool.spec.initial_replicas
+        settings["maxChunks"] = capacity_within(memory, max(replicas, index + 1))
+        settings["share"] = {"memory": memory, "replicas": replicas, "membersFile": str(paths.membership)}
+    start = VLLM_READY_SECONDS if pool.spec.engine.runtime == "VLLM" else 60.0
+    ready_seconds = start + warmup.timeout_seconds * warmup.enabled
+    return ProcessPlan(
+        f"agent {replica}", "agent", "plumage_engine.agent", settings, url, f"{url}/readyz", ready_seconds
+    )
+
+
+def plan_router(
+    pool: InferencePool,
+    paths: LocalPaths,
+    port: int,
+    *,
+    host: str = HOST,
+    api_keys: Path | None = None,
+    fd: int | None = None,
+) -> ProcessPlan:
+    """The pool's router, which listens on `host`:`port`. fd: the listening socket, where the supervisor opened it."""
+    auth = {"adminKeyFile": str(paths.admin_key)}
+    if api_keys is not None:
+        auth["apiKeysFile"] = str(api_keys)
+    settings = router_settings(
+        pool,
+        model_folder=str(paths.model_folder),
+        directory_url=paths.directory_url,
+        host=host,
+        port=port,
+        membership={"membershipFile": str(paths.membership)},
+        auth=auth,
+        secrets=paths.secrets,
+    )
+    if fd is not None:
+        settings["listen"]["fd"] = fd
+    url = f"http://{_reached_at(host)}:{port}"
+    return ProcessPlan("router", "router", "plumage_router", settings, url, f"{url}/health")
+
+
+def _reached_at(host: str) -> str:
+    """The host of a URL for a listening address: a wildcard address is replaced by the loopback address."""
+    anywhere = {"0.0.0.0": HOST, "::": "::1"}
+    reached = anywhere.get(host, host)
+    return f"[{reached}]" if ":" in reached else reached

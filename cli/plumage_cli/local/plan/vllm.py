@@ -1,0 +1,79 @@
+"""The settings of a real vLLM engine in local mode. No I/O."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from plumage.api.v1alpha1 import InferencePool
+from plumage.models import WITH_WEIGHTS
+from plumage.settings import Meeting, plugin_settings, vllm_flags
+from plumage.settings.vllm import ROUTES
+
+__all__ = ["VllmInterpreter", "needs_weights", "vllm_settings"]
+
+_END_SECONDS = 5  # vLLM's own timeout at its end; the supervisor's is twice as long
+
+
+@dataclass(frozen=True, slots=True)
+class VllmInterpreter:
+    """python: path of an interpreter with vLLM and Plumage's plugin.
+
+    cpu: no GPU here. threads: CPU threads per engine.
+    """
+
+    python: str
+    cpu: bool = True
+    threads: int = 1
+
+
+def needs_weights(pool: InferencePool) -> bool:
+    """Whether its model is the built-in one whose weights `plumage up` writes."""
+    return pool.spec.engine.runtime == "VLLM" and pool.spec.model.uri.rstrip("/") == WITH_WEIGHTS
+
+
+def vllm_settings(
+    pool: InferencePool,
+    vllm: VllmInterpreter,
+    meeting: Meeting,
+    *,
+    model_folder: Path,
+    index: int,
+    port: int,
+    host: str,
+) -> dict[str, Any]:
+    """Settings of `plumage_cli.local.processes.vllm_child`: its command and its additional environment."""
+    flags = vllm_flags(
+        pool,
+        meeting,
+        model=str(model_folder),
+        host=host,
+        port=port,
+        shutdown_seconds=_END_SECONDS,
+        adapters={adapter.name: unquote(urlsplit(adapter.uri).path) for adapter in pool.spec.model.adapters},
+    )
+    own = len(flags) - len(pool.spec.engine.args)  # the manifest's own arguments stay last: they override ours
+    eager = ("--enforce-eager", "--gpu-memory-utilization=0.4") if vllm.cpu else ()
+    return {
+        "port": port,
+        "apiKeyFile": meeting.api_key,
+        "command": [vllm.python, "-m", "vllm.entrypoints.openai.api_server", *flags[:own], *eager, *flags[own:]],
+        "environment": {
+            **_platform(vllm),
+            "PLUMAGE_VLLM": json.dumps(plugin_settings(pool, meeting.token, index)),
+            "VLLM_PLUGINS": ROUTES,
+            "VLLM_NO_USAGE_STATS": "1",
+            **{variable.name: variable.value or "" for variable in pool.spec.engine.env},
+        },
+    }
+
+
+def _platform(vllm: VllmInterpreter) -> dict[str, str]:
+    """On a CPU: one GiB of KV cache, and threads that are not bound to cores, which engines would share."""
+    if not vllm.cpu:
+        return {}
+    threads = {"OMP_NUM_THREADS": str(vllm.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    return {**threads, "VLLM_CPU_KVCACHE_SPACE": "1"}

@@ -1,0 +1,1 @@
+"""A running pool: its supervisor, replicas and membership file."""

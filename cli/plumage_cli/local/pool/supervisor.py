@@ -1,0 +1,378 @@
+"""The supervisor of a pool on this machine: starts its processes, restarts them, scales the pool, and ends it.
+
+The membership file is written after every change of a replica's state, so the router learns of it at the latest with
+its own next probe. A replica is deleted in this order: Draining in the membership file, the router chooses other
+replicas, the agent waits for the requests in flight, SIGTERM. A replica stays while the file can't be written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from plumage.api.v1alpha1 import InferencePool
+from plumage.membership import MemberState, pack_members
+from plumage.models import resolve
+from plumage.settings import ENGINE_KEY, SALT_KEY
+from plumage_cli.errors import CliError, ProcessFailedError
+from plumage_cli.local.folder.cleanup import cleanup_command
+from plumage_cli.local.folder.pool_folder import PoolFolder
+from plumage_cli.local.folder.watcher import FolderWatcher, WatchedSocket
+from plumage_cli.local.plan.paths import HOST, LocalPaths
+from plumage_cli.local.plan.processes import ProcessPlan, plan_replica, plan_router
+from plumage_cli.local.plan.vllm import VllmInterpreter, needs_weights
+from plumage_cli.local.pool.membership_file import MembershipFile
+from plumage_cli.local.pool.replica import Replica
+from plumage_cli.local.pool.sockets import PoolSockets
+from plumage_cli.local.pool.traffic import RouterTraffic
+from plumage_cli.local.pool.views import child_view, directory_view, replica_view
+from plumage_cli.local.pool_view import PoolView
+from plumage_cli.local.processes.child import Child, ChildState
+from plumage_cli.local.processes.child_log import ChildLog
+from plumage_cli.local.processes.directory_server import WatchedDirectory
+from plumage_cli.local.processes.ports import free_ports, listen_at
+from plumage_cli.local.processes.vllm_interpreter import write_tiny_model
+
+__all__ = ["Supervisor"]
+
+log = logging.getLogger(__name__)
+
+_INTERVAL = 0.05  # seconds between two checks while waiting for readiness
+_MAX_CRASHES = 4  # in a row during a start, after which the start fails
+_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+_WRITE_SECONDS = 10.0  # to write the membership file before a scale-down fails
+_READ_SECONDS = 0.3  # after which the router has read the membership file again
+Report = Callable[[str], None]
+
+
+class Supervisor:
+    """Runs one pool. report: gets one line for every event that a user should see."""
+
+    def __init__(
+        self,
+        pool: InferencePool,
+        folder: PoolFolder,
+        *,
+        port: int,
+        host: str = HOST,
+        api_keys: Path | None = None,
+        vllm: VllmInterpreter | None = None,
+        report: Report = log.info,
+    ) -> None:
+        self.pool = pool
+        self.folder = folder
+        self.replicas: dict[str, Replica] = {}
+        self.router: Child | None = None
+        self.router_plan: ProcessPlan | None = None
+        self.directory: WatchedDirectory | None = None
+        self.started = time.time()
+        self._listen = (host, port)
+        self._listener: socket.socket | None = None  # the clients' port; it stays open while the router restarts
+        self._api_keys = api_keys
+        self._vllm = vllm
+        self._report = report
+        self._token = ""
+        self._paths: LocalPaths | None = None
+        self._ports = {port}  # the router opens its own last
+        self._scaling = asyncio.Lock()
+        self._http = httpx.AsyncClient(limits=httpx.Limits(max_connections=64), trust_env=False)
+        self._traffic = RouterTraffic(self._http)
+        self._members = MembershipFile(folder, self._membership, report)
+        self._sockets = PoolSockets(folder.path)
+        self._watcher = FolderWatcher(folder, self._current_sockets, report)
+
+    @property
+    def endpoint(self) -> str:
+        """The URL for clients."""
+        assert self.router_plan is not None, "started"
+        return self.router_plan.url
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether clients must send an API key."""
+        return self._api_keys is not None
+
+    async def start(self) -> None:
+        """Start everything and wait until it is ready. CliError with what failed, and why. Call `stop` in any case."""
+        self._listener = listen_at(*self._listen)
+        self._token = self.folder.secret("fleet.token").read_text().strip()
+        for name in ("admin.key", ENGINE_KEY, SALT_KEY):
+            self.folder.secret(name)
+        self._paths = await self._make_paths()
+        self._members.start()
+        self._watcher.start()
+        self._add_replicas(range(self.pool.spec.initial_replicas))
+        self._start_router()
+        await self._until_ready()
+        self._traffic.start(self.endpoint, (self.folder.path / "admin.key").read_text().strip())
+
+    async def scale(self, replicas: int) -> None:
+        """Change the number of replicas. New ones warm up before they serve, deleted ones drain before they end.
+
+        CliError for fewer replicas while one warms up, since the coldest cache is not known then, or while the
+        membership file can't be written.
+        """
+        self._refuse_while_warming(replicas)
+        async with self._scaling:
+            self._refuse_while_warming(replicas)
+            more = replicas - len(self.replicas)
+            if more > 0:
+                await self._grow(more)
+            elif more < 0:
+                await self._shrink(self._coldest(-more))
+
+    def _refuse_while_warming(self, replicas: int) -> None:
+        """An engine that crashed and waits for its restart does not count: it may never be ready."""
+        warming = [name for name, replica in self.replicas.items() if replica.warming]
+        if replicas < len(self.replicas) and warming:
+            raise CliError(
+                f"{', '.join(warming)} still warms up: scale down once all replicas are Ready, see: plumage status"
+            )
+
+    async def _grow(self, more: int) -> None:
+        taken = {replica.plan.index for replica in self.replicas.values()}
+        added = self._add_replicas([index for index in range(len(taken) + more) if index not in taken][:more])
+        try:
+            await self._until(lambda: all(replica.state is MemberState.READY for replica in added), added)
+        except CliError:
+            await asyncio.gather(*(replica.stop(_GRACE) for replica in added))
+            self._forget(added)
+            raise
+
+    async def stop(self) -> None:
+        """Drain and end everything, and delete the folder. `kill` meanwhile ends the draining."""
+        await self._traffic.stop()
+        await self._watcher.stop()
+        await self._members.stop()
+        if self._listener is not None:
+            self._listener.close()  # the router still has its copy; new clients are refused once it ends
+        if self.router is not None:
+            await self.router.stop(self.pool.spec.rollout.drain_timeout_seconds + _GRACE)
+        await asyncio.gather(*(replica.stop(_GRACE) for replica in self.replicas.values()))
+        if self.directory is not None:
+            await self.directory.stop()
+        await self._http.aclose()
+        self.folder.remove()
+
+    def kill(self) -> None:
+        """Kill all processes at once, while `stop` waits for them."""
+        for child in self.children():
+            child.signal(signal.SIGKILL)
+
+    def children(self) -> list[Child]:
+        """All processes but the directory's server."""
+        router = [] if self.router is None else [self.router]
+        return router + [child for replica in self.replicas.values() for child in (replica.engine, replica.agent)]
+
+    async def _make_paths(self) -> LocalPaths:
+        model, weights = self.pool.spec.model, None
+        if self._vllm is not None:
+            if needs_weights(self.pool):
+                weights = await asyncio.to_thread(write_tiny_model, self._vllm, self.folder.path / "model")
+            else:
+                weights = resolve(model.uri)
+        tokenizer = resolve(model.tokenizer or model.uri)
+        return LocalPaths(self.folder.path, tokenizer, await self._start_directory(), weights, self._vllm)
+
+    async def _start_directory(self) -> str:
+        spec = self.pool.spec.directory
+        if spec.redis_ref is not None:
+            return spec.redis_ref.url
+        self.directory = WatchedDirectory(
+            self.folder.path / "dir", int(spec.managed.max_memory), cleanup_command(self.folder.path)
+        )
+        await self.directory.start()
+        self._report(f"directory ready (pid {self.directory.pid})")
+        return self.directory.url
+
+    def _start_router(self) -> None:
+        assert self._paths is not None, "start() made them"
+        host, port = self._listen
+        fd = None if self._listener is None else self._listener.fileno()
+        self.router_plan = plan_router(self.pool, self._paths, port, host=host, api_keys=self._api_keys, fd=fd)
+        self.router = self._child(self.router_plan)
+        self.router.start()
+
+    def _add_replicas(self, indices: Iterable[int]) -> list[Replica]:
+        assert self._paths is not None, "start() made them"
+        added = [self._replica(self._paths, index) for index in indices]
+        self.replicas |= {replica.plan.id: replica for replica in added}
+        self._members.write()
+        for replica in added:
+            replica.start()
+        return added
+
+    def _forget(self, replicas: Iterable[Replica]) -> None:
+        """Forget replicas that ended; their numbers and ports may be used again."""
+        for replica in replicas:
+            del self.replicas[replica.plan.id]
+            for plan in (replica.plan.engine, replica.plan.agent):
+                self.folder.forget(f"{plan.name.replace(' ', '-')}.json")
+            self._ports -= {replica.plan.engine.settings["port"], replica.plan.agent.settings["listen"]["port"]}
+        self._members.write()
+
+    def _replica(self, paths: LocalPaths, index: int) -> Replica:
+        engine_port, agent_port = free_ports(2, self._ports, start=random.SystemRandom().randrange(12_000))
+        self._ports |= {engine_port, agent_port}
+        plan = plan_replica(self.pool, paths, index, engine_port, agent_port)
+        return Replica(plan, self._child(plan.engine), self._child(plan.agent), self._http, self._members.write)
+
+    def _child(self, plan: ProcessPlan) -> Child:
+        """A process. Its settings are written before each start if the file was deleted."""
+        stem = plan.name.replace(" ", "-")
+        config = self.folder.write(f"{stem}.json", plan.settings)
+        return Child(
+            plan,
+            config,
+            ChildLog(self.folder.path / f"{stem}.log"),
+            self._child_changed,
+            prepare=lambda: self._prepare(f"{stem}.json", plan),
+            fds=[self._listener.fileno()] if plan.role == "router" and self._listener is not None else [],
+        )
+
+    def _prepare(self, name: str, plan: ProcessPlan) -> None:
+        """Restore the files that a process reads at its start. CliError where one can't be written."""
+        self.folder.restore()
+        if not (self.folder.path / name).exists():
+            self.folder.write(name, plan.settings)
+
+    def _child_changed(self, child: Child) -> None:
+        for replica in self.replicas.values():
+            if replica.engine is child:
+                replica.engine_changed()
+        if child.state is ChildState.WAITING:
+            self._report(f"{child.plan.name} {child.last_exit}; restarting it")
+
+    async def _until_ready(self) -> None:
+        replicas = list(self.replicas.values())
+        await self._until(lambda: all(replica.state is MemberState.READY for replica in replicas), replicas)
+        assert self.router is not None
+        assert self.router_plan is not None
+        await self._until_answers(self.router, self.router_plan)
+        self._report(f"router ready at {self.router_plan.url} (pid {self.router.pid})")
+
+    async def _until(self, ready: Callable[[], bool], replicas: list[Replica]) -> None:
+        reported: set[str] = set()
+        deadline = time.monotonic() + max((replica.plan.agent.ready_seconds for replica in replicas), default=1.0)
+        while not ready():
+            for child in (child for replica in replicas for child in (replica.engine, replica.agent)):
+                _fail_if_hopeless(child)
+            self._report_ready(replicas, reported)
+            if time.monotonic() > deadline:
+                late = next(replica for replica in replicas if replica.state is not MemberState.READY)
+                raise _not_ready(late.engine)
+            await asyncio.sleep(_INTERVAL)
+        self._report_ready(replicas, reported)
+
+    def _report_ready(self, replicas: list[Replica], reported: set[str]) -> None:
+        for replica in replicas:
+            if replica.state is MemberState.READY and replica.plan.id not in reported:
+                reported.add(replica.plan.id)
+                without = (
+                    "; its agent does not answer, so its cache is not in the directory" if replica.without_agent else ""
+                )
+                self._report(f"replica {replica.plan.id} ready (engine pid {replica.engine.pid}){without}")
+
+    async def _until_answers(self, child: Child, plan: ProcessPlan) -> None:
+        deadline = time.monotonic() + plan.ready_seconds
+        while time.monotonic() < deadline:
+            _fail_if_hopeless(child)
+            try:
+                status = (await self._http.get(plan.ready, timeout=2.0)).status_code
+                if status == 200 or not self.replicas:  # a router without replicas works and answers 503
+                    return
+            except httpx.HTTPError:
+                pass
+            await asyncio.sleep(_INTERVAL)
+        raise _not_ready(child)
+
+    def _coldest(self, count: int) -> list[Replica]:
+        """The replicas with the fewest cached tokens used; among equals the youngest."""
+        used = {replica["id"]: replica["hitTokens"] for replica in self._traffic.last.get("replicas", [])}
+        return sorted(self.replicas.values(), key=lambda replica: (used.get(replica.plan.id, 0), -replica.plan.index))[
+            :count
+        ]
+
+    async def _shrink(self, leaving: list[Replica]) -> None:
+        """Delete replicas, after the router has read that they drain: it would lose requests to them otherwise.
+
+        CliError, without a change, when the membership file can't be written.
+        """
+        were = [(replica, replica.state, replica.engine.pid) for replica in leaving]
+        for replica in leaving:
+            replica.set_state(MemberState.DRAINING)
+        if not await self._members.is_current_within(_WRITE_SECONDS):
+            error = self._members.error
+            for replica, state, pid in were:
+                replica.set_state(state if replica.engine.pid == pid else MemberState.WARMING)
+            raise CliError(f"no replica was deleted, since the router would not learn of it: {error}")
+        for replica in leaving:
+            self._report(f"replica {replica.plan.id} is draining")
+        await asyncio.sleep(_READ_SECONDS)
+        await asyncio.gather(*(self._remove(replica) for replica in leaving))
+
+    async def _remove(self, replica: Replica) -> None:
+        timeout = self.pool.spec.rollout.drain_timeout_seconds
+        drained = await replica.drain(self._token, timeout)
+        await replica.stop(_GRACE)
+        self._forget([replica])
+        self._report(
+            f"replica {replica.plan.id} is deleted{'' if drained else ', before all of its requests had ended'}"
+        )
+
+    def call_each_second(self, check: Callable[[], None]) -> None:
+        """Let the folder's watcher call `check` too."""
+        self._watcher.also = check
+
+    def watch_socket(self, socket: WatchedSocket) -> None:
+        """A socket of the folder that no child opens, to be restored too."""
+        self._sockets.add(socket)
+
+    def _current_sockets(self) -> list[WatchedSocket]:
+        return self._sockets.current(self.directory, self.replicas.values())
+
+    def _membership(self) -> dict[str, Any]:
+        return pack_members(self.pool.metadata.name, (replica.member for replica in self.replicas.values()))
+
+    def view(self) -> PoolView:
+        """The pool for other commands."""
+        return {
+            "pool": self.pool.metadata.name,
+            "pid": os.getpid(),
+            "endpoint": self.router_plan.url if self.router_plan else None,
+            "started": self.started,
+            "model": self.pool.spec.model.served_name,
+            "policy": self.pool.spec.router.policy,
+            "eviction": self.pool.spec.engine.eviction.policy,
+            "router": child_view(self.router) if self.router else None,
+            "directory": directory_view(self.directory) if self.directory else None,
+            "replicas": [replica_view(replica) for replica in self.replicas.values()],
+            "traffic": self._traffic.view(directory_runs=self.directory is None or self.directory.running),
+            "problems": self._watcher.missing_sockets,
+        }
+
+
+def _fail_if_hopeless(child: Child) -> None:
+    if child.refused:  # a restart would not help
+        raise ProcessFailedError(f"{child.plan.name} can't run with its settings:\n{child.log.last_lines()}")
+    if child.crashes >= _MAX_CRASHES:
+        raise ProcessFailedError(
+            f"{child.plan.name} {child.last_exit}, {child.crashes} times in a row:\n{child.log.last_lines()}"
+        )
+
+
+def _not_ready(child: Child) -> CliError:
+    return ProcessFailedError(
+        f"{child.plan.name} was not ready within {child.plan.ready_seconds:g} s; its last lines:\n"
+        f"{child.log.last_lines()}"
+    )

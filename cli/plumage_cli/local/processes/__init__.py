@@ -1,0 +1,1 @@
+"""One process of a pool: its start, restarts, log and end."""

@@ -1,0 +1,94 @@
+"""The directory's server of a pool: started, watched, and restarted at the same address."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import redis
+
+from plumage.directory.server.local_server import LocalServer
+from plumage.errors import PlumageError
+from plumage_cli.errors import CliError
+from plumage_cli.local.processes.child import backoff
+
+__all__ = ["WatchedDirectory"]
+
+log = logging.getLogger(__name__)
+
+_INTERVAL = 0.1  # seconds between two checks
+
+
+class WatchedDirectory:
+    """A LocalServer that is restarted when it ends. orphaned: a command that its guard runs when this process was
+    killed."""
+
+    def __init__(self, folder: Path, max_memory: int, orphaned: Sequence[str] = ()) -> None:
+        self._server = LocalServer(folder, max_memory=max_memory, orphaned=orphaned)
+        self._task: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self.pid: int | None = None
+        self.restarts = 0
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    @property
+    def running(self) -> bool:
+        return self._server.running
+
+    async def start(self) -> None:
+        try:
+            await asyncio.to_thread(self._start)
+        except PlumageError as error:
+            raise CliError(f"the directory's server did not start: {error}") from None
+        self._task = asyncio.create_task(self._watch(), name="watch directory")
+
+    @property
+    def socket(self) -> Path:
+        """Path of the Unix socket on which it listens."""
+        return self._server.socket
+
+    async def restart(self) -> None:
+        """Replace a server whose socket is gone. Agents publish their caches again."""
+        self.restarts += 1
+        await self._try(self._replace)
+
+    async def _try(self, start: Callable[[], None]) -> None:
+        async with self._starting:
+            try:
+                await asyncio.to_thread(start)
+            except (PlumageError, OSError, redis.RedisError) as error:
+                log.warning("the directory's server did not start: %s", error)
+
+    def _replace(self) -> None:
+        self._server.stop()
+        self._start()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.to_thread(self._server.stop)
+
+    def _start(self) -> None:
+        self._server.start()
+        with redis.Redis.from_url(self.url, protocol=2) as client:
+            info = client.info("server")
+        self.pid = int(info["process_id"]) if isinstance(info, dict) else None
+
+    async def _watch(self) -> None:
+        failures = 0
+        while True:
+            await asyncio.sleep(_INTERVAL)
+            if self._server.running or self._starting.locked():
+                failures = 0
+                continue
+            failures += 1
+            self.restarts += 1
+            log.warning("the directory's server ended; restarting it in %.2g s", backoff(failures))
+            await asyncio.sleep(backoff(failures))
+            await self._try(self._start)
