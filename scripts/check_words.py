@@ -17,6 +17,13 @@ HEADING = "## Words that lint refuses"
 PLACES = (
     "router",
     "operator",
+    "engine/plumage_engine/agent",
+    "engine/plumage_engine/simulator",
+    "engine/plumage_engine/configuration.py",
+    "engine/plumage_engine/endpoints.py",
+    "engine/plumage_engine/fetch.py",
+    "engine/plumage_engine/kv_events.py",
+    "engine/plumage_engine/policies.py",
     "charts",
     "crds",
     "docs",

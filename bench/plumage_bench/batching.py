@@ -172,7 +172,7 @@ def play(load: Load, contender: Contender, seed: int) -> Played:
             batched += report.seconds * engine.load().running
             waited += report.seconds * report.decode_tokens
             decoded += report.decode_tokens
-        engine.settle(now)
+        engine.end_step(now)
     return Played(load.count * load.output / now, waited / decoded if decoded else 0.0, batched / busy)
 
 

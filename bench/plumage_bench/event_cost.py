@@ -124,7 +124,7 @@ def _apply(holdings: EventPublisher, payloads: Sequence[bytes]) -> float:
     started = time.thread_time()
     for payload in payloads:
         holdings.apply(decode_batch(payload))
-        holdings.settle()
+        holdings.flush()
     return time.thread_time() - started
 
 

@@ -268,7 +268,7 @@ def _replayed(events: Sequence[bytes], table: ByteTable) -> tuple[float, int]:
     started = time.thread_time()
     for payload in events:
         holdings.apply(decode_batch(payload))
-        holdings.settle()
+        holdings.flush()
     spent = time.thread_time() - started
     counted = holdings.index.counters
     return spent, counted.stored + counted.removed

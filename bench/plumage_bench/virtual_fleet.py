@@ -91,7 +91,7 @@ class VirtualFleet:
         self.call_at(self.now + report.seconds, lambda: self._end(slot, engine, report))
 
     def _end(self, slot: int, engine: SimEngine, report: StepReport) -> None:
-        engine.settle(self.now)
+        engine.end_step(self.now)
         requests, hooks, now = self._requests[slot], self.hooks, self.now
         for request_id in report.first_tokens:
             if request_id in requests:

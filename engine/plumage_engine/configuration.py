@@ -1,8 +1,8 @@
-"""How the engine's processes read what they are told: one JSON file in camelCase, and the secrets that it names.
+"""Reads the configuration of an engine's processes: one JSON file in camelCase, and the secrets that it names.
 
-Unknown fields are refused, so that a typing mistake is not a silent default. An operator's files are the exception:
-they may be a version newer (`plumage.version_skew`). Secrets are named by file and read once at start. No message and
-no repr has them.
+Unknown fields are refused, so that a typing mistake is not a silent default. An operator's files are the exception: the
+operator may be a version newer (`plumage.version_skew`). Secrets are named by file and read once at start. They are in
+no message and no repr.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Section(Settings):
 
     @classmethod
     def read(cls, path: Path, **given: str | None) -> Self:
-        """The whole file; ConfigurationError names it and every mistake in it. given: fields from the command line,
-        which go before the file's; None leaves them to the file."""
+        """The whole file. ConfigurationError names the file and each mistake. given: fields from the command line,
+        which replace the file's; None leaves the file's."""
         known = {name: value for name, value in given.items() if value is not None}
         try:
             found = json.loads(path.read_bytes())
@@ -44,18 +44,18 @@ class Section(Settings):
 
 
 def read_secret(path: Path | None) -> SecretStr | None:
-    """The secret in a file, without its final line break; None for no file. ConfigurationError when it is empty,
-    or nothing that a header can carry."""
+    """The secret in a file, without its final line break; None for no file. ConfigurationError when it is empty, or
+    can't be sent in a header."""
     if path is None:
         return None
     try:
         secret = path.read_text().strip()
-    except (OSError, ValueError) as error:  # of a name, or of bytes, that are none
+    except (OSError, ValueError) as error:  # no valid path, or no UTF-8
         raise ConfigurationError(f"cannot read the secret in {str(path)!r}: {type(error).__name__}") from error
     if not secret:
         raise ConfigurationError(f"{path} is empty; it must hold a token")
     if not (secret.isascii() and secret.isprintable()):
-        raise ConfigurationError(f"{path} must hold one line of printable ASCII: no header carries anything else")
+        raise ConfigurationError(f"{path} must hold one line of printable ASCII, because it is sent in a header")
     return SecretStr(secret)
 
 

@@ -1,7 +1,7 @@
 """Where an engine's KV events may travel: `ipc://` sockets in a folder that engine and agent share, never over TCP.
 
-The events carry prompts and tenants' salts; a TCP port can be reached by whoever reaches the pod. `inproc://` stays
-inside one process and is for tests.
+The events contain prompts and tenants' salts, and every client that reaches the pod could read a TCP port. `inproc://`
+stays inside one process and is for tests.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`python -m plumage_engine.fetch --uri hf://ORGANISATION/MODEL --to FOLDER`: what agent and router read of a model.
+"""`python -m plumage_engine.fetch --uri hf://ORGANISATION/MODEL --to FOLDER`: fetches a model's tokenizer.
 
-Tokenizer, configuration and chat template, without weights: an init container of their pods fetches them. The token of
-a gated model is HF_TOKEN, another address HF_ENDPOINT, as everywhere with Hugging Face. Exit codes: 1 where it can't be
-fetched (its last line says why, and the kubelet shows that), 2 for wrong arguments.
+It fetches tokenizer, configuration and chat template, without weights, in an init container of agents' and routers'
+pods. HF_TOKEN is the token for a gated model, HF_ENDPOINT another address, as everywhere with Hugging Face. Exit codes:
+1 for a failed download (the last line has the reason, and the kubelet shows it), 2 for wrong arguments.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _TERMINATION = Path("/dev/termination-log")
 
 
 def fetch(uri: str, folder: Path, revision: str | None) -> Path:
-    """The folder, filled. OSError and ValueError say what the hub said."""
-    from huggingface_hub import snapshot_download  # imported here: half a second that --help need not take
+    """The folder with its files. OSError and ValueError have the hub's message."""
+    from huggingface_hub import snapshot_download  # imported here, because it takes half a second
 
     found = snapshot_download(
         uri.removeprefix(_SCHEME).rstrip("/"),
@@ -53,11 +53,11 @@ def main(arguments: list[str] | None = None, termination: Path = _TERMINATION) -
     return 0
 
 
-def _failed(words: str, termination: Path) -> int:
-    """Told in the log, and to the kubelet, so that the pool's condition can repeat it."""
-    sys.stderr.write(f"{words}\n")
+def _failed(message: str, termination: Path) -> int:
+    """Write the error to the log, and to the kubelet, so that the pool's condition can contain it."""
+    sys.stderr.write(f"{message}\n")
     with suppress(OSError):
-        termination.write_text(words[:2000])
+        termination.write_text(message[:2000])
     return 1
 
 

@@ -104,7 +104,7 @@ Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class EventBatch(msgspec.Struct, array_like=True, gc=False):
-    """What one engine step did to the cache. ts: the engine's wall clock, which tells a restart from a repetition."""
+    """What one engine step did to the cache. ts: the engine's wall clock; it distinguishes a restart from a repeat."""
 
     ts: float
     events: list[Event]

@@ -1,4 +1,4 @@
-"""How an engine is told its policies: the same fields for the simulator's file and for vLLM's plugin."""
+"""The settings of an engine's policies, the same for the simulator's file and vLLM's plugin."""
 
 from __future__ import annotations
 
@@ -66,13 +66,14 @@ class RecordConfig(Section):
 
 
 class HostTierConfig(Section):
-    """Which evicted blocks go to host memory, and what brings them back (`plumage.tiering`). promotion_tokens: at most
-    so many are copied up by one plan. Of vLLM alone are promotion_bytes: at most so many are on their way up to each
-    device at once, by whatever steps they were begun; and promotion_lookahead: waiting requests whose blocks are copied
-    up before their turn, 0 for none.
+    """Which evicted blocks are copied to host memory, and which are promoted from it (`plumage.tiering`).
 
-    The default of promotion_bytes is what a link of 25 GB/s, PCIe 4.0 ×16, moves in 11 ms: about a step that decodes,
-    or a quarter of the link for four. A request's own load waits no longer than that behind promotions."""
+    promotion_tokens: the most that one plan promotes. For vLLM only: promotion_bytes, the most that are copied to each
+    device at once, in whichever steps their copies began; and promotion_lookahead, the waiting requests whose blocks
+    are promoted before their turn, 0 for none.
+
+    A link of 25 GB/s, PCIe 4.0 ×16, moves the default of promotion_bytes in 11 ms: about a step that decodes, or a
+    quarter of the link for four. A request's own load waits no longer than that behind promotions."""
 
     min_frequency: int = Field(defaults.MIN_FREQUENCY, ge=1)
     admission: Literal["Hotness", "Frequency", "All"] = defaults.ADMISSION

@@ -35,8 +35,8 @@ log = logging.getLogger("plumage_engine.agent")
 
 
 class AgentServer(uvicorn.Server):
-    """Signals are ours: uvicorn would end the process before the directory knows. And it waits until it is stopped,
-    where uvicorn looks ten times a second: an agent's neighbour needs the CPU."""
+    """Leaves signals to the agent: uvicorn would end the process before the directory is updated. It sleeps until it is
+    stopped, where uvicorn wakes up ten times a second, because the engine needs the CPU."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -58,12 +58,12 @@ class AgentServer(uvicorn.Server):
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m plumage_engine.agent", description="The agent beside one engine.")
     parser.add_argument("--config", type=Path, required=True, help="JSON file, see plumage_engine.agent.config")
-    parser.add_argument("--replica", help="this replica's id, before what the file says: in a cluster its pod's name")
+    parser.add_argument("--replica", help="this replica's id, which replaces the file's: in a cluster its pod's name")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     options = parser.parse_args(arguments)
     logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     gc.set_threshold(100_000, 20, 100)  # hundreds of thousands of blocks live long and form no cycles
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every look at the engine
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every check of the engine
     try:
         return uvloop.run(serve(AgentConfig.read(options.config, replica=options.replica)))
     except ConfigurationError as error:
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def serve(config: AgentConfig) -> int:
-    """Until a signal comes, or the agent can't go on."""
+    """Run until a signal comes, or another agent takes over. Returns the exit code."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -94,7 +94,7 @@ def make_server(app: Starlette, host: str, port: int) -> AgentServer:
             port=port,
             log_config=None,
             access_log=False,
-            date_header=False,  # it would stay that of the start
+            date_header=False,  # uvicorn would send the time of the start
             lifespan="off",
             timeout_graceful_shutdown=2,
             limit_concurrency=256,

@@ -20,17 +20,20 @@ HttpUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+(/|$)")]
 
 
 class ListenConfig(Section):
-    """Where the agent serves. Without a token file only a loopback address makes sense: `/v1/plumage/hottest` answers
-    with token ids, which are prompts."""
+    """Where the agent serves. Without a token file only a loopback address is allowed, because `/v1/plumage/hottest`
+    answers with token ids, which are prompts."""
 
     host: str = "127.0.0.1"
     port: int = Field(ge=0, le=65535)
 
 
 class WarmupConfig(Section):
-    """What a new replica computes before it is Ready. peers: agents' URLs. peers_file: the membership file, read at
-    the time of warming. peers_service: the pool's headless Service, whose name is resolved then; its agents listen on
-    peers_port. max_tokens: of prompt, at most. timeout_seconds: then it is Ready with what it has."""
+    """What a new replica computes before it is ready.
+
+    peers: URLs of agents. peers_file: the membership file, read for each warm-up. peers_service: the pool's headless
+    Service, resolved for each warm-up; its agents listen on peers_port. max_tokens: prompt tokens at most.
+    timeout_seconds: after it the replica is ready with what it has computed.
+    """
 
     enabled: bool = defaults.WARMUP
     peers: tuple[HttpUrl, ...] = ()
@@ -43,8 +46,11 @@ class WarmupConfig(Section):
 
 
 class ShareConfig(Section):
-    """The directory's server is the pool's own and all agents share its memory (bytes), by as many replicas as the
-    membership file names, or as pods are behind the headless Service, or by `replicas` while those are fewer."""
+    """The share of the directory's memory, for a pool with a directory server of its own.
+
+    memory: bytes that all agents share. replicas: the smallest number of replicas to share by. members_file,
+    members_service: the membership file, or the headless Service, that gives the present number of replicas.
+    """
 
     memory: int = Field(ge=1)
     replicas: int = Field(1, ge=0)
@@ -61,20 +67,22 @@ class ShareConfig(Section):
 class AgentConfig(Section):
     """One agent beside one engine.
 
-    model: the base model's name as routers seed their hashes with it; served_model: how the engine calls it, when that
-    differs. model_folder: a folder with tokenizer.json, or builtin://NAME. engine_token_file: bearer token of the
-    engine's /v1/plumage routes; engine_api_key_file: of its /v1 routes; token_file: of this agent's own routes, made
-    where it is not there yet, and of its peers' unless peer_token_file names another: in a cluster this pod's projected
-    service account token, read anew at each use. callers: service accounts, by their full names, whose tokens open
-    `stats` and `hottest` too, as the cluster's API server (api_server) signed them; figures_only: those of them that
-    `hottest`, which tells prompts, stays shut for.
-    directory_username, directory_password_file, directory_ca_file: what directory_url does not say.
-    feather_file: the engine's settings, whose `feather` is handed to it whenever it changes.
-    state_file: where the index is kept beside an engine that has no snapshot route, on the pod's own emptyDir.
-    max_blocks: blocks the index keeps (about 500 bytes each). max_ids: token ids kept for warming peers (4 bytes each).
-    max_chunks: that it may hold in the directory; with `share`, until the membership file was read.
+    model: the base model's name, which seeds the hashes of routers and agents.
+    served_model: the engine's name for it, where that differs.
+    model_folder: a folder with tokenizer.json, or builtin://NAME.
+    engine_token_file: bearer token of the engine's /v1/plumage routes. engine_api_key_file: of its /v1 routes.
+    token_file: bearer token of this agent's own routes; the agent makes the file where it is missing.
+    peer_token_file: the token for peers, where it is not token_file's. In a cluster it is the pod's projected service
+    account token, which is read again for each use.
+    callers: full names of service accounts whose tokens open `stats` and `hottest` too. api_server: what verifies them.
+    figures_only: the callers that may not use `hottest`, because it returns prompts.
+    directory_username, directory_password_file, directory_ca_file: what directory_url leaves out.
+    feather_file: the engine's settings; the agent sends `feather` to the engine whenever it changes.
+    state_file: the checkpoint of the index, for an engine without a snapshot route; on the pod's own emptyDir.
+    max_blocks: blocks in the index (about 500 bytes each). max_ids: token ids kept for peers (4 bytes each).
+    max_chunks: bound of its chunks in the directory; with `share`, until the membership file was read.
     publish_rate: chunks a second up to which every new chunk is published; above it only those seen twice are.
-    stalled_seconds: running requests and no step for so long is a stalled engine.
+    stalled_seconds: an engine that has running requests and makes no step for so long is stalled.
     """
 
     pool: str = Field(min_length=1)

@@ -16,11 +16,11 @@ from pathlib import Path
 
 __all__ = ["drain", "main"]
 
-SLACK = 5.0  # seconds more than the agent was given, so that its own word is heard
+SLACK = 5.0  # seconds beyond the agent's own timeout, so that its response arrives
 
 
 def drain(port: int, token: str | None, seconds: float) -> str | None:
-    """None once nothing is in flight, else why that is not certain."""
+    """None once nothing is in flight, else an error for people."""
     headers = {"Content-Type": "application/json"}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
@@ -54,11 +54,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         token = options.token_file.read_text().strip()
     except (OSError, UnicodeDecodeError):
-        token = None  # the agent made none: where it wants one it says so
-    trouble = drain(options.port, token, options.timeout)
-    if trouble is not None:
-        sys.stderr.write(f"{trouble}\n")
-    return 0 if trouble is None else 1
+        token = None  # the agent made none, or refuses the request with a reason
+    error = drain(options.port, token, options.timeout)
+    if error is not None:
+        sys.stderr.write(f"{error}\n")
+    return 0 if error is None else 1
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ BYTES = 32
 
 
 def ensure_token(path: Path) -> None:
-    """Makes the file, readable by its owner alone, unless it is there. Never seen half written: it is linked into place
-    when it is whole, and who comes second takes the first one's."""
+    """Make the file, readable by its owner only, unless it exists. It is linked into place when it is complete, so
+    nobody reads a half-written one, and a second process keeps the first one's. ConfigurationError when that fails."""
     if path.exists():
         return
     fresh = path.with_name(f".{path.name}.{os.getpid()}")

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def agents_in(path: Path, replica: str) -> list[str]:
-    """URLs of the file's agents but this replica's. A file that is not there yet, or half a member: nobody to ask."""
+    """URLs of the file's agents, without this replica's. Empty where the file is missing or incomplete."""
     try:
         members = json.loads(path.read_bytes())["replicas"]
         return [str(member["agent"]) for member in members if member.get("agent") and member.get("id") != replica]
@@ -47,7 +47,7 @@ def count_of(service: str) -> int | None:
 
 
 def _addresses(name: str) -> set[str]:
-    """Of one family: a dual-stack pod is one pod."""
+    """Addresses of one family, so that a dual-stack pod counts once."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

@@ -31,12 +31,12 @@ __all__ = ["Hottest", "Prefix", "WarmupResult", "find_peers", "hottest_of", "hot
 
 log = logging.getLogger(__name__)
 
-PATIENCE = httpx.Timeout(5.0, connect=1.0)
+PEER_TIMEOUT = httpx.Timeout(5.0, connect=1.0)
 COLD = "no peer had anything"
 BYTES_PER_ID = 11  # ten digits and a comma
 ASKED = 16  # peers at most: of a larger fleet a random sample
 AT_ONCE = 4  # each may answer with as many ids as are wanted in all
-CHUNK = 16  # token ids; what prefixes share is counted by these
+CHUNK = 16  # token ids; the unit in which shared parts are counted
 
 
 class Prefix(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class Hottest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class WarmupResult:
-    """What warming did. reason: why it ended, for people."""
+    """Result of a warm-up. reason: why it ended, for people."""
 
     prefixes: int = 0
     tokens: int = 0
@@ -64,8 +64,8 @@ class WarmupResult:
 
 
 def find_peers(config: WarmupConfig, replica: str) -> list[str]:
-    """URLs of the other agents: those configured, those in the membership file that are not this replica, those behind
-    the Service. Blocks while a name is resolved."""
+    """URLs of the other agents, from the configuration, the membership file and the Service. Blocks while a name is
+    resolved."""
     peers = list(config.peers)
     if config.peers_file is not None:
         peers += agents_in(config.peers_file, replica)
@@ -82,7 +82,7 @@ async def warm(
     token: SecretStr | None,
     rng: random.Random,
 ) -> WarmupResult:
-    """Fill the engine's cache with what is hottest among peers."""
+    """Have the engine compute the peers' hottest prefixes."""
     if not config.enabled or not peers or not config.max_tokens:
         return WarmupResult(reason="nothing to warm from")
     tally: list[tuple[int, bool]] = []
@@ -109,14 +109,14 @@ def _summed(tally: Iterable[tuple[int, bool]], reason: str) -> WarmupResult:
 
 
 async def _ask(peers: Sequence[str], tokens: int, token: SecretStr | None, seconds: float) -> list[Prefix]:
-    """The hottest that peers hold, of as many tokens at most; of those that answered when the time is up."""
+    """The hottest prefixes of the peers that answer within `seconds`, of `tokens` tokens at most."""
     found: list[Prefix] = []
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def ask(http: httpx.AsyncClient, peer: str) -> None:
         async with gate:
-            told = await _told(http, f"{peer.rstrip('/')}/v1/plumage/hottest?tokens={tokens}", tokens, token)
-            found[:] = hottest_of([*found, *told], tokens)
+            prefixes = await _ask_peer(http, f"{peer.rstrip('/')}/v1/plumage/hottest?tokens={tokens}", tokens, token)
+            found[:] = hottest_of([*found, *prefixes], tokens)
 
     with suppress(TimeoutError):
         # Peers are never behind the environment's proxy.
@@ -126,19 +126,19 @@ async def _ask(peers: Sequence[str], tokens: int, token: SecretStr | None, secon
     return found
 
 
-async def _told(http: httpx.AsyncClient, url: str, tokens: int, token: SecretStr | None) -> list[Prefix]:
-    """One peer's; nothing where it does not tell."""
+async def _ask_peer(http: httpx.AsyncClient, url: str, tokens: int, token: SecretStr | None) -> list[Prefix]:
+    """One peer's prefixes; none where it does not answer."""
     try:
-        data = await read_bounded(http, url, bearer(token), tokens * BYTES_PER_ID + (1 << 20), PATIENCE)
+        data = await read_bounded(http, url, bearer(token), tokens * BYTES_PER_ID + (1 << 20), PEER_TIMEOUT)
         return msgspec.json.decode(data, type=Hottest).prefixes
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, msgspec.DecodeError) as error:
-        log.info("%s was not told: %s", url, type(error).__name__)
+        log.info("%s gave no prefixes: %s", url, type(error).__name__)
         return []
 
 
 def hottest_of(prefixes: Iterable[Prefix], budget: int) -> list[Prefix]:
-    """Hottest first, until `budget` tokens are used up. What prefixes share counts once, for the engine computes it
-    once; one that others have whole is left out."""
+    """Hottest first, of `budget` tokens at most. A shared part counts once, because the engine computes it once. A
+    prefix that others contain is left out."""
     chosen: list[Prefix] = []
     covered: set[int] = set()
     for prefix in sorted(prefixes, key=lambda one: one.uses, reverse=True):
@@ -151,7 +151,7 @@ def hottest_of(prefixes: Iterable[Prefix], budget: int) -> list[Prefix]:
 
 
 def _chunks(prefix: Prefix) -> Iterator[int]:
-    """A number for each chunk and all before it; the rest behind the last whole one is no block's."""
+    """A hash for each chunk with all chunks before it. Tokens after the last whole chunk fill no block."""
     at = hash(prefix.adapter)
     for start in range(0, len(prefix.tokens) - CHUNK + 1, CHUNK):
         at = hash((at, *prefix.tokens[start : start + CHUNK]))
@@ -161,7 +161,7 @@ def _chunks(prefix: Prefix) -> Iterator[int]:
 async def _compute(
     engine: EngineClient, model: str, prefixes: Sequence[Prefix], config: WarmupConfig, tally: list[tuple[int, bool]]
 ) -> None:
-    """Hottest first, a few at a time; `tally` grows as they are done."""
+    """Hottest first, a few at a time. Each result is appended to `tally`."""
     gate = asyncio.Semaphore(config.concurrency)
 
     async def compute(prefix: Prefix) -> None:

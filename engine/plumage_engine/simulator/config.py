@@ -41,12 +41,14 @@ class DeviceConfig(Section):
 class SimulatorConfig(Section):
     """One engine.
 
-    model: the name it serves; model_folder: a folder, or builtin://NAME; adapters: LoRA names it serves beside.
-    events_endpoint, replay_endpoint: where the KV events are published, `ipc://…` in a folder that only the fleet can
-    enter, because they carry prompts. api_key_file: the bearer key of /v1; admin_token_file: of /v1/plumage; without
-    the latter the server must listen on a loopback address. answer_tokens: mean length of an answer that nothing else
-    ends. enable_force_include_usage: as vLLM's flag, usage in every event of every stream. dev_mode: what
-    VLLM_SERVER_DEV_MODE is to vLLM: `POST /reset_prefix_cache`, open to whoever reaches the port.
+    model: the name it serves. model_folder: a folder, or builtin://NAME. adapters: LoRA names it serves too.
+    events_endpoint, replay_endpoint: `ipc://…` for the KV events, in a folder that only engine and agent can enter,
+    because events contain prompts.
+    api_key_file: the bearer key of /v1. admin_token_file: the bearer token of /v1/plumage; without it the server must
+    listen on a loopback address.
+    answer_tokens: mean length of an answer that nothing else ends. enable_force_include_usage: vLLM's flag, usage in
+    every event of every stream. dev_mode: vLLM's VLLM_SERVER_DEV_MODE, which serves `POST /reset_prefix_cache` without
+    a token.
     """
 
     model: str = Field(min_length=1)
@@ -82,7 +84,7 @@ class SimulatorConfig(Section):
     @field_validator("model_folder", mode="before")
     @classmethod
     def _found(cls, value: object) -> object:
-        """A pod is told a built-in model's name, for only its own image knows where that lies."""
+        """A pod gets a built-in model by name, because the path depends on its image."""
         return resolve(value) if isinstance(value, str) and value.startswith("builtin://") else value
 
     @model_validator(mode="after")
@@ -96,7 +98,7 @@ class SimulatorConfig(Section):
         return self
 
     def engine_settings(self) -> EngineSettings:
-        """The engine that the file describes; ConfigurationError where its parts don't fit together."""
+        """The engine that the file describes. ConfigurationError for settings that contradict each other."""
         refuse_given(f"device {self.device.preset}", self.device.overrides, ("preset", "time_scale"))
         return EngineSettings(
             block_size=self.block_size,

@@ -12,8 +12,8 @@ __all__ = ["Job"]
 
 
 class Job:
-    """One request with its answer, composed before it runs. emitted: tokens that are out. cached_tokens: known at the
-    end. changed: set when a reader has something to look at: at the end, and for streams at each token."""
+    """One request with its answer, composed before it runs. emitted: tokens put out so far. cached_tokens: known at
+    the end. changed: set at the end, and for streams at each token."""
 
     def __init__(self, request: SimRequest, origin: Origin, answer: Answer, *, stream: bool, now: float) -> None:
         self.request = request

@@ -31,7 +31,7 @@ _LATENCY = (
 
 class Metrics:
     """A collector over one engine's counters; `engine` is set once it exists. ignored: fields of a newer operator's
-    settings that are passed over."""
+    settings that are ignored."""
 
     def __init__(self, model: str, ignored: int = 0) -> None:
         self._ignored = ignored
@@ -44,7 +44,7 @@ class Metrics:
         self._labels = {"model_name": model, "engine": "0"}
         self._registry = CollectorRegistry()
         self._registry.register(self)
-        ProcessCollector(registry=self._registry)  # agents tell an engine's lives apart by process_start_time_seconds
+        ProcessCollector(registry=self._registry)  # agents detect a restart by process_start_time_seconds
 
     def token(self, job: Job, now: float) -> None:
         """`job` has one more token, not yet counted in it."""
@@ -76,7 +76,7 @@ class Metrics:
         yield self._gauge("vllm:num_requests_running", "Requests in the running batch.", load.running)
         yield self._gauge("vllm:num_requests_waiting", "Requests that wait.", load.waiting)
         text = "Requests that wait, by reason."
-        # Deferred are those that wait for a load: here a load's blocks are usable in the step that copies them.
+        # Deferred requests wait for a load. Here the blocks of a load are usable in the step that copies them.
         by_reason = self._gauge("vllm:num_requests_waiting_by_reason", text, load.waiting, reason="capacity")
         by_reason.add_metric([*self._labels.values(), "deferred"], 0)
         yield by_reason

@@ -1,8 +1,8 @@
 """A simulated engine on the wall clock: it sleeps for as long as the device would work.
 
-Steps follow each other without a gap while there is work, each starting where the one before ended by the model, so
-that a late timer does not slow the device down. A process that was held up for longer than a second starts afresh
-from the present. KV events go out when the step that caused them has passed.
+While there is work, each step starts when the one before ended by the cost model, so a late timer does not slow the
+device down. After a delay of more than a second the next step starts at the present time. KV events are published when
+the step that caused them has ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_LAG = 1.0
 
 
 class Runner:
-    """Owns the engine, its record of blocks and its publisher. `run` is the loop; the rest is called from handlers."""
+    """Owns the engine, its record of blocks and its publisher. `run` is the loop; handlers call the rest."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Runner:
         self._wake.set()
 
     def abort(self, job: Job) -> None:
-        """The client is gone."""
+        """The client has disconnected."""
         job.gone = True
         job.changed.set()
         if self._jobs.pop(job.request.request_id, None) is not None:
@@ -74,7 +74,7 @@ class Runner:
             self._note_idle()
 
     async def drained(self, seconds: float) -> bool:
-        """Take no new requests any more, and wait for those in flight; False if some are left after `seconds`."""
+        """Refuse new requests, and wait for those in flight; False if some are left after `seconds`."""
         self.draining = True
         try:
             async with asyncio.timeout(seconds):
@@ -84,7 +84,7 @@ class Runner:
         return True
 
     async def reset_prefix_cache(self, *, running: bool, external: bool) -> bool:
-        """See `SimEngine.reset_prefix_cache`; done when the step on its way has passed."""
+        """See `SimEngine.reset_prefix_cache`; it returns when the current step has ended."""
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._resets.append((done, running, external))
         self._wake.set()
@@ -113,14 +113,14 @@ class Runner:
             self._admitted(report, start)
             end = start + report.seconds
             await asyncio.sleep(max(0.0, end - self._clock()))
-            self.engine.settle(end)
+            self.engine.end_step(end)
             self._publish()
             self._deliver(report)
             now = self.last_step = self._clock()
             start = now if now - end > _MOST_LAG else end
 
     def _note(self, event: BlockEvent) -> None:
-        """Keep an event until its step has passed, with whose blocks it is about."""
+        """Keep an event, with the origin of its blocks, until its step has ended."""
         storing = self.engine.storing
         if storing is None:
             self._events.append((event, None, 0))

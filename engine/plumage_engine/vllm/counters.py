@@ -31,7 +31,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "disk_refusals": "Blocks that belong on the disk and are colder than all that fills it",
         "disk_misses": "Blocks evicted from host memory before they could be written to the disk",
         "disk_damaged": "Blocks that read differently from the disk than they were written; they count as not found",
-        "tables_taught": "Learned tables of other engines that this engine started with",
+        "tables_adopted": "Learned tables of other engines that this engine started with",
         "tables_refused": "Learned tables refused: damaged, or of another model, device or configuration",
         "failures": "Exceptions in the plugin's hooks, by feature; the feature is off from then on",
     }

@@ -41,7 +41,7 @@ class Held:
         self.resets += 1
         self.blocks = set()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         pass
 
 

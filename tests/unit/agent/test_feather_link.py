@@ -124,7 +124,7 @@ async def test_file_without_policy_changes_nothing(engine: Engine, tmp_path: Pat
     await client.close()
     assert engine.policies == []
     assert link.error is not None
-    assert link.error.startswith("plugin.json tells no batching policy")
+    assert link.error.startswith("plugin.json has no batching policy")
 
 
 async def test_policy_reaches_an_engine_that_was_away(engine: Engine, tmp_path: Path) -> None:

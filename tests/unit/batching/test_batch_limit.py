@@ -108,7 +108,7 @@ def serve(batch_limit: str, device: str, *, cache_blocks: int, prompt: int, outp
             engine.submit(left.pop(), now)
         report = engine.step(now)
         now = left[-1].arrival if report is None else now + report.seconds
-        engine.settle(now)
+        engine.end_step(now)
     assert engine.counters.generated_tokens == total
     return total / now, engine.counters.preempted
 

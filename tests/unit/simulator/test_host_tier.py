@@ -194,9 +194,9 @@ def test_reset_waits_for_requests_unless_it_preempts_them() -> None:
         report = engine.step(now)
         assert report is not None
         now += report.seconds
-    with pytest.raises(StateError, match="settle"):
+    with pytest.raises(StateError, match="end_step"):
         engine.reset_prefix_cache(now)
-    engine.settle(now)
+    engine.end_step(now)
     assert not engine.reset_prefix_cache(now)
     assert engine.pool.match(blocks(0)) == PREFIX
     assert engine.reset_prefix_cache(now, running=True)

@@ -262,7 +262,7 @@ def test_tables_are_told_taught_and_guarded(start: Callable[..., Engine]) -> Non
         assert other.core.plumage("learn", bad)[0] == expected, bad
     assert msgspec.json.decode(other.core.plumage("tables", b"")[1])["rows"] == table["rows"]
     counters = other.scheduler.plumage.counters
-    assert (counters.get("tables_taught"), counters.get("tables_refused")) == (1, 5)
+    assert (counters.get("tables_adopted"), counters.get("tables_refused")) == (1, 5)
 
 
 def test_the_pools_hotness_is_heard(start: Callable[..., Engine]) -> None:

@@ -167,8 +167,8 @@ def tells_what_it_was_taught(fleet: httpx.Client, before: dict[str, Any]) -> Non
     assert fleet.post("/v1/plumage/tables", json={**table, "rows": [row]}).status_code == 204
     assert row in fleet.get("/v1/plumage/tables").raise_for_status().json()["rows"]
     assert fleet.post("/v1/plumage/tables", json={**table, "fingerprint": "0" * 16}).status_code == 409
-    taught, refused = (_grown(fleet, before, name) for name in ("tables_taught", "tables_refused"))
-    assert (taught, refused) == (1, 1)
+    adopted, refused = (_grown(fleet, before, name) for name in ("tables_adopted", "tables_refused"))
+    assert (adopted, refused) == (1, 1)
 
 
 def _grown(fleet: httpx.Client, before: dict[str, Any], name: str) -> int:

@@ -56,7 +56,7 @@ class EventPublisher:
         self.throttle.clear()
         self._publisher.clear()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         started = time.thread_time()
         changes = self.throttle.pass_on(self.index.changes(), time.monotonic())
         if changes:

@@ -15,12 +15,12 @@ from plumage_engine.agent.pool_members import count_in, count_of
 
 __all__ = ["follow_share", "share_of"]
 
-LOOK = 1.0  # seconds between two looks at the file; a replica takes longer to start
-ASK = 15.0  # seconds between two questions to the cluster's DNS, whose answers are as old as that anyway
+FILE_INTERVAL = 1.0  # seconds between two reads of the file; a replica takes longer to start
+DNS_INTERVAL = 15.0  # seconds between two DNS queries; a cluster's DNS caches answers for as long
 
 
 def share_of(config: ShareConfig) -> int | None:
-    """Chunks that each agent may hold now; None while the file can't be read, or the name not be resolved, which may
+    """Chunks that each agent may hold now; None where the file can't be read or the name can't be resolved. A name may
     block for seconds."""
     if config.members_file is not None:
         members = count_in(config.members_file)
@@ -37,4 +37,4 @@ async def follow_share(config: ShareConfig, writer: DirectoryWriter) -> None:
         if share is not None and share != known:
             known = share
             await writer.resize(share)
-        await asyncio.sleep(LOOK if config.members_file is not None else ASK)
+        await asyncio.sleep(FILE_INTERVAL if config.members_file is not None else DNS_INTERVAL)

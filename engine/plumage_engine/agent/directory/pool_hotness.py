@@ -25,7 +25,7 @@ WALKED = 4096  # blocks on their way that are counted at a time: some five milli
 
 
 class PoolHotness:
-    """One agent's part in the pool-wide hotness."""
+    """The pool's hotness, as one agent reads it."""
 
     def __init__(self, url: str, pool: str, heat: LocalHotness, rng: random.Random) -> None:
         self._share = HotnessShare(url, pool=pool, tell=False, rng=rng)
@@ -33,19 +33,19 @@ class PoolHotness:
 
     @property
     def counts(self) -> Counter[str]:
-        """Of what was read: see `Exchange`."""
+        """Outcomes of reading (`HotnessShare`)."""
         return self._share.exchange.counts
 
     @property
     def away(self) -> bool:
-        """Whether the directory does not answer, so that what is known here grows old."""
+        """Whether the directory does not answer; then the hotness here is stale."""
         return self._share.exchange.degraded
 
     def start(self) -> None:
         self._share.start()
 
     async def close(self) -> None:
-        """Bounded: nobody waits for counts."""
+        """Within CLOSING seconds: counts that were not sent are lost."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSING):
                 await self._share.close()
@@ -55,8 +55,9 @@ class PoolHotness:
         return {block: max(own, self._pool_wide(block)) for block, own in self._heat.hottest(RANKED)}
 
     async def chunk_uses(self, most: int) -> dict[int, int]:
-        """Uses of the hottest prefixes' chunks, hottest first, until there are `most`. Who used a prefix used all
-        chunks on the way to its end, so along a chain uses never rise. Others get the loop every `WALKED` blocks."""
+        """Uses of the hottest prefixes' chunks, hottest first, until there are `most`. A use of a
+        prefix is a use of all its chunks, so uses never rise along a chain. It yields to the event loop every `WALKED`
+        blocks."""
         found: dict[int, int] = {}
         seen: set[Block] = set()
         for block, uses in sorted(self.uses().items(), key=lambda entry: entry[1], reverse=True):
@@ -73,8 +74,8 @@ class PoolHotness:
         return found
 
     async def block_heats(self, index: CacheIndex) -> dict[BlockHash, int]:
-        """The pool's uses, faded by age, of each cached block that it knows: 1 or more. Who used a prefix used all
-        blocks on the way to its end, so along a chain they never rise. Others get the loop every `WALKED` blocks."""
+        """The pool's uses of each cached block, reduced by age, where there are any. A use of a prefix is a use of all
+        its blocks, so uses never rise along a chain. It yields to the event loop every `WALKED` blocks."""
         found: dict[BlockHash, int] = {}
         below: dict[Block, int] = {}
         aged = self._share.view.aged
@@ -89,8 +90,8 @@ class PoolHotness:
         return found
 
     def _pool_wide(self, block: Block) -> int:
-        """Matches that ended with this prefix. A router compares bytes, so it may find one chunk more than the shared
-        blocks make whole: that chunk ends in a block below."""
+        """Uses that ended with this prefix. A router compares bytes, so its match may end one chunk later, with a chunk
+        that a child block completes."""
         ends = {last_chunk(block), *(child.chunks[0] for child in children_of(block) if child.chunks)}
         known = (self._share.view.get(chunk) for chunk in ends if chunk is not None)
         return sum(heat.frequency for heat in known if heat is not None)

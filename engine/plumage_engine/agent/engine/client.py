@@ -24,7 +24,7 @@ __all__ = ["EngineClient", "EngineDownError", "bearer", "read_bounded"]
 log = logging.getLogger(__name__)
 
 QUICK = httpx.Timeout(2.0)
-BETWEEN_STEPS = httpx.Timeout(6.0, connect=2.0)  # what the engine core answers after its step, within five seconds
+BETWEEN_STEPS = httpx.Timeout(6.0, connect=2.0)  # the engine core answers after its step, within five seconds
 SLOW = httpx.Timeout(60.0, connect=2.0)
 MOST_METRICS = 8 << 20
 MOST_SNAPSHOT = 1 << 30
@@ -41,7 +41,7 @@ class EngineClient:
 
     def __init__(self, url: str, token: SecretStr | None = None, api_key: SecretStr | None = None) -> None:
         limits = httpx.Limits(max_connections=64)
-        # A proxy in the environment is not for the engine beside us, and must never see its token.
+        # No proxy of the environment: it must never see the engine's token.
         self._http = httpx.AsyncClient(base_url=url, timeout=QUICK, limits=limits, trust_env=False)
         self._token = token
         self._api_key = api_key
@@ -58,7 +58,7 @@ class EngineClient:
         return (await self._get("/metrics", {}, MOST_METRICS, QUICK)).decode(errors="replace")
 
     async def snapshot(self) -> Snapshot | None:
-        """What the engine holds; None when it can't say."""
+        """The engine's cached blocks; None where it has no such route."""
         try:
             return decode_snapshot(await self._get("/v1/plumage/snapshot", bearer(self._token), MOST_SNAPSHOT, SLOW))
         except httpx.HTTPStatusError as error:
@@ -68,8 +68,8 @@ class EngineClient:
             raise EngineDownError(str(error)) from error
 
     async def tables(self) -> LearnedTable | None:
-        """What its stop policy has learned; None where it has no such route, or learns nothing. ConfigurationError
-        when the answer is no table."""
+        """The learned table of its stop policy; None where it has no such route, or its policy does not learn.
+        ConfigurationError when the response is no table."""
         try:
             data = await self._get("/v1/plumage/tables", bearer(self._token), MOST_TABLES, QUICK)
             return msgspec.json.decode(data, type=LearnedTable)
@@ -80,29 +80,29 @@ class EngineClient:
             raise ConfigurationError(f"the engine's learned table can't be read: {error}") from error
 
     async def offer_table(self, table: LearnedTable) -> bool:
-        """Give it what others have learned. False: it did not want it."""
+        """Send it the table of other engines. False: it refused the table."""
         return (await self._post("tables", msgspec.json.encode(table))).is_success
 
     async def promote(self, heats: Mapping[int, int]) -> bool:
-        """Tell it what the pool finds hot, by block hash. False: it does not rank by it."""
+        """Send it the pool's hotness by block hash. False: it does not rank by hotness."""
         return self._accepted(await self._post("promote", msgspec.json.encode({"heats": heats}), timeout=BETWEEN_STEPS))
 
     async def take_feather(self, settings: bytes) -> bool:
-        """Give it a batching policy. False: it has no such route. ConfigurationError says why it won't take it."""
+        """Send it a batching policy. False: it has no such route. ConfigurationError: it refuses the policy."""
         answer = await self._post("feather", settings, timeout=BETWEEN_STEPS)
         if answer.status_code in (400, 409):
             raise ConfigurationError(answer.text[:500])
         return self._accepted(answer)
 
     async def _post(self, name: str, body: bytes, **more: Any) -> httpx.Response:
-        """To one of the fleet's routes. EngineDownError where there is no answer."""
+        """Post to a /v1/plumage route. EngineDownError without a response."""
         try:
             return await self._http.post(f"/v1/plumage/{name}", content=body, headers=bearer(self._token), **more)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise EngineDownError(f"the engine can't be reached: {type(error).__name__}") from error
 
     def _accepted(self, answer: httpx.Response) -> bool:
-        """False: no such route, or not for us."""
+        """False: no such route, or the token is refused."""
         try:
             answer.raise_for_status()
         except httpx.HTTPStatusError as error:
@@ -111,7 +111,7 @@ class EngineClient:
         return True
 
     def _check_refusal(self, error: httpx.HTTPStatusError) -> None:
-        """No such route, or not for us: then there is no snapshot. Anything else may pass."""
+        """EngineDownError unless the route is missing or the token is refused: other errors may pass."""
         status = error.response.status_code
         if status in (401, 403) and not self._refused:
             self._refused = True
@@ -120,7 +120,7 @@ class EngineClient:
             raise EngineDownError(f"the engine answered {status} on its own routes") from error
 
     async def complete(self, model: str, ids: Sequence[int], seconds: float) -> bool:
-        """Have the engine compute (and so cache) a prompt, given as token ids. False: it did not want to."""
+        """Have the engine compute, and so cache, a prompt of token ids. False: it refused the request."""
         body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0}
         try:
             answer = await self._http.post("/v1/completions", json=body, headers=bearer(self._api_key), timeout=seconds)
@@ -128,9 +128,9 @@ class EngineClient:
             raise EngineDownError(f"the engine can't be reached: {type(error).__name__}") from error
         return answer.is_success
 
-    async def _get(self, path: str, headers: Mapping[str, str], most: int, patience: httpx.Timeout) -> bytes:
+    async def _get(self, path: str, headers: Mapping[str, str], most: int, time_limit: httpx.Timeout) -> bytes:
         try:
-            return await read_bounded(self._http, path, headers, most, patience)
+            return await read_bounded(self._http, path, headers, most, time_limit)
         except httpx.HTTPStatusError as error:
             if path == "/metrics":
                 raise EngineDownError(f"the engine answered {error.response.status_code} to {path}") from error
@@ -140,11 +140,11 @@ class EngineClient:
 
 
 async def read_bounded(
-    http: httpx.AsyncClient, url: str, headers: Mapping[str, str], most: int, patience: httpx.Timeout
+    http: httpx.AsyncClient, url: str, headers: Mapping[str, str], most: int, time_limit: httpx.Timeout
 ) -> bytes:
     """GET; ValueError when the answer is larger than `most` bytes, HTTPStatusError when it is no success."""
     parts, size = [], 0
-    async with http.stream("GET", url, headers=dict(headers), timeout=patience) as answer:
+    async with http.stream("GET", url, headers=dict(headers), timeout=time_limit) as answer:
         answer.raise_for_status()
         async for part in answer.aiter_bytes():
             size += len(part)

@@ -74,7 +74,7 @@ class BatchingPolicySender:
         try:
             wanted = _read(self._path)
         except ConfigurationError as error:
-            self._complain(str(error))
+            self._set_error(str(error))
             return
         if wanted == self._sent and self._quiet < self._again:
             return
@@ -82,21 +82,21 @@ class BatchingPolicySender:
             known = await self._engine.take_feather(wanted)
         except ConfigurationError as error:
             self.counts["refused"] += 1
-            self._complain(f"the engine refuses its batching policy: {error}")
+            self._set_error(f"the engine refuses its batching policy: {error}")
         else:
             self.counts["sent" if known else "unwanted"] += 1
-            self._complain(None)
+            self._set_error(None)
         self._sent, self._quiet = wanted, 0.0
 
-    def _complain(self, error: str | None) -> None:
+    def _set_error(self, error: str | None) -> None:
         if error is not None and error != self.error:
-            log.warning("%s; the policy of before holds", error)
+            log.warning("%s; the previous policy stays in force", error)
         self.error = error
 
 
 def _read(path: Path) -> bytes:
-    """The value of `feather`, as JSON, with the operator's mark where the file has it: the engine passes over what a
-    newer one says. ConfigurationError when there is none."""
+    """The value of `feather`, as JSON. It has the operator's mark where the file has one, so that the engine ignores
+    fields of a newer operator. ConfigurationError when there is no `feather`."""
     try:
         with path.open("rb") as file:
             settings: Any = json.loads(file.read(MOST_BYTES))
@@ -105,4 +105,4 @@ def _read(path: Path) -> bytes:
             feather |= {name: settings[name] for name in MARK if name in settings}
         return json.dumps(feather, sort_keys=True).encode()
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ConfigurationError(f"{path.name} tells no batching policy: {type(error).__name__}") from error
+        raise ConfigurationError(f"{path.name} has no batching policy: {type(error).__name__}") from error

@@ -47,7 +47,7 @@ class LearnedTablesSync:
         self._period = period
         self._rng = rng or random.Random()
         self._offers: SharedHash | None = None
-        self._life: tuple[str, str] | None = None  # fingerprint and life of the engine that we know
+        self._life: tuple[str, str] | None = None  # fingerprint and start of the known engine
         self._met = False
         self._own: Counter[str] = Counter()
 
@@ -85,11 +85,12 @@ class LearnedTablesSync:
         offers.mine = pack(rows) if rows else None
         await offers.exchange()
         if not self._met:
-            self._met = True  # later on, what others say would be an echo of what this one told them
+            self._met = True  # later, tables of others contain what this engine itself has learned
             await self._offer_merged(table, offers)
 
     def _meet(self, table: LearnedTable) -> SharedHash:
-        """Each life of an engine has a place of its own: what its last one learned is worth what a neighbour's is."""
+        """The entry of this start of the engine. Each start has its own, so the table from before a restart counts as
+        another engine's."""
         life = (table.fingerprint, table.life)
         if self._offers is None or life != self._life:
             self._life, self._met = life, False

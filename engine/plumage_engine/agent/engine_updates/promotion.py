@@ -93,5 +93,5 @@ class PromotionSender:
 
 
 def _short(key: BlockHash) -> int:
-    """The low 64 bits, which name a block in host memory; most engines' events tell those alone."""
+    """The low 64 bits, which name a block in host memory; most engines' events have only those."""
     return key if isinstance(key, int) else int.from_bytes(key[-8:], "big")

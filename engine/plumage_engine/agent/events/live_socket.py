@@ -30,7 +30,7 @@ class Listener(Protocol):
         """One message."""
         ...
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """A burst is over."""
         ...
 
@@ -120,7 +120,7 @@ class LiveSocket:
             self._listener.take(_message(live))
             count += 1
         if count:
-            self._listener.settle()
+            self._listener.flush()
         return count
 
     def _read_monitor(self, monitor: zmq.Socket[bytes]) -> None:

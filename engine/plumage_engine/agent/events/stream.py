@@ -1,15 +1,15 @@
 """The engine's KV events over ZMQ, in order and without holes: live batches, replay, snapshot.
 
-Contract: the `Sink` sees a consistent history. It gets batches in order (`apply`); when batches are lost beyond repair,
-a whole snapshot (`load`); when the engine restarted, `reset` first. Where there is neither replay nor snapshot (a stock
-vLLM without a replay endpoint) the history starts over with what comes, and the index drops what it can't place.
+Contract: the `Sink` sees a consistent history. It gets batches in order (`apply`). When lost batches can't be replayed,
+it gets a whole snapshot (`load`). When the engine restarted, it gets `reset` first. A stock vLLM without a replay
+endpoint has neither replay nor snapshot: then the history starts over, and the index drops blocks with unknown parents.
 
     live batch ─ next ────────────────────────────▶ apply
                └ gap, restart, new connection ─▶ replay from the last batch ─ continues ─▶ apply
                                                   └ does not ─▶ snapshot, else replay from 0
 
-A batch that was lost shows with the next one; when none follows, the replay is asked for once, after a while of quiet.
-While it recovers, live batches wait in a bounded queue; one that overflows only means another round.
+The next batch shows that one was lost. When none follows, the stream asks for a replay once, after QUIET checks.
+During a recovery, live batches wait in a bounded queue; after an overflow the recovery runs again.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ log = logging.getLogger(__name__)
 
 BURST = 64  # replayed batches applied before the event loop gets its turn
 WAITING = 10_000  # live batches kept during a recovery, as many as the engine keeps for replay
-REPLAY_SILENCE = 2.0  # seconds without a replayed batch; vLLM looks at its replay socket ten times a second
+REPLAY_SILENCE = 2.0  # seconds without a replayed batch; vLLM polls its replay socket ten times a second
 REPLAY_LIMIT = 20_000  # batches in one replay
 RETRY_FIRST, RETRY_MOST = 0.1, 2.0  # seconds between attempts to recover
-QUIET = 2  # looks in a row without a message, a second each, after which the replay is asked what was missed
-SILENCES = 3  # replays without an answer, while the engine answers otherwise, until we do without
+QUIET = 2  # checks in a row without a message, a second each, until the stream asks for a replay
+SILENCES = 3  # replays without an answer until the stream starts over without one
 
 
 class Sink(Protocol):
-    """Who gets the history. Calls are synchronous: between two of them the sink is consistent."""
+    """Receives the history. Calls are synchronous: between two of them the sink is consistent."""
 
     def apply(self, batch: EventBatch) -> None: ...
 
     def load(self, snapshot: Snapshot) -> None: ...
 
     def reset(self) -> None:
-        """The engine restarted; what it held is gone."""
+        """The engine restarted with an empty cache."""
         ...
 
-    def settle(self) -> None:
-        """A burst is over: pass on what changed."""
+    def flush(self) -> None:
+        """A burst has ended: publish the changes."""
         ...
 
 
@@ -109,11 +109,11 @@ class EventStream:
 
     @property
     def position(self) -> tuple[int, float | None]:
-        """Number and time of the last batch applied: what `resume` wants to hear."""
+        """Number and time of the last batch applied: the arguments of `resume`."""
         return self._sequence.last, self._sequence.ts
 
     def resume(self, seq: int, ts: float | None) -> None:
-        """Before `run`: the sink has everything up to this batch, if the replay proves it."""
+        """Call it before `run`: the sink has everything up to this batch, if the replay proves it."""
         self._sequence.advance(seq, ts)
 
     async def run(self) -> None:
@@ -141,8 +141,8 @@ class EventStream:
         else:
             self._keep(seq, batch)
 
-    def settle(self) -> None:
-        self._sink.settle()
+    def flush(self) -> None:
+        self._sink.flush()
 
     def connected(self) -> None:
         self._quiet = 0
@@ -152,7 +152,7 @@ class EventStream:
         self.synced.clear()
 
     def check(self) -> None:
-        """A recovery ends by itself; an error that nobody foresaw must end the agent, not the stream alone."""
+        """Raise the error of a background task, so that it ends the agent and not the stream alone."""
         for task in (self._recovery, self._look):
             if task is not None and task.done():
                 task.result()
@@ -184,7 +184,7 @@ class EventStream:
     # Recovery
 
     def _doubt(self, why: str) -> None:
-        """Continuity is in doubt: hold live batches back until it is proven or the history was replaced."""
+        """Batches may be missing: queue live batches until a recovery has ended."""
         if self._closed:
             return
         log.debug("events on %s: %s", self._endpoint, why)
@@ -202,7 +202,7 @@ class EventStream:
             except (zmq.ZMQError, TimeoutError, OSError, WireError) as error:
                 log.debug("events on %s can't be recovered yet: %s", self._endpoint, error)
                 whole = False
-            self._sink.settle()
+            self._sink.flush()
             if whole and suspicions == self._suspicions:
                 break
             await asyncio.sleep(backoff.next())
@@ -210,7 +210,7 @@ class EventStream:
         self.synced.set()
 
     async def _look_back(self) -> None:
-        """Whether batches followed the last one unheard. An engine that is silent now is no reason to doubt."""
+        """Whether batches after the last one were missed. An engine that does not answer now proves nothing."""
         silences = self._silences
         with suppress(zmq.ZMQError, WireError):
             replayed = await self._replay(max(self.last, 0))
@@ -219,7 +219,7 @@ class EventStream:
                 self._doubt("batches were missed")
 
     async def _fill(self) -> bool:
-        """Apply what is missing: the replay where it continues, else everything anew. False: nobody answered."""
+        """Apply what is missing: the replay where it continues the history, else start over. False: no answer."""
         replayed = await self._replay(max(self.last, 0))
         if replayed is not None and self._sequence.continues([(seq, batch.ts) for seq, batch in replayed]):
             return await self._feed(replayed)
@@ -232,15 +232,16 @@ class EventStream:
         return await self._start_over()
 
     def _is_restart(self, replayed: list[tuple[int, EventBatch]]) -> bool:
-        """The engine knows its history from the start, or has none: then it is another one. Else it only forgot."""
+        """A replay that begins at or before the last batch, or an empty one, is of a restarted engine. Any other replay
+        is of an engine that no longer has the last batch."""
         return not replayed or replayed[0][0] <= self.last
 
     def _restart(self) -> None:
         log.info("the engine behind %s restarted", self._endpoint)
         self.counters.restarts += 1
         self._sequence = Sequencer()
-        self._waiting.clear()  # some of them may be the old engine's …
-        self._suspicions += 1  # … so what was dropped of the new one's is asked for in another round
+        self._waiting.clear()  # some of them may be from before the restart
+        self._suspicions += 1  # another recovery asks for dropped ones from after it
         self._sink.reset()
 
     def _load(self, snapshot: Snapshot) -> None:
@@ -251,7 +252,7 @@ class EventStream:
         self._sequence.advance(snapshot.seq, None)
 
     async def _start_over(self) -> bool:
-        """Without a snapshot: everything the replay has, or else only what comes from now on."""
+        """Without a snapshot: use everything that the replay has, or only later batches."""
         replayed = await self._replay(0)
         if replayed is None and self._replay_endpoint is not None and self._silences < SILENCES:
             return False
@@ -264,7 +265,7 @@ class EventStream:
         return await self._feed(replayed or [])
 
     async def _feed(self, batches: list[tuple[int, EventBatch]]) -> bool:
-        """False when there is a hole in them: a replay overruns its socket's bound without a word."""
+        """False when batches are missing: a replay socket drops messages above its bound and reports nothing."""
         for number, (seq, batch) in enumerate(batches, start=1):
             verdict = self._sequence.judge(seq, batch.ts)
             if verdict is Verdict.GAP:
@@ -272,12 +273,12 @@ class EventStream:
             if verdict is Verdict.NEXT:
                 self._apply(seq, batch)
             if number % BURST == 0:
-                self._sink.settle()
+                self._sink.flush()
                 await asyncio.sleep(0)
         return True
 
     def _catch_up(self) -> bool:
-        """The live batches that waited; False when they show another hole."""
+        """Apply the live batches that waited; False when batches are missing between them."""
         while self._waiting:
             seq, batch = self._waiting[0]
             verdict = self._sequence.judge(seq, batch.ts)
@@ -291,7 +292,7 @@ class EventStream:
         return True
 
     async def _replay(self, start: int) -> list[tuple[int, EventBatch]] | None:
-        """What the engine still has from `start` on; None when there is no replay endpoint or it is silent."""
+        """The batches that the engine still has from `start` on. None without a replay endpoint or an answer."""
         if self._replay_endpoint is None:
             return None
         self.counters.replays += 1

@@ -38,15 +38,15 @@ class Block(msgspec.Struct, eq=False):
     origin: Origin
     link: tuple[int, bytes] | None  # None: behind an image, where the chain has ended
     tokens: int  # of the prompt, up to this block's end
-    fresh: bool = False  # whether the next token starts afresh (ByteTable's dummy prefixes)
+    fresh: bool = False  # whether the next token starts a text (ByteTable's dummy prefixes)
     reach: int = GONE  # slowest tier on the way from the prompt's start
-    copies: int = 0  # tally of its own, by tier
+    copies: int = 0  # counts by tier (`tier_counts`)
     chunks: tuple[int, ...] = ()  # completed in this block
     ids: bytes | None = None  # token ids, packed, while `LocalHotness` keeps them
     children: Block | set[Block] | None = None
 
     def __repr__(self) -> str:
-        """Without text, and without its relatives, who name each other."""
+        """Without text, and without parent and children, whose representations would recurse."""
         return f"Block({self.key!r}, tokens={self.tokens}, reach={self.reach})"
 
 

@@ -1,20 +1,21 @@
-"""What an engine's cache holds, as byte chunks: block events in, chunk changes out. No clock, no I/O.
+"""Converts an engine's block events to changes of the byte chunks that it caches. No clock, no I/O.
 
-Contract: after any sequence of events, a chunk is held iff some chain of cached blocks from a prompt's start covers its
-bytes, and its tier is the slowest medium on the best such chain. `changes()` gives what changed since it was last
-asked, net, as the directory wants it: (chunk, tier or 0, tokens up to the chunk's end).
+Contract: a chunk is cached iff some chain of cached blocks from a prompt's start covers its bytes. Its tier is the
+slowest medium on the best such chain. `changes()` gives the net changes since its last call, in the directory's form:
+(chunk, tier or 0, tokens up to the chunk's end).
 
-How: each block knows where the byte chain stands after it (`link`: hash and tail), so a child continues it with its own
-tokens' bytes. `own` copies are counted by tier; `reach` is the slowest tier on the way from the root, GONE when
-a block on the way is missing. A chunk counts the blocks that complete it, by their reach: sampled tokens rarely encode
-back to themselves, so one chunk can be completed on several chains.
+Method: each block stores the state of the byte chain after it (`link`: hash and tail), so a child continues it with the
+bytes of its own tokens. `copies` are counted by tier. `reach` is the slowest tier on the way from the root, or GONE
+when a block on the way is missing. A chunk counts the blocks that complete it, by their reach: sampled tokens rarely
+encode back to themselves, so one chunk can be completed on several chains.
 
 - vLLM publishes a block again when a second prefill computed it, and its removal once a copy: copies are counted.
-- Groups other than full attention keep windows or states, not prefixes; they are not followed.
-- A parent that was evicted before its children stays as a ghost: its return makes them reachable again, unannounced.
-- A block whose parent is unknown (its event was lost) can't be placed: it is counted and dropped.
-- The chain ends at the first image, audio or embedding: such blocks are placed, but complete no chunks.
-- At `capacity` blocks new ones are dropped and counted; engines hold fewer unless events were lost.
+- Groups other than full attention keep windows or states, not prefixes; they are ignored.
+- A parent that was evicted before its children stays as a ghost. When it is stored again its children are reachable
+  again, without an event of their own.
+- A block whose parent is unknown (its event was lost) is counted and dropped.
+- The chain ends at the first image, audio or embedding: such blocks are indexed, but complete no chunks.
+- At `capacity` blocks new ones are dropped and counted; engines cache fewer unless events were lost.
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ MOST_ORIGINS = 10_000
 
 
 class Chunk:
-    """A chunk that blocks complete. `blocks`: tally by their reach, GONE too; at 0 it can go. `told`: the tier that
-    `changes` gave last, 0 for none."""
+    """A chunk that blocks complete. blocks: their counts by reach, GONE included; at 0 the chunk is deleted.
+    reported: the tier that `changes` gave last, 0 for none."""
 
-    __slots__ = ("blocks", "tokens", "told")
+    __slots__ = ("blocks", "reported", "tokens")
 
     def __init__(self, tokens: int) -> None:
         self.blocks = 0
         self.tokens = tokens
-        self.told = 0
+        self.reported = 0
 
 
 @dataclass(slots=True)
 class Counters:
-    """What an operator wants to know when predictions are off."""
+    """Block events by what the index did with them; they explain wrong predictions of hits."""
 
     stored: int = 0
     removed: int = 0
@@ -67,7 +68,7 @@ class Counters:
 
 
 class CacheIndex:
-    """See the module. `base_model` and `table` must be what the routers hash with, or nothing ever matches."""
+    """See the module. base_model and table must be those of the routers' hashes, or no prefix ever matches."""
 
     def __init__(
         self, base_model: str, table: ByteTable, capacity: int = 2_000_000, heat: LocalHotness | None = None
@@ -95,7 +96,7 @@ class CacheIndex:
         return self._blocks.get(key)
 
     def leaves_first(self) -> list[Block]:
-        """All blocks known now, every one before its parent: a block comes after its parent and goes before it."""
+        """All known blocks, each one before its parent. A block is stored after its parent and deleted before it."""
         return list(reversed(self._blocks.values()))
 
     # Events
@@ -120,7 +121,7 @@ class CacheIndex:
                 self._stored(stored)
 
     def clear(self) -> None:
-        """Nothing is held any more. Chunks that were told stay until `changes` took them back."""
+        """Delete all blocks. Reported chunks stay until `changes` has reported their removal."""
         self._blocks.clear()
         self._origins.clear()
         self.heat.clear()
@@ -133,8 +134,8 @@ class CacheIndex:
         out: list[Change] = []
         for key, chunk in self._touched.items():
             tier = best(chunk.blocks) % GONE
-            if tier != chunk.told:
-                chunk.told = tier
+            if tier != chunk.reported:
+                chunk.reported = tier
                 out.append(Change(key, tier, chunk.tokens))
             if not chunk.blocks:
                 del self._chunks[key]
@@ -144,7 +145,7 @@ class CacheIndex:
     # Checkpoints
 
     def save(self, seq: int, ts: float | None) -> Checkpoint:
-        """The whole index, valid after batch `seq`. Parents come first: while they have children they are kept."""
+        """The whole index, valid after batch `seq`, parents first."""
         rows = [row_of(block, self._with_tokens(block.chunks)) for block in self._blocks.values()]
         return Checkpoint(VERSION, self._base_model, seq, ts, list(self._followed), rows)
 
@@ -164,7 +165,7 @@ class CacheIndex:
         for key, tokens in chunks:
             chunk = self._chunks.setdefault(key, Chunk(tokens))
             chunk.blocks = plus(chunk.blocks, GONE)
-        self._settle(block)
+        self._update_reach(block)
 
     def _with_tokens(self, keys: Iterable[int]) -> Iterable[tuple[int, int]]:
         return ((key, self._chunks[key].tokens) for key in keys)
@@ -187,8 +188,8 @@ class CacheIndex:
     def _one_by_one(
         self, event: BlockStored, above: Block | None, shared: Block | None, tier: int, plain: bool
     ) -> Block | None:
-        """Blocks of which some are known, or more than text, or too many. The last one that was computed once more, or
-        where the event branched off."""
+        """Index an event whose blocks are partly known, more than text, or too many. Returns the last block that was
+        computed once more, or the one after which the event branched off."""
         size, hashes = event.block_size, event.block_hashes
         for number, key in enumerate(hashes):
             block = self._blocks.get(key)
@@ -207,8 +208,8 @@ class CacheIndex:
         return shared
 
     def _grow_all(self, event: BlockStored, above: Block, tier: int) -> bool:
-        """The usual event, new blocks of text, at half the cost of `_grow` for each. False: it is another one, and
-        nothing was done."""
+        """Index the usual event, new blocks of text, at half the cost of `_grow` for each. False for any other event,
+        which it leaves alone."""
         hashes, ids, size = event.block_hashes, event.token_ids, event.block_size
         new, link, table = set(hashes), above.link, self._table
         if link is None or table.prefix == "first" or not size or len(self._blocks) + len(new) > self.capacity:
@@ -240,7 +241,7 @@ class CacheIndex:
             self.counters.over_capacity += blocks
 
     def _root(self, event: BlockStored) -> Block:
-        """The start of a prompt: no block of the engine's, always reachable."""
+        """The start of a prompt. It is no block of the engine, and always reachable."""
         adapter = event.lora_name or ""
         keys = _foreign_keys(event, 0)
         salt = keys[0] if len(keys) == 1 and isinstance(keys[0], str) else ""
@@ -259,8 +260,8 @@ class CacheIndex:
         return known
 
     def _grow(self, above: Block, key: BlockHash, ids: Sequence[int], tier: int, text_alone: bool) -> Block:
-        """A block that was not known, with its first copy: it continues its parent's chain. Nothing is below it yet, so
-        its reach is known at once. A first block's keys were looked at in `_root`."""
+        """Add an unknown block with its first copy; it continues its parent's chain. It has no children yet, so no
+        other reach changes. `_root` has checked the keys of a prompt's first block."""
         parent = above if above.tokens else None
         block = Block(key, parent, above.origin, None, above.tokens + len(ids))
         block.copies = 1 << (tier - 1) * BITS
@@ -279,8 +280,8 @@ class CacheIndex:
     def _advance(
         self, link: tuple[int, bytes], parts: Sequence[bytes], tokens: int, reach: int
     ) -> tuple[tuple[int, bytes], tuple[int, ...]]:
-        """Continue the chain by a block's bytes, of which `parts` has each token's, after so many tokens: where it
-        stands then, and the chunks that became whole."""
+        """Continue the chain by one block. parts: the bytes of each token. tokens: of the prompt before the block.
+        Returns the new state of the chain, and the chunks that the block completes."""
         seed, tail = link
         data = tail + b"".join(parts)
         if len(data) < CHUNK:
@@ -302,7 +303,7 @@ class CacheIndex:
         block.copies = plus(block.copies, tier)
         self.counters.stored += 1
         if tier < before:
-            self._settle(block)
+            self._update_reach(block)
 
     # Removing
 
@@ -319,12 +320,12 @@ class CacheIndex:
             self.counters.removed += 1
             block.copies = minus(block.copies, tier)
             if block.children is not None or block.copies:
-                self._settle(block)
+                self._update_reach(block)
             else:
-                self._bury(block)
+                self._delete(block)
 
-    def _settle(self, top: Block) -> None:
-        """Bring the reach of a block, and of those below it, up to date."""
+    def _update_reach(self, top: Block) -> None:
+        """Update the reach of a block and of its descendants."""
         pending = [top]
         while pending:
             block = pending.pop()
@@ -340,8 +341,8 @@ class CacheIndex:
             block.reach = reach
             pending += children_of(block)
 
-    def _bury(self, dead: Block) -> None:
-        """Forget a block without copies or children, and the ghosts above it that have no other child."""
+    def _delete(self, dead: Block) -> None:
+        """Delete a block without copies or children, and its ghost ancestors that have no other child."""
         block: Block | None = dead
         while block is not None and not block.copies and block.children is None:
             del self._blocks[block.key]
@@ -356,8 +357,8 @@ class CacheIndex:
 
 
 def _foreign_keys(event: BlockStored, number: int) -> list[object]:
-    """A block's extra keys without the LoRA's name. They carry no tags: on a prompt's first block a single string that
-    is left is the salt; anything else says that the block is not text alone."""
+    """A block's extra keys without the LoRA's name. vLLM does not tag them: a single string that is left on a prompt's
+    first block is the salt. Anything else means that the block is not text alone."""
     keys = event.extra_keys[number] if event.extra_keys and number < len(event.extra_keys) else None
     if not keys:
         return []

@@ -52,25 +52,25 @@ class Checkpoint(msgspec.Struct, gc=False):
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
-    """Replace the file at once. A disk that is full costs the checkpoint, not the agent."""
+    """Replace the file atomically. An error, such as a full disk, is logged."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(msgspec.msgpack.encode(checkpoint))
         draft.replace(path)
     except OSError as error:
-        log.warning("cannot keep the table of cached blocks in %s: %s", path, error.strerror)
+        log.warning("cannot write the checkpoint %s: %s", path, error.strerror)
         draft.unlink(missing_ok=True)
 
 
 def read(path: Path, model: str) -> Checkpoint | None:
-    """What was written for this model, None when there is nothing to be had."""
+    """The checkpoint of this model; None where there is none that can be used."""
     try:
         checkpoint = msgspec.msgpack.decode(path.read_bytes(), type=Checkpoint)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        log.warning("the table of cached blocks in %s can't be read: %s", path, type(error).__name__)
+        log.warning("the checkpoint %s can't be read: %s", path, type(error).__name__)
         return None
     return checkpoint if (checkpoint.version, checkpoint.model) == (VERSION, model) else None
 
@@ -85,7 +85,7 @@ def row_of(block: Block, chunks: Iterable[tuple[int, int]]) -> Saved:
 
 
 def block_of(row: Saved, parent: Block | None, origin: Origin) -> Block:
-    """Not yet reachable, and a child of nobody: the index sees to both."""
+    """A block that the index must still link to its parent and make reachable."""
     block = Block(row.key, parent, origin, row.link, row.tokens)
     block.fresh, block.copies = row.fresh, row.copies
     block.chunks = tuple(chunk for chunk, _ in row.chunks)

@@ -51,8 +51,8 @@ class LocalHotness:
         return nlargest(most, held, key=lambda entry: entry[1])
 
     def prefixes(self, hottest: Iterable[Block], tokens: int) -> list[tuple[Block, list[int]]]:
-        """Of the prefixes given, hottest first, those whose ids are known, as far as `tokens` go. One that another one
-        begins with is left out, and what they share counts once: the engine computes it once."""
+        """The given prefixes, hottest first, whose ids are known, of `tokens` ids at most. It leaves out a prefix that
+        begins another one. A shared part counts once, because the engine computes it once."""
         chosen: dict[Block, list[int]] = {}
         covered: set[Block] = set()
         for block in hottest:
@@ -79,9 +79,9 @@ class LocalHotness:
         return array("I", b"".join(reversed(parts))).tolist()
 
     def pack(self, origin: Origin, ids: Sequence[int], cached: Iterable[Block]) -> bytes | None:
-        """Token ids, `ID` bytes each, as new blocks are to have them; None where there is no room, or where they must
-        not be kept. `cached`: all blocks there are, some of which may lose theirs."""
-        if origin.salt or len(ids) > self._max_ids:  # an event that can't fit is no reason to look at all blocks
+        """Token ids for new blocks, `ID` bytes each; None where there is no room, or where they must not be kept.
+        cached: all blocks; some may lose their ids."""
+        if origin.salt or len(ids) > self._max_ids:  # ids that can't fit must not start a walk over all blocks
             return None
         if self.ids + len(ids) > self._max_ids:
             self._shed(cached)
@@ -93,14 +93,14 @@ class LocalHotness:
     def forget(self, block: Block) -> None:
         """The block left the cache."""
         self._uses.pop(block, None)
-        self._take_back(block)
+        self._delete_ids(block)
 
     def clear(self) -> None:
         self.ids = 0
         self._uses.clear()
 
     def _shed(self, cached: Iterable[Block]) -> None:
-        """Take ids back from all but the hottest prefixes, which may use half of the room."""
+        """Delete the ids of all but the hottest prefixes, which may use half of the room."""
         spared: set[Block] = set()
         room = self._max_ids // 2
         for block, _ in self.hottest(self._max_prefixes):
@@ -111,9 +111,9 @@ class LocalHotness:
             spared.update(path)
         for block in cached:
             if block not in spared:
-                self._take_back(block)
+                self._delete_ids(block)
 
-    def _take_back(self, block: Block) -> None:
+    def _delete_ids(self, block: Block) -> None:
         if block.ids is not None:
             self.ids -= _kept(block)
             block.ids = None

@@ -16,7 +16,7 @@ _MEDIA = {None: GPU, "GPU": GPU, "CPU": CPU}
 
 
 def of_medium(medium: str | None) -> int:
-    """The tier of a medium as vLLM names it; None is the GPU, names of later versions are storage."""
+    """The tier of vLLM's medium; None is the GPU, and names of later versions are storage."""
     return _MEDIA.get(medium, STORAGE)
 
 

@@ -12,8 +12,8 @@ __all__ = ["Counters"]
 @dataclass(slots=True)
 class Counters:
     """query_tokens and hit_tokens: prompt tokens looked up and found on the device, at each first admission;
-    host_query_tokens and host_hit_tokens: the same for what the host tier was asked. prefill_tokens includes what
-    preempted requests compute again. busy_seconds: sum of the steps."""
+    host_query_tokens and host_hit_tokens: the same for the host tier's look-ups. prefill_tokens includes the
+    tokens that preempted requests compute again. busy_seconds: sum of the steps."""
 
     query_tokens: int = 0
     hit_tokens: int = 0
@@ -28,7 +28,7 @@ class Counters:
     preempted: int = 0
 
     def prompt(self, tokens: int, hits: int, host_hits: int = 0, *, host: bool = False) -> None:
-        """A request was admitted for the first time. host: there is a host tier, asked for what the device lacked."""
+        """A request was admitted for the first time. host: a host tier was asked for the missing tokens."""
         self.query_tokens += tokens
         self.hit_tokens += hits
         if host:

@@ -1,9 +1,9 @@
 """The requests that decode, and a clock that counts their steps for them.
 
 Each decoding request gains one token a step. Counting that request by request would cost O(batch) a step; instead a
-shared clock counts steps, and what depends on a request's own count is filed under the clock value at which it
+shared clock counts steps, and each event of a request is stored under the clock value at which it
 happens: its end in a heap, its block boundaries in one of `block_size` buckets (a request whose KV is at a boundary is
-there again every `block_size` steps). A step then costs what *happens* in it, whatever the batch.
+there again every `block_size` steps). A step then costs its events only, not O(batch).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Decodes:
         self.context += tracked.computed
 
     def leave(self, tracked: Tracked) -> None:
-        """Bring the request's own counts up to date and forget it; the caller says what state it is in now."""
+        """Update the request's own counts and remove it; the caller sets its new state."""
         del self._members[tracked]
         del self._boundary(tracked)[tracked]
         self._shared.remove(tracked)
@@ -78,7 +78,7 @@ class Decodes:
         return self._boundaries[(self._clock + 1) % self._block_size]
 
     def ending(self) -> list[Tracked]:
-        """Members that get their last token in the coming step. To be asked once a step."""
+        """Members that get their last token in the coming step. Call it once a step."""
         found = []
         while self._ends and self._ends[0][0] <= self._clock + 1:
             _, ticket, tracked = heappop(self._ends)

@@ -94,7 +94,7 @@ class Device:
     time_scale: float = 1.0
 
     def seconds(self, shape: StepShape) -> float:
-        """What the step takes."""
+        """Duration of the step."""
         rows = shape.decodes + shape.prefill_tokens
         distinct = min(shape.distinct, shape.context)
         compute = self.fixed + max(self.weights, rows * self.row) + shape.prefill_pairs * self.pair
@@ -104,11 +104,11 @@ class Device:
         return max(compute, shape.pcie_bytes / self.pcie) * self.time_scale
 
     def copying(self, size: float) -> float:
-        """What `size` bytes take on the link to host memory."""
+        """Seconds to copy `size` bytes over the link to host memory."""
         return size / self.pcie * self.time_scale
 
     def rereads(self, shape: StepShape, distinct: int) -> float:
-        """What the reads beyond the first of each token cost."""
+        """Seconds of the reads after the first of each token."""
         return (shape.context - distinct) * self.first_read
 
 
@@ -172,19 +172,19 @@ CPU: Final = CpuDevice(
 
 PRESETS: Final[Mapping[str, Device]] = {"gpu": GPU, "cpu": CPU}
 
-# How much dearer attention must be for an 8,192-token prompt to spend as long in it as in the linear layers. Hits then
-# save less than their share of the tokens, which a latency linear in hit and miss tokens can't express.
+# The factor on the cost of attention at which an 8,192-token prompt spends as long in it as in the linear layers. Hits
+# then save less than their share of the tokens, which a latency linear in hit and miss tokens can't express.
 QUADRATIC_ATTENTION: Final = GPU.row / (GPU.pair * 8192 / 2)
 
 
 def device_options(preset: str) -> list[str]:
-    """The names that `make_device` takes besides; of a preset that there isn't, none."""
+    """The names of `make_device`'s overrides; none for an unknown preset."""
     device = PRESETS.get(preset)
     return [] if device is None else ["attention", *(field.name for field in fields(device))]
 
 
 def make_device(preset: str, *, time_scale: float = 1.0, attention: float = 1.0, **overrides: float) -> Device:
-    """A preset, changed in what is named. `attention` multiplies the cost of a query-key pair.
+    """A preset with overrides. `attention` multiplies the cost of a query-key pair.
 
     ConfigurationError names an unknown preset or field, or a value that is no cost.
     """

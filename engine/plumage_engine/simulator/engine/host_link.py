@@ -1,12 +1,12 @@
-"""The host tier of a simulated engine: what goes down, what comes back, and the bytes that cross PCIe for it.
+"""The host tier of a simulated engine: copies to host memory and back, and their bytes over PCIe.
 
-Three ways over the link (HotPrefix §3.3, §3.4): an evicted run that is worth it is copied down; a request whose
-prefix goes on in host memory has those blocks copied up at its admission; and hot prefixes are promoted ahead of their
-next request, in steps that only decode, in place of the coldest leaves. Plans are `plumage.tiering`'s.
+There are three kinds of copies (HotPrefix §3.3, §3.4). Admission copies an evicted run to host memory. A load copies
+blocks to the device when a request is admitted whose prefix continues in host memory. Promotion copies hot prefixes to
+the device before their next request, in steps that only decode, in place of the coldest leaves (`plumage.tiering`).
 
-By default both rank by hotness, which is a formula that users may set. The alternatives to compare with (HotPrefix
-§5.3.1, §5.3.4) rank by what `_RANKS` says: admission of everything that was used often ("Frequency") or of everything
-("All"), promotion by one property alone.
+By default admission and promotion rank by hotness, a formula that users may set. The baselines (HotPrefix §5.3.1,
+§5.3.4) rank by `_RANKS`: admission of blocks that were used often ("Frequency") or of all blocks ("All"), and promotion
+by one property alone.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _RANKS: Final[Mapping[str, str]] = {"Frequency": "frequency", "Recency": "clock"
 
 
 class HostLink:
-    """Between one engine's pool and its host tier. `take_bytes` says what the coming step has to copy; `stores` and
-    `loads` count what went down and up.
+    """Between one engine's pool and its host tier. `take_bytes` gives the bytes that the next step copies; `stores` and
+    `loads` count the copies to and from host memory.
 
     priority: the formula of hotness, where admission or promotion go by that. record: settings of the cuckoo filter
     that counts uses (`CuckooFilter`'s: widths in bits, aging_interval)."""
@@ -90,17 +90,17 @@ class HostLink:
         return self.tier.match(hashes, start)
 
     def load(self, hashes: Sequence[int]) -> None:
-        """These blocks are copied up for a request."""
+        """Copy these blocks to the device for a request."""
         self._copy(self.loads, self.tier.load(hashes))
 
     def promote(self, pool: BlockPool, *, prefill_tokens: int, reserve: int, now: float) -> None:
-        """At the end of scheduling a step: bring up what its decodes can hide, if it is time to."""
+        """After a step is scheduled: promote as much as its decodes can hide, if a promotion is due."""
         if self._turn is None or not self._turn.step(prefill_tokens=prefill_tokens):
             return
         budget = PromotionBudget(self._promotion_tokens, pool.free * self._block_size, reserve * self._block_size)
         for promotion in self.tier.plan(pool.tree, budget):
             if all(pool.discard(victim.key) for victim in promotion.victims):
-                self._bring(pool, self.tier.blocks_of(promotion.node), promotion.node.parent, now)
+                self._promote_blocks(pool, self.tier.blocks_of(promotion.node), promotion.node.parent, now)
 
     def take_bytes(self) -> int:
         """Bytes to copy since the last call."""
@@ -111,8 +111,8 @@ class HostLink:
         self._copied += blocks
         way.add(blocks * self._block_bytes)
 
-    def _bring(self, pool: BlockPool, blocks: Sequence[int], parent: int | None, now: float) -> None:
-        """A promotion is no use: the node's heat is what it was."""
+    def _promote_blocks(self, pool: BlockPool, blocks: Sequence[int], parent: int | None, now: float) -> None:
+        """A promotion is no use of the node, so its hotness record is restored."""
         heat = self.record.get(blocks[-1]) if blocks else None
         if blocks and pool.bring(blocks, parent, now):
             self.load(blocks)

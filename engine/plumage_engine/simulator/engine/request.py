@@ -1,4 +1,4 @@
-"""What goes into a simulated engine and what comes out of a step."""
+"""The requests of a simulated engine, and the report of a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SimRequest:
     block_hashes: chained hashes of the prompt's *full* blocks. output_tokens: how many it will generate, at least 1.
     output_hashes: hashes of the full blocks that follow (the prompt's tail with the output), where they are known: they
     are cached as the output grows, as vLLM does. vector: the batching policy's chunk hashes; None takes every
-    `chunk_blocks`-th block hash. group: what belongs together, for policies of your own.
+    `chunk_blocks`-th block hash. group: a mark for policies of your own.
     """
 
     request_id: RequestId
@@ -63,7 +63,7 @@ class StepReport:
     """One step: what it takes, the share of KV blocks in use meanwhile, and what is true once it has passed.
 
     first_tokens: requests with their first token. finished: (id, cached tokens of its prompt). tokens: requests with
-    one more token, named only under `report_tokens`. admitted: taken into the batch. preempted: sent back to wait.
+    one more token, named only under `report_tokens`. admitted: taken into the batch. preempted: sent back to the queue.
     """
 
     seconds: float = 0.0
@@ -87,10 +87,9 @@ class State(Enum):
 class Tracked:
     """A request inside the engine. It holds the cached blocks `hashes[:held]` and `anonymous` blocks after them.
 
-    generated and computed (tokens out; tokens with KV) are true outside of decoding; while decoding they are the values
-    at entry, and the decode clock tells the rest. target: tokens to prefill, the prompt and, after a preemption, the
-    output so far. own: blocks taken in prefill, beyond the hits. backlog: tokens of the target that the engine still
-    counts as work ahead.
+    generated, computed: tokens put out, and tokens with KV. While the request decodes they are the values at entry, and
+    the decode clock counts the steps since. target: tokens to prefill: the prompt and, after a preemption, the output
+    so far. own: blocks taken in prefill, beyond the hits. backlog: tokens of the target that are still to be computed.
     """
 
     __slots__ = (

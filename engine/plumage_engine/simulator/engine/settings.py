@@ -1,4 +1,4 @@
-"""What a simulated engine is made of: sizes, policies and the device under it."""
+"""The settings of a simulated engine: sizes, policies and device."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["EngineSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One engine. What a manifest chooses has no default here: `simulator_settings` of a pool says it.
+    """One engine. A setting that a manifest chooses has no default here; `simulator_settings` sets it.
 
     block_size: tokens a KV block. cache_blocks: the device's KV cache. host_blocks: the host tier, 0 for none.
     max_num_seqs: running requests at most. max_batched_tokens: tokens a step at most (a longer prompt is prefilled in
     chunks). queue, eviction: policy names of `plumage.batching` and `plumage.eviction`, with their options.
     chunk_blocks: blocks a chunk of the batching policy's hash vector. order_batch: sort the running batch by prefix.
     batch_limit: "Static", max_num_seqs alone, or "Adaptive", less of them under pressure (`plumage.batching.limit`).
-    report_tokens: name in each `StepReport` who got a token; costs O(batch) a step, so only servers ask for it.
+    report_tokens: list the requests with a new token in each `StepReport`. It costs O(batch) a step; servers need it.
     """
 
     block_size: int

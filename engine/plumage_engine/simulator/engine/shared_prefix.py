@@ -1,9 +1,9 @@
 """The prefix that all decoding requests share, kept while requests come and go.
 
-FEATHER's quantity (§3.2, Takeaway 4): what counts is the prefix common to *all* requests of the batch. Hashes are
-chained, so two requests agree on their first n blocks iff they agree on block n: one comparison finds whether, a binary
-search where they part. Every member is compared with one of them, the *reference*, the youngest at the time it was
-chosen; since members leave roughly in the order they came, choosing a new one (O(batch · log blocks)) is rare.
+This is FEATHER's quantity (§3.2, Takeaway 4): the prefix common to *all* requests of the batch. Hashes are chained, so
+two requests agree on their first n blocks iff they agree on block n. A binary search finds where they differ. Every
+member is compared with one of them, the *reference*, the youngest when it was chosen. Members leave roughly in the
+order in which they came, so a new reference, which costs O(batch · log blocks), is rare.
 """
 
 from __future__ import annotations

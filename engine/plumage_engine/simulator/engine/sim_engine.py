@@ -1,15 +1,17 @@
-"""The simulated engine: continuous batching over a block pool with a prefix cache, and a device that costs time.
+"""The simulated engine: continuous batching over a block pool with a prefix cache, and a cost model for time.
 
 It does what vLLM's scheduler and KV cache manager do, step by step, without a clock, a network or a model:
-running requests first (one token each for those that decode, a chunk for those in prefill), then waiting ones in the
-order of the batching policy, within a token budget and a limit of running requests. Blocks are cached as soon as they
-are scheduled, so a sibling admitted in the same step finds them. A prompt found whole in the cache recomputes its last
-block; that block, and the same answer decoded side by side, are computed and published twice. A request is admitted
-only if its whole prompt fits beside what is in use. When a block is missing the youngest running request is preempted,
-waits at the front and starts over from what is cached; nothing is admitted in that step.
+- Running requests come first: one token each for those that decode, a chunk for those in prefill. Waiting requests
+  follow in the order of the batching policy, within a token budget and a limit of running requests.
+- Blocks are cached when they are scheduled, so a request that is admitted in the same step finds them.
+- A prompt that is completely cached recomputes its last block. That block is computed and published twice, as are the
+  blocks of equal answers that decode at the same time.
+- A request is admitted only if its whole prompt fits beside the blocks in use.
+- When no block is free the youngest running request is preempted. It waits at the front of the queue and starts over
+  from its cached blocks. Nothing is admitted in that step.
 
-Use: `step(now)` schedules a step and tells what it takes; the next `step`, or `settle(now)`, ends it. In between
-requests may be submitted and aborted; what is submitted during a step is considered in the next.
+Use: `step(now)` schedules a step and reports its duration. The next `step`, or `end_step(now)`, ends it. In between
+requests may be submitted and aborted; a request that is submitted during a step is considered in the next.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ __all__ = ["SimEngine"]
 
 
 class _Step:
-    """A step on its way: its shape while it is scheduled, what changes when it ends."""
+    """A step that has not ended: its shape, and what changes when it ends."""
 
     __slots__ = ("ending", "prefilled", "report", "shape")
 
@@ -47,7 +49,7 @@ class _Step:
 
 
 class SimEngine:
-    """One engine. rng: seeds its policies. sink: hears of every block stored and removed.
+    """One engine. rng: the randomness of its policies. sink: gets every event of its block pool.
 
     Deterministic: the same settings, seed and sequence of calls give the same reports and events.
     """
@@ -71,8 +73,10 @@ class SimEngine:
         self._backlog = 0
         self._limit = BatchLimit(settings.max_num_seqs)
         self._step: _Step | None = None
-        self.stopped = False  # by the policy: the last batch had room left, who waits is held back on purpose
-        self.storing: tuple[SimRequest, int] | None = None  # whose blocks are being cached, from which position on
+        self.stopped = False  # whether the policy holds requests back, although the last batch had room
+        self.storing: tuple[SimRequest, int] | None = (
+            None  # the request whose blocks are being cached, and the position of the first
+        )
 
     def __contains__(self, request_id: RequestId) -> bool:
         return request_id in self._requests
@@ -90,7 +94,7 @@ class SimEngine:
         self.queue.insert(request.candidate(self.settings.chunk_blocks))
 
     def abort(self, request_id: RequestId, now: float) -> None:
-        """Forget a request wherever it is; unknown ones are tolerated, since an abort may come late."""
+        """Remove a request in any state. Unknown ones are ignored, because an abort may come late."""
         tracked = self._requests.pop(request_id, None)
         if tracked is None:
             return
@@ -104,7 +108,7 @@ class SimEngine:
         tracked.state = State.DONE
 
     def follow(self, settings: EngineSettings) -> None:
-        """Another batching policy, with nothing learned, over the same requests; no other setting may differ."""
+        """Change the batching policy, without its learned state, and keep the requests. No other setting may differ."""
         queue = make_queue(settings.queue, rng=self._rng, **settings.queue_options)
         for request_id, tracked in self._requests.items():
             queue.insert(tracked.request.candidate(settings.chunk_blocks))
@@ -113,15 +117,14 @@ class SimEngine:
         self.queue, self.settings = queue, settings
 
     def load(self) -> Load:
-        """What a router would be told."""
+        """The load now."""
         waiting = len(self._requests) - len(self._running)
         return Load(len(self._running), waiting, self.pool.usage, self._backlog)
 
     def step(self, now: float) -> StepReport | None:
-        """Schedule the next step at `now`; None when there is no work. Ends the step before it, if that has not been
-        done."""
+        """Schedule the next step at `now`; None when there is no work. It first ends an unended step."""
         if self._step is not None:
-            self.settle(now)
+            self.end_step(now)
         if not self._requests:
             return None
         step, self.stopped = _Step(), False
@@ -136,8 +139,8 @@ class SimEngine:
         self._describe(step)
         return step.report
 
-    def settle(self, now: float) -> None:
-        """End the step on its way at `now`: its tokens are out, its finished requests give their blocks back."""
+    def end_step(self, now: float) -> None:
+        """End the current step at `now`: its tokens are put out, and its finished requests release their blocks."""
         step, self._step = self._step, None
         if step is None:
             return
@@ -156,11 +159,11 @@ class SimEngine:
         self.queue.observe(StepOutcome(report.seconds, report.decode_tokens, report.prefill_tokens))
 
     def reset_prefix_cache(self, now: float, *, running: bool = False, external: bool = False) -> bool:
-        """Forget what is cached, between two steps; False, and nothing forgotten, while requests hold blocks.
+        """Empty the cache, between two steps. False, without a change, while requests hold blocks.
 
-        running: send the running requests back to wait first. external: empty the host tier too."""
+        running: send the running requests back to the queue first. external: empty the host tier too."""
         if self._step is not None:
-            raise StateError("a step is on its way: settle it before the cache is reset")
+            raise StateError("a step has not ended: call end_step before the cache is reset")
         for tracked in reversed(list(self._running.values()) if running else []):
             self._preempt(tracked, now)
         if self.pool.in_use:
@@ -192,7 +195,7 @@ class SimEngine:
                 tracked.anonymous += 1
 
     def _make_room(self, step: _Step, tracked: Tracked, blocks: int, now: float) -> bool:
-        """Allocate, preempting the youngest running requests as needed; False if `tracked` itself had to go."""
+        """Allocate, preempting the youngest running requests as needed; False if `tracked` itself was preempted."""
         while not self.pool.allocate(blocks, now):
             victim = next(reversed(self._running.values()))
             self._preempt(victim, now)
@@ -248,8 +251,8 @@ class SimEngine:
             budget -= self._prefill(step, tracked, budget, now)
 
     def _fits(self, tracked: Tracked) -> int | None:
-        """Cached blocks of the prompt, if the rest fits beside what is in use; None if not. Nothing is touched yet: a
-        request that waits for room must not look used once a step.
+        """Cached blocks of the prompt, if the rest fits beside the blocks in use; None if not. It changes no order of
+        use, because a request that waits for room is asked in every step.
 
         The last token is always computed: its logits give the first output token.
         """
@@ -260,7 +263,7 @@ class SimEngine:
         return hits if new + self._unused(hashes, hits) <= self.pool.available else None
 
     def _unused(self, hashes: Sequence[int], hits: int) -> int:
-        """How many of the first `hits` blocks no running request holds: those that pinning takes from the available."""
+        """Of the first `hits` blocks, those that no running request holds. Pinning makes them unavailable."""
         unused, run = 0, self.pool.tree.run_at(hashes[hits - 1]) if hits else None
         while run is not None and not run.busy:
             unused += hits - run.start
@@ -268,7 +271,7 @@ class SimEngine:
         return unused
 
     def _take(self, tracked: Tracked, hits: int, now: float) -> None:
-        """Hold what is cached of the prompt; what host memory has of the rest comes up with the step."""
+        """Pin the cached blocks of the prompt, and load from host memory what it has of the rest."""
         self.pool.pin(tracked.hashes[:hits], now)
         tracked.held = hits
         loaded = 0 if self.host is None else self._load(tracked, now)
@@ -280,7 +283,7 @@ class SimEngine:
             self.counters.prompt(tracked.target, hits * size, loaded * size, host=self.host is not None)
 
     def _load(self, tracked: Tracked, now: float) -> int:
-        """Copy up what host memory holds after the prompt's hits; returns the blocks. `_fits` saw to the room."""
+        """Copy up what host memory holds after the prompt's hits; returns the blocks. `_fits` has checked the room."""
         assert self.host is not None
         hashes = tracked.hashes[: (tracked.target - 1) // self.settings.block_size]
         blocks = self.host.match(hashes, tracked.held)
@@ -292,7 +295,7 @@ class SimEngine:
         return blocks
 
     def _describe(self, step: _Step) -> None:
-        """Fill in the report: what will be true when the step has passed."""
+        """Fill in the report: the state when the step has ended."""
         shape, report = step.shape, step.report
         if report.preempted:
             step.ending = [tracked for tracked in step.ending if tracked.state is State.DECODING]
@@ -332,7 +335,7 @@ class SimEngine:
             tracked.held = full
 
     def _leave_prefill(self, tracked: Tracked, now: float) -> None:
-        """The step with the prompt's last chunk has passed: it has one more token, and decodes if it needs others."""
+        """The step with the prompt's last chunk has ended: it has one more token, and decodes if it needs more."""
         tracked.generated += 1
         if tracked.generated == tracked.request.output_tokens:
             self._finish(tracked, now)
@@ -358,7 +361,7 @@ class SimEngine:
         self.counters.preempted += 1
 
     def _stop_running(self, tracked: Tracked, now: float) -> None:
-        """Take a running request out of the batch and give its blocks back."""
+        """Remove a running request from the batch and release its blocks."""
         if tracked.state is State.DECODING:
             self._decodes.leave(tracked)
         else:

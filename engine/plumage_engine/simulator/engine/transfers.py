@@ -1,4 +1,4 @@
-"""What crossed the link between device and host, one way: totals, and how large each transfer was."""
+"""Counts the transfers between device and host memory, one direction: total bytes, and a histogram of sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Transfers:
         self.sizes = Histogram(SIZES)
 
     def add(self, size: int) -> None:
-        """One transfer; none of nothing."""
+        """Count one transfer; 0 bytes are none."""
         if size:
             self.bytes += size
             self.sizes.add(size)

@@ -3,8 +3,8 @@
     h_0 = xxh3_64(length-prefixed: model ‖ adapter ‖ salt)
     h_i = xxh3_64(token ids of block i as little-endian u32, seed=h_{i-1})
 
-Two sequences share block i iff they share everything up to it, adapter and salt included. They name blocks inside one
-pool only: no other part of the fleet recomputes them.
+Two sequences share block i iff they share everything up to it, adapter and salt included. The hashes name blocks inside
+one pool only: no other component recomputes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["block_hashes", "root"]
 
 
 def root(model: str, adapter: str = "", salt: str = "") -> int:
-    """What the first block is chained to."""
+    """The seed of the first block's hash."""
     fields = (field.encode() for field in (model, adapter, salt))
     return xxhash.xxh3_64_intdigest(b"".join(struct.pack("<I", len(field)) + field for field in fields))
 

@@ -1,7 +1,7 @@
-"""What is cached, with the token ids: the record behind snapshots, and the maker of wire events.
+"""The cached blocks with their token ids: it makes KV events and snapshots.
 
-A block pool keeps hashes only. Whoever follows the events must be able to start late, so the engine remembers for each
-cached block its parent, token ids and keys, as long as any copy of it is cached in any medium: bounded by the pools.
+A block pool stores hashes only. An agent may start after the engine and then needs a snapshot. So this table stores the
+parent, token ids and keys of each cached block, until the last copy in any medium is removed. The pools bound it.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ class BlockTable:
         return len(self._blocks)
 
     def apply(self, event: BlockEvent, origin: Origin | None = None, first: int = 0) -> Event:
-        """Note an event of the pool and return it as it goes over the wire. `origin`, `first`: the sequence whose
-        blocks are stored and the position of the first one; None for blocks that another medium holds already."""
+        """Apply an event of the pool, and return vLLM's form of it.
+
+        origin, first: the sequence whose blocks are stored, and the position of the first one. origin is None for
+        blocks that another medium has already."""
         if isinstance(event, Stored):
             return self._store(event, origin, first)
         if isinstance(event, Removed):
@@ -78,7 +80,7 @@ class BlockTable:
                     )
 
     def encode(self, next_sequence: int) -> bytes:
-        """The snapshot as it is served: valid after all batches below `next_sequence`."""
+        """The snapshot as bytes, valid after all batches below `next_sequence`."""
         return encode_snapshot(next_sequence, self._size, list(self.snapshot()))
 
     def _chain(self, block: int | None, done: set[int]) -> list[int]:
@@ -95,7 +97,7 @@ class BlockTable:
         for position, block in enumerate(event.hashes, first):
             entry = self._blocks.get(block)
             if entry is None:
-                assert origin is not None, "a block that nobody holds needs an origin"
+                assert origin is not None, "an unknown block needs an origin"
                 ids = list(origin.token_ids[position * self._size : (position + 1) * self._size])
                 entry = self._blocks[block] = _Block(parent, ids, origin.adapter, origin.extra_keys(position))
             entry.copies[event.medium] = entry.copies.get(event.medium, 0) + 1

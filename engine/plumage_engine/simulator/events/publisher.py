@@ -1,10 +1,10 @@
 """Publishes KV events over ZeroMQ as vLLM does: a PUB socket, and a ROUTER socket that replays what was missed.
 
-A subscriber that is too slow loses messages at the high-water mark and sees it by a gap in the sequence numbers; it
-then asks the replay socket: [b"", start] is answered with [b"", number, payload] for every batch kept from `start` on,
-and ends with number −1. Batches older than the last `kept` are gone: take a snapshot.
+A subscriber that is too slow loses messages at the high-water mark and sees a gap in the sequence numbers. It then asks
+the replay socket with [b"", start]. The answer is [b"", number, payload] for every stored batch from `start` on, and
+ends with number −1. Batches older than the last `kept` are deleted; a snapshot replaces them.
 
-The replay socket lives in a thread of its own, asleep until someone asks, so that a long replay delays no step.
+The replay socket has a thread of its own, so that a long replay delays no step.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class EventPublisher:
             self._pub.send_multipart((self._topic, encode_sequence(number), payload))
 
     def close(self) -> None:
-        """Stop the thread, give what is on its way a moment, close the sockets."""
+        """Stop the thread, and close the sockets after a moment for unsent messages."""
         if self._replay is not None and self._stop is not None:
             self._stop.send(b"")
             self._replay.join(timeout=5)

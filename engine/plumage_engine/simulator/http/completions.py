@@ -1,4 +1,4 @@
-"""The completion endpoints as a bare ASGI application: bytes in, events out, the client watched all the while.
+"""The completion endpoints as a bare ASGI application: bytes in, events out, with a watch for the client's disconnect.
 
 As in vLLM, status and headers of a stream go out when the request is accepted, the first body byte with the first
 token. Bad requests are answered before that. A client that goes away aborts its request in the engine.
@@ -60,7 +60,7 @@ async def _next(receive: Receive) -> MutableMapping[str, Any]:
 
 
 async def _leaves(receive: Receive) -> None:
-    """Returns once the client is gone."""
+    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -116,7 +116,7 @@ class Completions:
         body = await read(receive, self._max_body_bytes)
         generation = read_generation(read_body(body), chat=self._chat)
         prompt = self._prompts.read(generation)
-        token_ids = await (self._patiently(prompt, receive) if prompt.long else self._prompts.token_ids(prompt))
+        token_ids = await (self._tokenize_long(prompt, receive) if prompt.long else self._prompts.token_ids(prompt))
         job = self._prompts.job(generation, token_ids, self._request_id(scope))
         try:
             self._runner.submit(job)
@@ -130,9 +130,9 @@ class Completions:
         if len(self._runner) + self._prompts.encoding >= self._max_in_flight:
             raise ApiError(503, f"{self._max_in_flight} requests are in flight already", kind="ServiceUnavailable")
 
-    async def _patiently(self, prompt: Prompt, receive: Receive) -> list[int]:
-        """The ids of a long prompt, which may take a while: nothing is done for a client that leaves meanwhile, and the
-        engine is asked again afterwards whether it takes requests."""
+    async def _tokenize_long(self, prompt: Prompt, receive: Receive) -> list[int]:
+        """The ids of a long prompt. It stops when the client disconnects. Afterwards it checks again whether the
+        engine takes requests."""
         reading = asyncio.ensure_future(self._prompts.token_ids(prompt))
         leaving = asyncio.ensure_future(_leaves(receive))
         try:
@@ -182,7 +182,7 @@ class Completions:
         return reply.opening(self._counts(job, 0) if usage is StreamUsage.EVERY else None)
 
     def _events(self, job: Job, reply: Reply, sent: int, usage: StreamUsage) -> bytes:
-        """What came since `sent` tokens, as one delta; with the end, the usage and the mark when the job is done."""
+        """The tokens after the first `sent`, as one delta. At the end of the job also the usage and the final mark."""
         text = "".join(job.answer.texts[sent : job.emitted])
         counts = self._counts(job, job.emitted) if usage is StreamUsage.EVERY else None
         if not job.done:

@@ -1,8 +1,8 @@
-"""What the engine's stop policy has learned, over HTTP: read by the agent, and taught to an engine that is new; and the
-policy itself, which may become another one while the engine works.
+"""HTTP routes for the learned table of the engine's stop policy, and for the batching policy.
 
-The fingerprint stands for what a table depends on: the model, the device, and how batches are formed. The pure core
-cares for the rest: rows that no table of ours can have written are refused whole.
+The agent reads the table, and offers the merged table of other engines to a new one. The policy may change while the
+engine runs. The fingerprint stands for what a table depends on: model, device, and how batches are formed. Invalid rows
+refuse the whole table.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Tables:
 
     def __init__(self, engine: SimEngine, config: SimulatorConfig) -> None:
         self._engine = engine
-        self._know(config)
+        self._use(config)
 
-    def _know(self, config: SimulatorConfig) -> None:
-        """The policy that the engine has now: another one's tables are of another life."""
+    def _use(self, config: SimulatorConfig) -> None:
+        """Use the engine's present policy. Its table is a new one, so it counts as a new start of the engine."""
         self._config = config
         policy = getattr(self._engine.queue, "policy", None)
         self._policy = policy if isinstance(policy, Teachable) else None
@@ -69,15 +69,15 @@ class Tables:
         return Response(status_code=204)
 
     async def feather(self, request: Request) -> Response:
-        """Another batching policy, as the configuration's `feather` says it."""
+        """Change the batching policy. The body has the form of the configuration's `feather`."""
         try:
-            told = from_json(await _body(request))
-            refuse_code(told)
-            feather = FeatherConfig.parse(told, "feather")
+            settings = from_json(await _body(request))
+            refuse_code(settings)
+            feather = FeatherConfig.parse(settings, "feather")
             config = self._config.model_copy(update={"feather": feather})
             if config != self._config:
                 self._engine.follow(config.engine_settings())
-                self._know(config)
+                self._use(config)
         except (ValueError, ConfigurationError) as error:
             raise ApiError(400, f"the body must be what the configuration has as `feather`: {error}") from None
         return Response(status_code=204)

@@ -1,7 +1,7 @@
-"""From what a client asks for to a request of the engine: rendered, tokenized, bounded, hashed, its answer composed.
+"""Makes an engine's request from a client's: it renders, tokenizes, checks, hashes, and composes the answer.
 
-A long text takes half a second to tokenize, in which a server could not even say that it is well. So a text that is
-surely too long is refused before, and a long one is tokenized in a thread, one at a time, as vLLM does.
+A long text takes half a second to tokenize, which would block the event loop. So a text that is surely too long is
+refused before, and a long one is tokenized in a thread, one at a time, as vLLM does.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ LONG = 16_384  # characters: up to here a text is tokenized within some ten mill
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a client asks for, and its prompt: text, or token ids where it sent those."""
+    """A client's request, and its prompt: text, or token ids where it sent those."""
 
     generation: Generation
     content: str | list[int]
 
     @property
     def long(self) -> bool:
-        """Whether its ids come from the thread, so that much may happen before they are there."""
+        """Whether it is tokenized in the thread, so that other requests run meanwhile."""
         return isinstance(self.content, str) and len(self.content) > LONG
 
 
@@ -145,8 +145,8 @@ class Prompts:
             raise ApiError(400, str(error), param="messages") from error
 
     def _refuse_size(self, generation: Generation, text: str) -> None:
-        """What no context could hold, told by its bytes: no token stands for more than the longest does. That holds of
-        the text as the tokenizer's normalizer leaves it, often the same; it may be much shorter (blanks stripped)."""
+        """ApiError for a text with more bytes than a context of the vocabulary's longest tokens. The bound is on the
+        normalized text, which may be much shorter (blanks stripped)."""
         longest = self._text.longest
         if longest is None or generation.truncate_prompt_tokens is not None:
             return

@@ -1,7 +1,7 @@
 """The OpenAI API as far as the simulator speaks it: request bodies in, errors out.
 
-Fields that change nothing here (temperature, top_p, user, …) are accepted and ignored, as vLLM accepts what it does not
-know; fields whose promise could not be kept (n > 1, logprobs, structured output, …) are refused by name.
+Fields without effect here (temperature, top_p, user, …) are accepted and ignored, as vLLM ignores unknown fields.
+Fields that the simulator can't honour (n > 1, logprobs, structured output, …) are refused by name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import orjson
 
 __all__ = ["ApiError", "Generation", "StreamUsage", "read_body", "read_generation"]
 
-_UNKEPT: Mapping[str, tuple[Any, ...]] = {
+_UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "n": (1, None),
     "best_of": (1, None),
     "echo": (False, None),
@@ -36,7 +36,7 @@ _MEDIA = ("image", "input_image", "audio", "input_audio", "video")
 
 
 class ApiError(Exception):
-    """An answer that is an error: status, and what an OpenAI-style error object tells."""
+    """An error response: the status, and the fields of OpenAI's error object."""
 
     def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
         super().__init__(message)
@@ -118,7 +118,7 @@ def read_generation(body: Mapping[str, Any], *, chat: bool) -> Generation:
 
 
 def _refuse(body: Mapping[str, Any]) -> None:
-    for name, kept in _UNKEPT.items():
+    for name, kept in _UNSUPPORTED.items():
         if name in body and not any(body[name] is value or body[name] == value for value in kept):
             raise ApiError(400, f"{name}={body[name]!r} is not supported by the simulator; leave it out", param=name)
     response_format = body.get("response_format")

@@ -35,7 +35,7 @@ class Reply:
         return orjson.dumps({**self._head, "object": kind, "choices": [choice], "usage": usage})
 
     def opening(self, usage: dict[str, Any] | None = None) -> bytes:
-        """What a chat stream starts with; nothing for completions."""
+        """The first event of a chat stream; empty for completions."""
         if not self._chat:
             return b""
         return self._event([self._choice({"role": "assistant", "content": ""}, None, None)], **_beside(usage))

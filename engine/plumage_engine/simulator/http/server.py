@@ -47,7 +47,7 @@ _LONGEST_DRAIN = 3600.0
 
 
 class _Guard:
-    """Lets a request through if it carries the token that its path asks for. Of `/v1` it does what vLLM 0.32 does
+    """Lets a request through if it has the token of its path. For `/v1` it does what vLLM 0.32 does
     (`entrypoints/serve/middleware/authenticate.py`): no key for OPTIONS, any case of `Bearer`, and a plain refusal."""
 
     def __init__(
@@ -61,19 +61,23 @@ class _Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif scope["path"].startswith(_FLEET):
-            if _carries(scope, self._token):
+            if _has_secret(scope, self._token):
                 await self._app(scope, receive, send)
             else:
                 error = ApiError(401, "missing or wrong bearer token", kind="Unauthorized")
                 await respond(send, 401, error.body(), (b"www-authenticate", b"Bearer"))
-        elif scope["path"].startswith(_GUARDED) and scope["method"] != "OPTIONS" and not _carries(scope, self._api_key):
+        elif (
+            scope["path"].startswith(_GUARDED)
+            and scope["method"] != "OPTIONS"
+            and not _has_secret(scope, self._api_key)
+        ):
             await respond(send, 401, b'{"error":"Unauthorized"}')
         else:
             await self._app(scope, receive, send)
 
 
-def _carries(scope: Scope, wanted: SecretStr | None) -> bool:
-    """Whether the request brings this secret; true where there is none to bring."""
+def _has_secret(scope: Scope, wanted: SecretStr | None) -> bool:
+    """Whether the request has this secret; true where none is wanted."""
     if wanted is None:
         return True
     given = dict(scope["headers"]).get(b"authorization", b"")
@@ -184,9 +188,10 @@ def make_app(config: SimulatorConfig) -> _Guard:
 
 
 def _end_with_the_engine(loop: asyncio.Task[None]) -> None:
-    """Without its loop the server would look healthy and answer nobody: whoever started it should start it again."""
+    """End the process, so that it is restarted: without the engine's loop the server would look healthy and answer
+    nothing."""
     if not loop.cancelled() and (error := loop.exception()) is not None:
-        log.critical("the engine died, and the server ends with it", exc_info=error)
+        log.critical("the engine stopped with an error, so the server ends", exc_info=error)
         os._exit(1)  # a graceful end would wait for answers that nobody computes any more
 
 

@@ -1,8 +1,7 @@
-"""What a simulated model answers: words drawn at random, the same ones for the same prompt and seed.
+"""Composes the answers of a simulated model: random words, the same ones for the same prompt and seed.
 
-There is no model, so the words mean nothing; but they are real token ids, so they decode to text, and as part of the
-next prompt they tokenize to themselves, as the answers of a real model mostly do. Where a real model would stop by
-itself is drawn too, from an exponential distribution.
+The words are real token ids, so they decode to text. As part of the next prompt they tokenize to themselves, as answers
+of a real model mostly do. The length at which a model would stop by itself is drawn from an exponential distribution.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["Answer", "Limits", "compose"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a client said about the end of an answer. max_tokens: already within the context."""
+    """A client's limits of an answer. max_tokens: already within the context."""
 
     max_tokens: int
     min_tokens: int = 0

@@ -1,10 +1,10 @@
 """Text to token ids and back, with the model's own tokenizer.
 
 Prompts repeat: each turn of a conversation sends the earlier ones again, and tokenizing 8 KB costs over a millisecond.
-Special tokens cut a text into pieces that a tokenizer treats on their own, so pieces are tokenized once and remembered
-(bounded, least recently used out). Where a tokenizer looks across such a cut (it normalizes, or its special tokens
-swallow spaces), nothing is cut and nothing remembered. Several threads may encode at once: the tokenizer holds no lock
-of Python's while it works, and nobody waits for it who asks for another text.
+Special tokens cut a text into pieces that a tokenizer treats on their own, so pieces are tokenized once and cached
+(bounded, least recently used out). Where a tokenizer reads across such a cut (it normalizes, or its special tokens
+include spaces), nothing is cut and nothing cached. Several threads may encode at once: the tokenizer releases the GIL,
+and no lock is held while it works.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from plumage.rendering import ByteTable, Normalizer
 __all__ = ["Text"]
 
 _REMEMBERED_IDS = 500_000
-_UNHEARD_OF = "\U0010fffd" * 8  # of private use: in no vocabulary
+_UNKNOWN_TEXT = "\U0010fffd" * 8  # of private use: in no vocabulary
 _WORD = re.compile(rb" [A-Za-z]{2,}")
 _LETTER = re.compile(rb"[A-Za-z]")
 
@@ -32,7 +32,7 @@ _LETTER = re.compile(rb"[A-Za-z]")
 class Text:
     """One tokenizer. `words`: ids of words with a space before them, each of which tokenizes to itself, so that an
     answer made of them is found in the cache when it comes back as part of the next prompt. `normalize`: the text that
-    ids stand for. `longest`: bytes of it that one id stands for at most; None where nobody can say."""
+    ids stand for. `longest`: bytes of it that one id stands for at most; None where that is unknown."""
 
     def __init__(self, tokenizer_json: bytes) -> None:
         self._tokenizer: Any = _load(tokenizer_json)
@@ -101,9 +101,9 @@ class Text:
         return full[:before], full[before + len(bare) :]
 
     def _find_longest(self) -> int | None:
-        """That of the vocabulary, if it spells what it has no piece for byte by byte: else one id ("unknown") stands
-        for any text, or none does. Nobody can say either what a normalizer does that has steps unknown to ours."""
-        spelt = self.decode(self._ids(_UNHEARD_OF, False)) == _UNHEARD_OF
+        """The longest of the vocabulary, if the tokenizer spells unknown text byte by byte. Else one id ("unknown")
+        may stand for any text. It is unknown too for a normalizer with unsupported steps."""
+        spelt = self.decode(self._ids(_UNKNOWN_TEXT, False)) == _UNKNOWN_TEXT
         return max(map(len, self._table.pieces)) if spelt and not self.normalize.unsupported else None
 
     def _find_words(self) -> list[int]:
@@ -113,7 +113,7 @@ class Text:
         return words or candidates or self._letters() or list(range(min(256, self.vocabulary)))
 
     def _letters(self) -> list[int]:
-        """Of a tokenizer without words, one of bytes, what prints."""
+        """The letters, for a tokenizer of bytes, which has no words."""
         return [token for token, piece in enumerate(self._table.pieces) if _LETTER.fullmatch(piece)]
 
 

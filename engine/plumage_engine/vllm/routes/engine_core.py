@@ -228,7 +228,7 @@ class Fleet:
         except _RefusedError:
             self._features.counters.add("tables_refused")
             raise
-        self._features.counters.add("tables_taught")
+        self._features.counters.add("tables_adopted")
         return 204, b""
 
     def _hear_heats(self, body: bytes) -> Answer:
