@@ -27,6 +27,7 @@ from plumage_operator.kinds import INTEGRATIONS
 if TYPE_CHECKING:
     from cluster.api_only import ApiServer
 
+pytestmark = pytest.mark.api_server  # of its own
 SYSTEM = "plumage-system"
 ON = {"externalMetrics": {"enabled": True}}
 GROUP = "inference.plumage.dev"

@@ -44,7 +44,10 @@ KINDS = (
     "keda.sh_clustertriggerauthentications", "eventing.keda.sh_cloudeventsources",
     "eventing.keda.sh_clustercloudeventsources",
 )  # fmt: skip
-pytestmark = pytest.mark.skipif(not PROGRAM, reason="needs KEDA's operator: build it, and name it by PLUMAGE_KEDA")
+pytestmark = [
+    pytest.mark.api_server,  # of its own
+    pytest.mark.skipif(not PROGRAM, reason="needs KEDA's operator: build it, and name it by PLUMAGE_KEDA"),
+]
 
 
 class Figures:

@@ -19,6 +19,8 @@ from support.operator_fleet import USER, Fleet, condition, events, pool
 
 from plumage_operator.kinds import INTEGRATIONS
 
+pytestmark = pytest.mark.api_server  # of its own
+
 ALL = [one.switch for one in INTEGRATIONS]
 ROUTE, MONITOR = "httproutes.gateway.networking.k8s.io", "podmonitors.monitoring.coreos.com"
 ASKS = """

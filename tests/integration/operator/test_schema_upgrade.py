@@ -12,6 +12,8 @@ import pytest
 from support.kube import served
 from support.operator_fleet import Fleet, pool
 
+pytestmark = pytest.mark.api_server  # of its own
+
 BEFORE = Path(__file__).parents[2] / "contract" / "crds" / "before"
 NAMESPACE = "live"
 ITSELF = "  autoscaling: {minReplicas: 2, maxReplicas: 3, metrics: [{type: CacheHitRatio, targetPercent: 60}]}"

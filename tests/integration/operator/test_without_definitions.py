@@ -10,6 +10,8 @@ import pytest
 from support.kube import served
 from support.operator_fleet import Fleet, made, pool
 
+pytestmark = pytest.mark.api_server  # of its own
+
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[Fleet]:

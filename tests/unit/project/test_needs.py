@@ -5,6 +5,7 @@ file.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,14 @@ def test_missing_directory_server_fails_in_ci(tmp_path: Path) -> None:
 def test_every_test_of_whole_processes_declares_its_need_of_a_server() -> None:
     for path in (ROOT / "tests" / "e2e").glob("test_*.py"):
         assert "pytest.mark.redis" in path.read_text(), path.name
+
+
+def test_every_test_with_its_own_api_server_is_marked() -> None:
+    """`make test-quick` leaves the marked tests out."""
+    files = [path for name in ("contract", "integration") for path in (ROOT / "tests" / name).rglob("test_*.py")]
+    own = {path for path in files if re.search(r"api_only\.api_server\(|^ +with served\(", path.read_text(), re.M)}
+    assert own
+    assert [path.name for path in sorted(own) if "pytest.mark.api_server" not in path.read_text()] == []
 
 
 def test_ci_sets_its_variable() -> None:
