@@ -1,5 +1,7 @@
-"""The cluster and the install of tests/e2e_cluster: apart from the other end-to-end tests, because ten pairs take
-twenty minutes (`make e2e-victims`)."""
+"""The cluster and the install of tests/e2e_cluster.
+
+These tests have their own folder, because ten pairs take twenty minutes (`make e2e-victims`).
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A pool that grew shrinks again: right afterwards it hits more often where its coldest replica went than where a
-random one did. Ten pairs, one load: its prefixes fit into two replicas' caches and not into one.
+"""A pool scales down: its hit ratio is higher after the deletion of its coldest replica than of a random one.
 
-Each trial begins with two replicas. A third one comes, with an empty cache, as for a peak; the peak is over soon, and
-one of the three goes: by the operator's choice, or drawn, for which the pool is paused and the Deployment scaled by
-hand, with that pod the cheapest to delete. Both drain alike. The coldest is the youngest here, which a ReplicaSet takes
-by itself: that the operator chose it shows in the pod's cost. That a colder one goes although it is older is shown in
-tests/e2e_cluster/test_autoscaling.py. PLUMAGE_E2E_REPORT names a folder for the trials as JSON.
+Ten pairs under one load, whose prefixes fit into the caches of two replicas but not of one. Each trial begins with two
+replicas. A third one starts with an empty cache, as for a short peak, and then one of the three is deleted. Either the
+operator chooses it, or the test draws it: it pauses the pool, gives that pod the lowest deletion cost and scales the
+Deployment by hand. Both drain alike. The coldest replica is the youngest here, which a ReplicaSet deletes anyway; the
+pod's cost shows that the operator chose it. tests/e2e_cluster/test_autoscaling.py shows the deletion of a colder but
+older replica. PLUMAGE_E2E_REPORT names a folder for the trials as JSON.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ from plumage_bench.pairs import PairedRatio, paired_ratio
 pytestmark = pytest.mark.timeout(3600)
 _NAMESPACE, _NAME, _KEY = "victims", "victims", "opens-the-explanations"
 _PAIRS = 10
-_SERVED_S = 20.0  # the newcomer's
+_SERVED_S = 20.0  # by the third replica
 _AFTER_S = 30.0
-_WARM = 0.93  # of 0.948; right after a loss it is 0.90 at most
+_WARM = 0.93  # hit ratio: 0.948 in a steady state, 0.90 at most right after a deletion
 _CHEAPEST = -(2**31) + 1
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Who chose: coldest | random. hotness: of each replica, before; `victim` went, which had that `cost`. Hit ratios
-    of what was sent while three served, and in the half minute after one of them was told to end."""
+    """One deletion. who: coldest | random. hotness: by replica, before it. victim: the deleted pod, with its `cost`.
+
+    before, after: hit ratios while three replicas served, and in the half minute after the deletion began.
+    """
 
     pair: int
     who: str
@@ -57,7 +59,7 @@ class Trial:
 
 
 class Trials:
-    """All of them, under one load."""
+    """All trials, under one load."""
 
     def __init__(self, fleet: Fleet, load: Load, rng: random.Random) -> None:
         self._fleet = fleet
@@ -66,7 +68,7 @@ class Trials:
         self.done: list[Trial] = []
 
     def run(self, pair: int) -> None:
-        """Both of a pair, in an order that is drawn."""
+        """Both trials of a pair, in a random order."""
         ways = [("coldest", self._by_the_operator), ("random", self._drawn)]
         self._rng.shuffle(ways)
         for who, shrink in ways:
@@ -112,8 +114,8 @@ class Trials:
         return ended
 
     def _until_two(self) -> float:
-        """When that was."""
-        until(lambda: len(self._fleet.pods("engine")) == 2, "one of three was told to end")
+        """The time at which the Deployment had two pods, in seconds since the epoch."""
+        until(lambda: len(self._fleet.pods("engine")) == 2, "one of three is being deleted")
         return time.time()
 
     def _is_warm(self) -> bool:
@@ -130,20 +132,20 @@ def trials(own: lifecycle.Cluster, access: Access, installed: None) -> Iterator[
     del manifest["spec"]["engine"]["topologySpreadConstraints"]  # three replicas, two nodes
     pool = apply_pool(access, _NAMESPACE, _NAME, json.dumps(manifest))
     load = Load.start(access, pool, port=8000, key=_KEY, **BUSY)
-    told = Trials(Fleet(access, own, pool), load, random.Random(1))
+    trials = Trials(Fleet(access, own, pool), load, random.Random(1))
     try:
         for pair in range(_PAIRS):
-            told.run(pair)
-        yield told.done
+            trials.run(pair)
+        yield trials.done
     finally:
         load.stop()
-        _keep(told.done)
+        _keep(trials.done)
         remove_pool(access, pool)
 
 
 @pytest.fixture(scope="module")
 def gain(trials: list[Trial]) -> PairedRatio:
-    """Hit ratio after the coldest went ÷ after a drawn one went."""
+    """The hit ratio after the coldest was deleted, divided by that after a random one was."""
     after = {who: [one.after for one in trials if one.who == who] for who in ("coldest", "random")}
     found = paired_ratio(after["coldest"], after["random"], random.Random(1))
     print(f"\nhit ratio after: { {who: fmean(each) for who, each in after.items()} }; coldest ÷ random {found}")
@@ -151,19 +153,19 @@ def gain(trials: list[Trial]) -> PairedRatio:
 
 
 def _keep(trials: list[Trial]) -> None:
-    """Those that there are, however it ended."""
+    """Writes the trials so far, also after a failure."""
     if folder := os.environ.get("PLUMAGE_E2E_REPORT"):
         document = {"load": BUSY, "trials": [asdict(one) for one in trials]}
         Path(folder, "cluster-victims.json").write_text(json.dumps(document, indent=1) + "\n")
 
 
-def test_the_operator_chooses_the_coldest(trials: list[Trial]) -> None:
+def test_operator_deletes_the_coldest_replica(trials: list[Trial]) -> None:
     chosen = [one for one in trials if one.who == "coldest"]
     assert len(chosen) == _PAIRS
     assert [one for one in chosen if one.victim != one.coldest] == []
     assert [one for one in chosen if one.cost is None or one.cost >= 0] == []
 
 
-def test_a_fleet_hits_more_often_without_its_coldest_replica_than_without_a_random_one(gain: PairedRatio) -> None:
+def test_hit_ratio_is_higher_without_the_coldest_than_without_a_random_replica(gain: PairedRatio) -> None:
     assert gain.pairs == _PAIRS
     assert gain.low > 1.0, str(gain)

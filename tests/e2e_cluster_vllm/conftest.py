@@ -1,8 +1,7 @@
-"""The cluster of tests/e2e_cluster, with the engine image on its nodes and the example's pool of real vLLM: apart from
-the other end-to-end tests, because the image takes gigabytes (`make e2e-vllm`).
+"""The cluster of tests/e2e_cluster, with the engine image on its nodes and the example's pool of real vLLM.
 
-PLUMAGE_E2E_ENGINE_IMAGE names another engine image; with PLUMAGE_E2E=kubeconfig it must, and nodes must be able to
-pull it.
+These tests have their own folder, because the image takes gigabytes (`make e2e-vllm`). PLUMAGE_E2E_ENGINE_IMAGE names
+another engine image. It is required with PLUMAGE_E2E=kubeconfig, and the nodes must be able to pull it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def engine_image(access: Access) -> str:
-    """Its name, once the nodes have it."""
+    """The name of the engine image, after its import on the nodes."""
     named = os.environ.get(_IMAGE)
     if access.own is None:
         return named or missing(_IMAGE, "make images IMAGES=cpu-engine, push it where your nodes pull, name it")
@@ -50,10 +49,12 @@ def engine_image(access: Access) -> str:
 
 @pytest.fixture(scope="session")
 def pool(access: Access, engine_image: str) -> Iterator[Pool]:
-    """The example's, Ready."""
+    """The example's pool, Ready."""
     repository, _, tag = engine_image.rpartition(":")
     engine = f"engineImage.repository={repository},engineImage.tag={tag}"
-    install(access, "--set-string", engine, "--set", "networkPolicy.monitoringNamespaces={vllm}")  # tests' clients read
+    install(
+        access, "--set-string", engine, "--set", "networkPolicy.monitoringNamespaces={vllm}"
+    )  # the tests read metrics there
     try:
         made = _applied(access)
         yield made
@@ -63,7 +64,7 @@ def pool(access: Access, engine_image: str) -> Iterator[Pool]:
 
 
 def _applied(access: Access) -> Pool:
-    """vLLM's start is half a minute of work, which a busy machine draws out."""
+    """Applies the example and waits: vLLM starts in half a minute of work, longer on a busy machine."""
     pool, began = Pool("vllm", "vllm", 0.0), time.monotonic()
     access.namespace(pool.namespace)
     access.kubectl("-n", pool.namespace, "apply", "-f", str(ROOT / "examples" / "vllm-cpu.yaml"))

@@ -1,4 +1,4 @@
-"""One replica of real vLLM in a pool, by the way that every pool goes: what a client, an operator and a person see."""
+"""One replica of real vLLM in a pool: what a client, the operator and a person see."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.kube_access import Access, until
 from support.kube_install import Pool
 
 _TURN = "Tell me about feathers, and how birds keep them in order through rain, moult and a long winter. "
-# Streams one chat after the other; of each it prints the pieces of text and the usage, as the engine sent them.
+# Streams the chats one after another. Prints the number of text chunks and the usage of each, as the engine sent them.
 _CHATS = """
 import json, sys, time, urllib.error, urllib.request
 url, end = sys.argv[1], time.monotonic() + 60
@@ -32,28 +32,28 @@ def ask(body):
             time.sleep(0.5)
 
 for body in map(json.loads, sys.argv[2:]):
-    told = {"pieces": 0, "done": False, "usage": {}}
+    seen = {"pieces": 0, "done": False, "usage": {}}
     with ask(body) as answer:
         for line in answer:
             if line.startswith(b"data: [DONE]"):
-                told["done"] = True
+                seen["done"] = True
             elif line.startswith(b"data: "):
                 event = json.loads(line[6:])
-                told["usage"] = event.get("usage") or told["usage"]
-                told["pieces"] += any(choice["delta"].get("content") for choice in event["choices"])
-                if told["pieces"] == 1:
+                seen["usage"] = event.get("usage") or seen["usage"]
+                seen["pieces"] += any(choice["delta"].get("content") for choice in event["choices"])
+                if seen["pieces"] == 1:
                     print("first", flush=True)
-    print(json.dumps(told), flush=True)
+    print(json.dumps(seen), flush=True)
 """
 _PAGE = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())"
 _FEATURES = ("feather", "batchLimit", "eviction", "hostTier", "promotion", "record")
-_LONG = 1500  # tokens, so that the answer takes longer than it takes to tell a pod to end
+_LONG = 1500  # tokens: the answer takes longer than the start of a pod's deletion
 
 
 def _body(text: str, tokens: int) -> str:
-    told = {"model": "tiny-llama", "max_tokens": tokens, "ignore_eos": True, "stream": True}
-    told["stream_options"] = {"include_usage": True}
-    return json.dumps({**told, "messages": [{"role": "user", "content": text}]})
+    body = {"model": "tiny-llama", "max_tokens": tokens, "ignore_eos": True, "stream": True}
+    body["stream_options"] = {"include_usage": True}
+    return json.dumps({**body, "messages": [{"role": "user", "content": text}]})
 
 
 def _chats(access: Access, pool: Pool, *bodies: str) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def _engine(access: Access, pool: Pool) -> dict[str, Any]:
 
 
 def _metrics(access: Access, pool: Pool) -> dict[str, float]:
-    """Of the plugin, from vLLM's own page."""
+    """The plugin's metrics, from vLLM's metrics page."""
     url = f"http://{pool.name}-engine.{pool.namespace}.svc.cluster.local:8000/metrics"
     page = access.inside(pool.namespace, _PAGE, url)
     rows = (line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("plumage_engine_"))
@@ -80,12 +80,12 @@ def _metrics(access: Access, pool: Pool) -> dict[str, float]:
 
 def test_every_feature_of_the_manifest_is_on(access: Access, pool: Pool) -> None:
     print(f"Ready {pool.ready_s:.0f} s after kubectl apply")
-    told = _metrics(access, pool)
-    on = {feature: told.get(f'feature_on{{feature="{feature}"}}') for feature in _FEATURES}
-    assert on == dict.fromkeys(_FEATURES, 1.0), told
+    metrics = _metrics(access, pool)
+    on = {feature: metrics.get(f'feature_on{{feature="{feature}"}}') for feature in _FEATURES}
+    assert on == dict.fromkeys(_FEATURES, 1.0), metrics
 
 
-def test_a_conversation_finds_what_it_said_before(access: Access, pool: Pool) -> None:
+def test_second_turn_hits_the_first_turns_blocks(access: Access, pool: Pool) -> None:
     first, second = _chats(access, pool, _body(_TURN * 3, 16), _body(_TURN * 6, 16))
     for answer in (first, second):
         assert answer["done"]
@@ -94,14 +94,14 @@ def test_a_conversation_finds_what_it_said_before(access: Access, pool: Pool) ->
     assert second["usage"]["prompt_tokens"] > first["usage"]["prompt_tokens"]
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] > 100
     print(f"of {second['usage']['prompt_tokens']} prompt tokens cached: {second['usage']['prompt_tokens_details']}")
-    told = _metrics(access, pool)
-    assert told["admissions_total"] >= 2
-    assert told["host_admissions_total"] > 0
-    assert told['failures_total{feature=""}'] == 0
+    metrics = _metrics(access, pool)
+    assert metrics["admissions_total"] >= 2
+    assert metrics["host_admissions_total"] > 0
+    assert metrics['failures_total{feature=""}'] == 0
 
 
-def test_people_see_the_hit_ratio(access: Access, pool: Pool) -> None:
-    """The operator looks at a pool once a minute, and tells what came between two looks."""
+def test_status_shows_the_hit_ratio(access: Access, pool: Pool) -> None:
+    """The operator reads a pool's counters once a minute and reports the ratio between two reads."""
 
     def seen() -> bool:
         _chats(access, pool, _body(_TURN * 4, 4))
@@ -115,17 +115,17 @@ def test_people_see_the_hit_ratio(access: Access, pool: Pool) -> None:
     assert re.search(rf"{pool.name} +True +1/1 +[1-9]\d? ?%", table), table
 
 
-def test_another_batching_policy_reaches_the_engine_that_runs(access: Access, pool: Pool) -> None:
-    """By the ConfigMap, which a kubelet brings within a minute or so, and the agent."""
+def test_running_engine_takes_another_batching_policy(access: Access, pool: Pool) -> None:
+    """Through the ConfigMap, which the kubelet updates within about a minute, and the agent."""
     before = _engine(access, pool)["metadata"]["name"]
     patch = {"spec": {"engine": {"feather": {"policy": "Heuristic"}}}}
     access.kubectl("-n", pool.namespace, "patch", "inferencepool", pool.name, "--type=merge", "-p", json.dumps(patch))
 
-    def heard() -> bool:
+    def has_policy() -> bool:
         log = access.kubectl("-n", pool.namespace, "logs", before, "-c", "engine")
         return "plumage: feather: the policy is Heuristic from now on" in log
 
-    until(heard, "the engine has the new policy")
+    until(has_policy, "the engine has the new policy")
     after = _engine(access, pool)
     assert after["metadata"]["name"] == before
     assert not any(one["restartCount"] for one in after["status"]["containerStatuses"])
@@ -133,15 +133,15 @@ def test_another_batching_policy_reaches_the_engine_that_runs(access: Access, po
     assert answer["done"]
 
 
-def test_a_pod_that_goes_ends_its_stream_first(access: Access, pool: Pool) -> None:
-    """Scaled to nothing while an answer is on its way: the pod's preStop holds it until the last token."""
+def test_deleted_pod_ends_its_stream_first(access: Access, pool: Pool) -> None:
+    """The pool scales to zero during an answer: the pod's preStop hook waits until the last token."""
     engine = _engine(access, pool)["metadata"]["name"]
     with ThreadPoolExecutor(1) as threads:
         asking = threads.submit(_chats, access, pool, _body("A long story, please.", _LONG))
         until(lambda: asking.done() or _streams(access, pool), "a stream has begun")
         access.kubectl("-n", pool.namespace, "scale", "inferencepool", pool.name, "--replicas=0")
-        until(lambda: asking.done() or _ends(access, pool, engine), f"{engine} is told to end")
-        assert not asking.done(), "the answer was over before the pod was told to end: it shows nothing"
+        until(lambda: asking.done() or _ends(access, pool, engine), f"{engine} is being deleted")
+        assert not asking.done(), "the answer ended before the deletion began: the test proves nothing"
         (answer,) = asking.result()
     assert answer["done"]
     assert answer["usage"]["completion_tokens"] == _LONG
