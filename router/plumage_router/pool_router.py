@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from plumage.errors import ConfigurationError
@@ -23,9 +24,8 @@ from plumage_router.fleet.probe import Prober
 from plumage_router.fleet.replicas import Replica
 from plumage_router.http.asgi import Application, AsgiRequest
 from plumage_router.http.auth import Auth
-from plumage_router.http.downstream import DownstreamConnection, Handler
-from plumage_router.http.listener import is_completion
-from plumage_router.http.request import Request
+from plumage_router.http.downstream import DownstreamConnection
+from plumage_router.http.request import Handler, Request
 from plumage_router.process.background import Background
 from plumage_router.proxy.pool_state import PoolState
 from plumage_router.proxy.proxied_request import ProxiedRequest
@@ -66,6 +66,7 @@ class PoolRouter(PoolState):
         self.membership = find_members(config, self.fleet, random.Random())
         self.fleet.listen(self._replica_changed)
         self.application = application(self)
+        self.completion_handler = partial(ProxiedRequest, self)
         self._prober = Prober(self.fleet, interval=config.timeouts.probe_interval, timeout=config.timeouts.probe)
         self._background = Background(self.metrics)
         self._engine_key = SecretLine(config.engine_api_key_file, "the engines' API key")
@@ -127,13 +128,7 @@ class PoolRouter(PoolState):
         able = self.wait_queue.enabled or bool(self.fleet.candidates(self.tick))
         return self.keeps_alive and self.membership.listed and able
 
-    def handler(self, request: Request, connection: DownstreamConnection) -> Handler:
-        if is_completion(request):
-            return ProxiedRequest(self, request, connection)
-        return self.control_handler(request, connection)
-
     def control_handler(self, request: Request, connection: DownstreamConnection) -> Handler:
-        """The handler of a request that is not a completion."""
         return AsgiRequest(self.application, request, connection, self._loop, self.log_access)
 
     # -- time ---------------------------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from plumage_router.admin.app import add_metrics, bare_app
 from plumage_router.config import AuthConfig, LimitsConfig, ListenConfig, TimeoutsConfig
 from plumage_router.http.asgi import AsgiRequest
 from plumage_router.http.auth import Auth
-from plumage_router.http.downstream import DownstreamConnection, Handler
+from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.listener import Listener
 from plumage_router.http.listening_sockets import ListeningSockets
-from plumage_router.http.request import Request
+from plumage_router.http.request import Handler, Request
 
 __all__ = ["MetricsPort"]
 
@@ -48,7 +48,7 @@ class MetricsPort(Listener):
         """The address `HOST:PORT`; none without a port."""
         return [] if self._sockets is None else self._sockets.addresses
 
-    def handler(self, request: Request, connection: DownstreamConnection) -> Handler:
+    def control_handler(self, request: Request, connection: DownstreamConnection) -> Handler:
         return AsgiRequest(self._application, request, connection, self._loop, self.log_access)
 
     async def start(self) -> None:

@@ -1,4 +1,4 @@
-"""A client's connection: serves its requests one at a time, in the order in which they came (pipelining).
+"""A client's connection: serves its requests one at a time, in order (pipelining), and sends their answers.
 
 - A request is served after the parser has returned (`request_parser.py`), so no answer can overtake another.
 - A request that breaks a rule gets an error after the answers before it. Then the connection ends.
@@ -19,37 +19,20 @@ from typing import Final, Protocol, cast
 
 from plumage_router.config import LimitsConfig, TimeoutsConfig
 from plumage_router.http.body_memory import BodyMemory
-from plumage_router.http.errors import RequestError
-from plumage_router.http.request import Request
+from plumage_router.http.errors import RequestError, error_object
+from plumage_router.http.request import Handler, Request
 from plumage_router.http.request_parser import RequestParser
-from plumage_router.http.wire import CONTINUE, response_head
+from plumage_router.http.wire import CONTINUE, JSON, LAST_CHUNK, chunk, header_lines, response_head
 
-__all__ = ["LINGER", "DownstreamConnection", "DownstreamHost", "Handler"]
+__all__ = ["LINGER", "DownstreamConnection", "DownstreamHost", "EngineAnswer"]
 
 log = logging.getLogger(__name__)
 
 LINGER: Final = 1.0  # seconds that a client has to close its side after the last answer
-
-
-class Handler(Protocol):
-    """Answers one request. Ends with `DownstreamConnection.done`, exactly once, unless it was aborted."""
-
-    @property
-    def answering(self) -> bool:
-        """Whether a part of the answer was written."""
-        ...
-
-    def start(self) -> None: ...
-
-    def pause(self) -> None:
-        """The client reads too slowly: stop producing."""
-        ...
-
-    def resume(self) -> None: ...
-
-    def abort(self) -> None:
-        """The client is gone: drop everything."""
-        ...
+_PASSED_BACK: Final = frozenset((b"cache-control", b"retry-after", b"x-accel-buffering"))
+_TRUNCATED: Final = b"data: %b\n\n" % error_object(
+    502, "The engine failed before its answer was complete.", code="truncated"
+)
 
 
 class DownstreamHost(Protocol):
@@ -357,3 +340,47 @@ def _is_reset(transport: asyncio.BaseTransport) -> bool:
     poll = select.poll()
     poll.register(sock.fileno(), 0)  # POLLHUP and POLLERR are always reported
     return bool(poll.poll(0))
+
+
+class EngineAnswer:
+    """The answer of an engine on its way to the client.
+
+    `status`: of the answer that began, 0 before. `events`: it is a stream. `chunked`: its body is sent in chunks.
+    """
+
+    __slots__ = ("_http10", "chunked", "client", "events", "keep_alive", "status")
+
+    def __init__(self, client: DownstreamConnection, request: Request) -> None:
+        self._http10 = request.http10
+        self.client = client
+        self.keep_alive = request.keep_alive
+        self.chunked = False
+        self.events = False
+        self.status = 0
+
+    def begin(
+        self, status: int, headers: dict[bytes, bytes], data: bytes, *, date: bytes, request_id: str, extra: bytes
+    ) -> None:
+        """Sends the head and the first body bytes. headers: of the engine's answer; extra: further header lines."""
+        kind = headers.get(b"content-type", JSON)
+        self.status = status
+        self.events = kind.startswith(b"text/event-stream")
+        length = None if self.events or b"content-length" not in headers else int(headers[b"content-length"])
+        self.chunked = length is None and not self._http10
+        self.keep_alive = self.keep_alive and (length is not None or self.chunked)
+        passed = header_lines(_PASSED_BACK, headers)
+        lines = b"content-type: %b\r\nx-request-id: %b\r\n%b%b" % (kind, request_id.encode(), passed, extra)
+        head = response_head(status, lines, date, length=length, keep_alive=self.keep_alive, chunked=self.chunked)
+        self.client.transport.write(head + chunk(data) if data and self.chunked else head + data)
+
+    def end(self) -> None:
+        """The answer is complete."""
+        if self.chunked:
+            self.client.transport.write(LAST_CHUNK)
+        self.client.done(keep_alive=self.keep_alive)
+
+    def truncate(self) -> None:
+        """The client has a part of the answer: writes an error into a stream, and cuts the connection."""
+        if self.events:
+            self.client.transport.write(chunk(_TRUNCATED) if self.chunked else _TRUNCATED)
+        self.client.cut()

@@ -17,37 +17,36 @@ from plumage_router.config import LimitsConfig, TimeoutsConfig
 from plumage_router.http.access_log import AccessLog
 from plumage_router.http.auth import Auth
 from plumage_router.http.body_memory import BodyMemory, BodyReservation
-from plumage_router.http.downstream import DownstreamConnection, Handler
+from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.errors import RequestError, bad_request, overloaded, unauthorized
 from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, PROBES, path_class
-from plumage_router.http.request import Request
+from plumage_router.http.request import Handler, Request
 from plumage_router.http.time_slicing import TimeSlicer
 from plumage_router.http.wire import JSON, wall_date
 from plumage_router.metrics import Metrics
 from plumage_router.process.memory import MemoryTrimmer
 
-__all__ = ["NEEDS_KEY", "Listener", "is_completion"]
+__all__ = ["NEEDS_KEY", "Listener"]
 
 NEEDS_KEY: Final = "A valid API key is needed: Authorization: Bearer KEY."
 _ANSWERED_OVER_LIMIT: Final = 128  # connections over the limit that get an error; then accepting is paused
+_COMPLETIONS: Final = (CHAT_PATH, COMPLETION_PATH)
 _ID_BYTES: Final = 12
 _ID_SAFE: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/=+"
 
 
-def is_completion(request: Request) -> bool:
-    """Whether an engine answers the request."""
-    return request.method == b"POST" and request.target.partition(b"?")[0] in (CHAT_PATH, COMPLETION_PATH)
-
-
 class Listener(ABC):
-    """The `DownstreamHost` of a port's connections; a subclass gives each request its handler.
+    """The `DownstreamHost` of a port's connections; a subclass makes the handlers of its requests.
 
+    `completion_handler`: makes the handler of a completion; None for a port that serves no completions.
     `access_log`: None when it is switched off.
     `serving`: False once the router shuts down. `leaving`: True before that, while it serves but is not ready.
     `config_error`: why a changed configuration file is not in force; None while it is.
     `config_ignored`: number of fields from a newer operator that are ignored.
     pause_accepting: called when too many connections are open.
     """
+
+    completion_handler: Callable[[Request, DownstreamConnection], Handler] | None = None
 
     def __init__(
         self,
@@ -102,12 +101,19 @@ class Listener(ABC):
     def closed(self, connection: DownstreamConnection) -> None:
         self.connections.discard(connection)
 
-    @abstractmethod
     def handler(self, request: Request, connection: DownstreamConnection) -> Handler:
-        """The handler that answers the request."""
+        make = self.completion_handler
+        if make is None or not request.is_completion:
+            return self.control_handler(request, connection)
+        return make(request, connection)
+
+    @abstractmethod
+    def control_handler(self, request: Request, connection: DownstreamConnection) -> Handler:
+        """Makes the handler of a request that is not a completion."""
 
     def admit(self, request: Request) -> RequestError | None:
-        completion = is_completion(request)
+        completion = request.method == b"POST" and request.target.partition(b"?")[0] in _COMPLETIONS
+        request.is_completion = completion
         if not self.auth.enabled:
             request.tenant = self.auth.nobody
         elif completion or request.has_body:

@@ -1,17 +1,14 @@
-"""One HTTP request as the parser delivers it, and the rules that its head must keep."""
+"""One HTTP request as the parser delivers it, and the protocol of what answers it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from plumage_router.config import LimitsConfig
 from plumage_router.http.auth import Tenant
 from plumage_router.http.body_memory import BodyReservation
-from plumage_router.http.errors import RequestError, bad_request
-from plumage_router.http.wire import is_coded
 
-__all__ = ["SINGLE_HEADERS", "Request", "body_too_large", "check_head"]
+__all__ = ["SINGLE_HEADERS", "Handler", "Request"]
 
 SINGLE_HEADERS: Final = frozenset(
     (b"host", b"authorization", b"content-type", b"content-length", b"x-request-id", b"expect")
@@ -25,12 +22,14 @@ class Request:
     headers: by lower-case name. Repeated list headers are joined; a repeated header of `SINGLE_HEADERS` is refused.
     size: body bytes received.
     reservation: memory for the body; None when no handler reads the body.
+    is_completion: an engine answers it. Set once the head is complete.
     tenant: who sent it. With API keys it is set once the head is complete.
     parsed: the body's JSON object, set where it was parsed to find the request's pool.
     """
 
     __slots__ = (
-        "body", "headers", "http10", "keep_alive", "method", "parsed", "reservation", "size", "target", "tenant",
+        "body", "headers", "http10", "is_completion", "keep_alive", "method", "parsed", "reservation",
+        "size", "target", "tenant",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -42,6 +41,7 @@ class Request:
         self.reservation: BodyReservation | None = None
         self.tenant: Tenant | None = None
         self.parsed: Mapping[str, Any] | None = None
+        self.is_completion = False
         self.keep_alive = False
         self.http10 = False
 
@@ -56,23 +56,22 @@ class Request:
         return b"%b %b HTTP/1.%d\r\n%b\r\n" % (self.method, self.target, not self.http10, lines)
 
 
-def check_head(request: Request, limits: LimitsConfig) -> RequestError | None:
-    """Checks a complete head before any byte of the body. Returns the first violation, None without one."""
-    headers = request.headers
-    length = headers.get(b"content-length")
-    codings = headers.get(b"transfer-encoding")
-    if length is not None and int(length) > limits.max_body_bytes:
-        return body_too_large(limits)
-    if not request.http10 and b"host" not in headers:
-        return bad_request("The Host header is missing.", code="malformed_http")
-    if codings is not None and request.http10:  # RFC 9112, section 6.1: the framing must be treated as faulty
-        return bad_request("HTTP/1.0 has no Transfer-Encoding.", code="malformed_http")
-    if codings is not None and is_coded(codings):
-        return RequestError(501, "The only supported transfer coding is chunked.", code="transfer_encoding")
-    if b"expect" in headers and headers[b"expect"].lower() != b"100-continue":
-        return RequestError(417, "The only supported expectation is 100-continue.", code="expectation")
-    return None
+class Handler(Protocol):
+    """Answers one request. Ends with `DownstreamConnection.done`, exactly once, unless it was aborted."""
 
+    @property
+    def answering(self) -> bool:
+        """Whether a part of the answer was written."""
+        ...
 
-def body_too_large(limits: LimitsConfig) -> RequestError:
-    return RequestError(413, f"The body is larger than {limits.max_body_bytes} bytes.", code="body_too_large")
+    def start(self) -> None: ...
+
+    def pause(self) -> None:
+        """The client reads too slowly: stop producing."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def abort(self) -> None:
+        """The client is gone: drop everything."""
+        ...

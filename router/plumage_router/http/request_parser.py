@@ -15,8 +15,8 @@ from plumage_router.config import LimitsConfig
 from plumage_router.http.body_buffer import BodyBuffer
 from plumage_router.http.body_memory import BodyMemory
 from plumage_router.http.errors import RequestError, bad_request, overloaded
-from plumage_router.http.request import SINGLE_HEADERS, Request, body_too_large, check_head
-from plumage_router.http.wire import origin_form
+from plumage_router.http.request import SINGLE_HEADERS, Request
+from plumage_router.http.wire import is_coded, origin_form
 
 __all__ = ["Admission", "RequestParser", "RequestSink"]
 
@@ -249,7 +249,7 @@ class RequestParser:
         size, reservation = len(data), request.reservation
         request.size += size
         if request.size > self._limits.max_body_bytes:
-            self._sink.refuse(body_too_large(self._limits))
+            self._sink.refuse(_body_too_large(self._limits))
         elif reservation is None:
             return  # no handler reads the body
         elif self._host.body_memory.reserve(reservation, size):
@@ -274,7 +274,7 @@ class RequestParser:
             request.headers[name] += b", " + value
 
     def _check_head(self, request: Request) -> None:
-        error = check_head(request, self._limits) or self._host.admit(request)
+        error = _check_head(request, self._limits) or self._host.admit(request)
         if error is not None:
             self._sink.refuse(error)
             return
@@ -293,3 +293,25 @@ class RequestParser:
 def _reason(error: Exception) -> str:
     """The parser's message without the bytes that the client sent."""
     return str(error).split(":", 1)[0] or "unreadable"
+
+
+def _check_head(request: Request, limits: LimitsConfig) -> RequestError | None:
+    """Checks a complete head before any byte of the body. Returns the first violation, None without one."""
+    headers = request.headers
+    length = headers.get(b"content-length")
+    codings = headers.get(b"transfer-encoding")
+    if length is not None and int(length) > limits.max_body_bytes:
+        return _body_too_large(limits)
+    if not request.http10 and b"host" not in headers:
+        return bad_request("The Host header is missing.", code="malformed_http")
+    if codings is not None and request.http10:  # RFC 9112, section 6.1: the framing must be treated as faulty
+        return bad_request("HTTP/1.0 has no Transfer-Encoding.", code="malformed_http")
+    if codings is not None and is_coded(codings):
+        return RequestError(501, "The only supported transfer coding is chunked.", code="transfer_encoding")
+    if b"expect" in headers and headers[b"expect"].lower() != b"100-continue":
+        return RequestError(417, "The only supported expectation is 100-continue.", code="expectation")
+    return None
+
+
+def _body_too_large(limits: LimitsConfig) -> RequestError:
+    return RequestError(413, f"The body is larger than {limits.max_body_bytes} bytes.", code="body_too_large")

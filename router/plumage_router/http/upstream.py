@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 class Receiver(Protocol):
     """Gets an answer. After `answered` or `lost` the connection is no longer the receiver's."""
 
-    def connected(self, connection: UpstreamConnection) -> None: ...
+    def connected(self, connection: UpstreamConnection) -> None:
+        """A new connection is ready."""
+        ...
 
     def unreachable(self, failure: Failure) -> None:
         """No connection could be made."""
@@ -99,10 +101,6 @@ class UpstreamConnection(asyncio.Protocol):
         """Drops the answer. The engine stops its work when the connection closes."""
         self._receiver = None
         self.transport.abort()
-
-    @property
-    def usable(self) -> bool:
-        return not self.transport.is_closing()
 
     # -- callbacks of the transport -----------------------------------------------------------------------------------
 
@@ -205,14 +203,17 @@ class ConnectionPool:
         """Sets other bounds, from the next connection on."""
         self._max_idle, self._timeout = max_idle, connect_timeout
 
-    def send(self, receiver: Receiver, *, fresh: bool = False) -> None:
-        """Calls `receiver.connected` at once with an idle connection, or later with a new one."""
+    def take(self) -> UpstreamConnection | None:
+        """Returns an idle connection; None without one."""
         idle = self._idle
-        while idle and not fresh:
+        while idle:
             connection = idle.pop()
-            if connection.usable:
-                receiver.connected(connection)
-                return
+            if not connection.transport.is_closing():
+                return connection
+        return None
+
+    def connect(self, receiver: Receiver) -> None:
+        """Makes a new connection, and calls `receiver.connected` or `receiver.unreachable`."""
         task = self._loop.create_task(self._connect(receiver))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)

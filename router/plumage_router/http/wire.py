@@ -13,6 +13,7 @@ __all__ = [
     "JSON",
     "LAST_CHUNK",
     "chunk",
+    "header_lines",
     "is_coded",
     "origin_form",
     "response_head",
@@ -68,3 +69,10 @@ def response_head(
         framing = b"transfer-encoding: chunked\r\n" if chunked else b""
     connection = b"" if keep_alive else b"connection: close\r\n"
     return b"%b%b%b%b%b\r\n" % (status_line(status), date, headers, framing, connection)
+
+
+def header_lines(names: frozenset[bytes], headers: dict[bytes, bytes]) -> bytes:
+    """The named headers as lines. Most requests and answers have none of them."""
+    if names.isdisjoint(headers):
+        return b""
+    return b"".join([b"%b: %b\r\n" % (name, headers[name]) for name in sorted(names & headers.keys())])

@@ -15,10 +15,10 @@ from urllib.parse import parse_qs
 
 from plumage_router.http.asgi import Application, AsgiRequest
 from plumage_router.http.auth import Auth
-from plumage_router.http.downstream import DownstreamConnection, Handler
+from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.errors import RequestError, bad_field, internal, overloaded
-from plumage_router.http.listener import Listener, is_completion
-from plumage_router.http.request import Request
+from plumage_router.http.listener import Listener
+from plumage_router.http.request import Handler, Request
 from plumage_router.http.time_slicing import LARGE, SlicedWork
 from plumage_router.multi_pool.config import MultiPoolConfig
 from plumage_router.pool_router import PoolRouter
@@ -65,6 +65,7 @@ class PoolDispatcher(Listener):
         self.ending: set[PoolRouter] = set()
         self._listed = False
         self._application = application(self)
+        self.completion_handler = self._find_handler
 
     @property
     def ready(self) -> bool:
@@ -121,9 +122,7 @@ class PoolDispatcher(Listener):
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def handler(self, request: Request, connection: DownstreamConnection) -> Handler:
-        if not is_completion(request):
-            return self._control_handler(request, connection)
+    def _find_handler(self, request: Request, connection: DownstreamConnection) -> Handler:
         try:
             return self._dispatch(request, connection)
         except RequestError as error:
@@ -132,7 +131,7 @@ class PoolDispatcher(Listener):
             log.exception("finding a request's pool failed")
             return _Refused(self, request, connection, internal())
 
-    def _control_handler(self, request: Request, connection: DownstreamConnection) -> Handler:
+    def control_handler(self, request: Request, connection: DownstreamConnection) -> Handler:
         path, _, query = request.target.partition(b"?")
         if query and path.startswith(POOL_PATHS):
             name = parse_qs(query.decode("latin-1")).get("pool", [""])[-1]

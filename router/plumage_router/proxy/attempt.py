@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from plumage_router.clock import monotonic
-from plumage_router.fleet.replicas import Replica
+from plumage_router.fleet.replicas import Replica, Totals
 from plumage_router.http.errors import Failure
 from plumage_router.http.upstream import UpstreamConnection
 from plumage_router.proxy.pool_state import PoolState
@@ -46,10 +46,6 @@ class _Outcome(Enum):
 class AttemptOwner(Protocol):
     """The request that an attempt belongs to."""
 
-    def upstream_request(self, replica: Replica) -> tuple[bytes, bytes, bytes | None]:
-        """Head and body to send, and the engine key in the head."""
-        ...
-
     def begin(self, attempt: Attempt, status: int, headers: dict[bytes, bytes], data: bytes) -> None:
         """The first body bytes came, with the head before them."""
         ...
@@ -67,6 +63,7 @@ class AttemptOwner(Protocol):
 class Attempt:
     """The `Receiver` of one upstream connection. Ends in `complete` or `attempt_failed`, unless it was abandoned.
 
+    lines: the request's own header lines.
     `charged`: the replica's breaker has counted the failure.
     `started`: the first body byte came. `streams`: the answer is a stream, so its first byte is its first token.
     """
@@ -76,6 +73,7 @@ class Attempt:
         "_fresh",
         "_headers",
         "_key",
+        "_lines",
         "_over",
         "_owner",
         "_paused",
@@ -96,9 +94,12 @@ class Attempt:
     reader: StreamFilter | JsonTail
     """Reads the usage in the answer; set with the head."""
 
-    def __init__(self, pool: PoolState, owner: AttemptOwner, decision: Decision, replica: Replica) -> None:
+    def __init__(
+        self, pool: PoolState, owner: AttemptOwner, decision: Decision, replica: Replica, lines: bytes
+    ) -> None:
         self._pool = pool
         self._owner = owner
+        self._lines = lines
         self._connection: UpstreamConnection | None = None
         self._headers: dict[bytes, bytes] = {}
         self._status = 0
@@ -120,7 +121,11 @@ class Attempt:
         replica = self.replica
         replica.breaker.started()
         replica.totals.routed += 1
-        replica.connections.send(self)
+        connection = replica.connections.take()
+        if connection is not None:
+            self._send(connection)
+        else:
+            replica.connections.connect(self)
 
     def pause(self) -> None:
         self._paused = True
@@ -147,10 +152,8 @@ class Attempt:
     def connected(self, connection: UpstreamConnection) -> None:
         if self._over:
             self.replica.connections.release(connection)
-            return
-        self._connection = connection
-        head, body, self._key = self._owner.upstream_request(self.replica)
-        connection.send(self, head, body)
+        else:
+            self._send(connection)
 
     def unreachable(self, failure: Failure) -> None:
         if self._fresh:  # a kept connection took the request and broke, and now the port refuses: the engine died of it
@@ -198,11 +201,18 @@ class Attempt:
         connection, self._connection = self._connection, None
         if connection is not None and connection.reused and not connection.heard and not self._fresh:
             self._fresh = True
-            self.replica.connections.send(self, fresh=True)
+            self.replica.connections.connect(self)
             return
         self._fail(failure, Cause.UNKNOWN)
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _send(self, connection: UpstreamConnection) -> None:
+        self._connection = connection
+        prompt = self.decision.prompt
+        head, self._key = self._pool.upstream_head(prompt.path, self.replica)
+        payload = prompt.payload
+        connection.send(self, b"%b%bcontent-length: %d\r\n\r\n" % (head, self._lines, len(payload)), payload)
 
     def _try_other_key(self) -> bool:
         """Sends the request again with another engine key, if there is one. Engines may differ while keys change."""
@@ -214,7 +224,7 @@ class Attempt:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abandon()
-        self.replica.connections.send(self, fresh=True)
+        self.replica.connections.connect(self)
         return True
 
     def _begin(self, data: bytes) -> None:
@@ -246,6 +256,7 @@ class Attempt:
         now, decider, totals = monotonic(), self._pool.decider, self.replica.totals
         if outcome is _Outcome.FINISHED:
             totals.finished += 1
+            self._count_answer(totals)
             if self._status < 400:
                 decider.finished(self.decision, now, self.reader.usage)
             else:  # an engine refuses at once, which says nothing about its speed
@@ -255,3 +266,30 @@ class Attempt:
             totals.abandoned += outcome is _Outcome.ABANDONED
             decider.failed(self.decision, now, computed=self.started)
         self._pool.fleet.release(self.replica)
+
+    def _count_answer(self, totals: Totals) -> None:
+        """Adds the answer's tokens and the errors of the predictions to the metrics and the replica's totals."""
+        metrics, decision, usage = self._pool.metrics, self.decision, self.reader.usage
+        ticket = decision.ticket
+        predicted = ticket.hit_tokens
+        if self.streams and ticket.predicted_ttft is not None:
+            metrics.ttft_error.observe(self.first_at - self.sent_at - ticket.predicted_ttft)
+        if ticket.predicted_latency is not None:
+            metrics.latency_error.observe(self.last_at - self.sent_at - ticket.predicted_latency)
+        metrics.predicted_hit_tokens += predicted
+        totals.predicted_hit_tokens += int(predicted)
+        if usage.prompt_tokens is not None:
+            metrics.prompt_tokens += usage.prompt_tokens
+            totals.prompt_tokens += usage.prompt_tokens
+        if usage.output_tokens is not None:
+            metrics.output_tokens += usage.output_tokens
+            totals.output_tokens += usage.output_tokens
+        if usage.cached_tokens is None:
+            metrics.usage_missing += 1
+            return
+        metrics.actual_hit_tokens += usage.cached_tokens
+        totals.hit_tokens += usage.cached_tokens
+        if decision.prompt.plain:
+            metrics.hit_error.observe(usage.cached_tokens - predicted)
+            totals.hit_error += int(predicted) - usage.cached_tokens
+            totals.compared_tokens += usage.prompt_tokens or 0

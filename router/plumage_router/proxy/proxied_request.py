@@ -6,20 +6,19 @@ chosen. Each attempt on a replica is an `Attempt`; `Retries` decides whether ano
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from plumage_router.clock import monotonic
 from plumage_router.fleet.replicas import Load, Replica
-from plumage_router.http.downstream import DownstreamConnection
+from plumage_router.http.downstream import DownstreamConnection, EngineAnswer
 from plumage_router.http.errors import Failure, RequestError, internal, no_replica, upstream_failed
 from plumage_router.http.request import Request
 from plumage_router.http.time_slicing import LARGE, SlicedWork, Steps, run_now
-from plumage_router.http.wire import chunk
-from plumage_router.proxy.accounting import access_fields, account
+from plumage_router.http.wire import chunk, header_lines
 from plumage_router.proxy.attempt import Attempt, Cause
-from plumage_router.proxy.client_response import ClientResponse, explanation_line, header_lines
 from plumage_router.proxy.pool_state import PoolState
 from plumage_router.proxy.retries import Retries
 from plumage_router.proxy.wait_queue import no_replica_yet
@@ -41,6 +40,7 @@ class ProxiedRequest:
     """
 
     __slots__ = (
+        "_answer",
         "_attempt",
         "_explain",
         "_last_byte_at",
@@ -51,7 +51,6 @@ class ProxiedRequest:
         "_record",
         "_request",
         "_request_id",
-        "_response",
         "_retries",
         "_waited",
         "arrived",
@@ -61,7 +60,7 @@ class ProxiedRequest:
         self._pool = pool
         self._request = request
         self._request_id = ""
-        self._response = ClientResponse(client, request)
+        self._answer = EngineAnswer(client, request)
         self._retries: Retries | None = None  # once an attempt has failed
         self._attempt: Attempt | None = None
         self._record: Record | None = None
@@ -144,7 +143,7 @@ class ProxiedRequest:
         if attempt is None or self._paused:
             self._last_byte_at = now
         elif attempt.started:
-            if self._response.events and now - self._last_byte_at > timeouts.idle:
+            if self._answer.events and now - self._last_byte_at > timeouts.idle:
                 attempt.give_up(Failure.STREAM_TIMEOUT)
         elif attempt.decision.prompt.stream and now - attempt.sent_at > timeouts.first_byte:
             attempt.give_up(Failure.FIRST_BYTE_TIMEOUT)
@@ -162,39 +161,36 @@ class ProxiedRequest:
 
     # -- for the attempts ---------------------------------------------------------------------------------------------
 
-    def upstream_request(self, replica: Replica) -> tuple[bytes, bytes, bytes | None]:
-        prompt = self._prompt
-        assert prompt is not None
-        head, key = self._pool.upstream_head(prompt.path, replica)
-        forwarded = header_lines(_FORWARDED, self._request.headers)
-        lines = b"%bx-request-id: %b\r\n%bcontent-length: %d\r\n\r\n"
-        return lines % (head, self._request_id.encode(), forwarded, len(prompt.payload)), prompt.payload, key
-
     def begin(self, attempt: Attempt, status: int, headers: dict[bytes, bytes], data: bytes) -> None:
-        pool, response = self._pool, self._response
+        pool, answer = self._pool, self._answer
         self._last_byte_at = attempt.first_at
         if self._retries is not None:
             self._retries.settle(pool.fleet, attempt.first_at, request_is_cause=False)
-        extra = explanation_line(self._record.document()) if self._explain and self._record is not None else b""
-        response.keep_alive = response.keep_alive and pool.keeps_alive
-        response.begin(status, headers, data, date=pool.date, request_id=self._request_id, extra=extra)
+        extra = b""
+        if self._explain and self._record is not None:
+            extra = b"x-plumage-explain: %b\r\n" % json.dumps(self._record.document(), separators=(",", ":")).encode()
+        answer.keep_alive = answer.keep_alive and pool.keeps_alive
+        answer.begin(status, headers, data, date=pool.date, request_id=self._request_id, extra=extra)
         pool.metrics.responses[status] += 1
         if attempt.streams:
             pool.metrics.ttft.observe(attempt.first_at - self.arrived)
-        response.client.free_body()
+        answer.client.free_body()
         pool.free(attempt.decision.prompt)
 
     def more(self, data: bytes) -> None:
-        response = self._response
+        answer = self._answer
         self._last_byte_at = self._pool.tick
-        response.client.transport.write(chunk(data) if response.chunked else data)
+        answer.client.transport.write(chunk(data) if answer.chunked else data)
 
     def complete(self, attempt: Attempt) -> None:
         self._pool.clear_quarantine(attempt.decision.prompt)
-        assert self._record is not None
-        account(self._pool.metrics, attempt, self.arrived, self._record)
+        self._pool.metrics.latency.observe(attempt.last_at - self.arrived)
+        record, usage = self._record, attempt.reader.usage
+        assert record is not None
+        record.prompt_tokens, record.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+        record.output_tokens = usage.output_tokens
         self._end("Finished")
-        self._response.end()
+        self._answer.end()
 
     def attempt_failed(self, attempt: Attempt, failure: Failure, cause: Cause) -> None:
         pool = self._pool
@@ -269,7 +265,9 @@ class ProxiedRequest:
         pool, prompt, first, retries = self._pool, self._prompt, self._record is None, self._retries
         assert prompt is not None
         decision = pool.decider.decide(prompt, candidates, now, 1 if retries is None else len(retries.failures) + 1)
-        attempt = self._attempt = Attempt(pool, self, decision, pool.fleet.at(decision.ticket.slot))
+        forwarded = header_lines(_FORWARDED, self._request.headers)
+        lines = b"x-request-id: %b\r\n%b" % (self._request_id.encode(), forwarded)
+        attempt = self._attempt = Attempt(pool, self, decision, pool.fleet.at(decision.ticket.slot), lines)
         decided = monotonic()
         began = now if self._waited else self.arrived
         pool.metrics.decision.observe(decided - (began if first else now))
@@ -309,7 +307,7 @@ class ProxiedRequest:
             self._reading.cancel()
             self._reading = None
         self._attempt = None
-        if attempt is not None:
+        if attempt is not None and outcome != "Finished":
             attempt.abandon()
         if record is not None:
             record.outcome = outcome
@@ -317,14 +315,14 @@ class ProxiedRequest:
                 record.ttft = attempt.first_at - self.arrived if attempt.streams else None
                 record.latency = monotonic() - self.arrived
         if outcome != "Failed" and pool.access_log is not None:
-            self._log(self._response.status or _CLIENT_LEFT, outcome)
+            self._log(self._answer.status or _CLIENT_LEFT, outcome)
 
     def _truncate(self, reason: str) -> None:
         """The client has a part of the answer, and the rest will not come."""
         self._pool.metrics.truncated += 1
         log.warning("request %s: answer truncated, %s", self._request_id, reason)
         self._end("Truncated")
-        self._response.truncate()
+        self._answer.truncate()
 
     def _fail(self, error: RequestError) -> None:
         if self._retries is not None:
@@ -333,13 +331,13 @@ class ProxiedRequest:
         self._refuse(error)
 
     def _refuse(self, error: RequestError) -> None:
-        pool, response = self._pool, self._response
+        pool, answer = self._pool, self._answer
         if pool.access_log is not None:
             self._log(error.status, "Failed", error.code or "other")
         pool.count_error(error)
-        keep_alive = response.keep_alive and pool.keeps_alive
+        keep_alive = answer.keep_alive and pool.keeps_alive
         headers = pool.error_headers(error, self._request_id)
-        response.client.respond(error.status, headers, error.body(), keep_alive=keep_alive)
+        answer.client.respond(error.status, headers, error.body(), keep_alive=keep_alive)
 
     def _log(self, status: int, outcome: str, error: str | None = None) -> None:
         """Writes the line of the access log."""
@@ -352,5 +350,21 @@ class ProxiedRequest:
             error=error,
             tenant=tenant.name if tenant is not None and tenant.name else None,
             failed=[replica for replica, _ in retries.failures] if retries is not None else None,
-            **access_fields(self._prompt, self._record, monotonic() - self.arrived),
+            **_access_fields(self._prompt, self._record, monotonic() - self.arrived),
         )
+
+
+def _access_fields(prompt: Prompt | None, record: Record | None, seconds: float) -> dict[str, Any]:
+    """The fields of an access log line that describe prompt, replica and answer. seconds: the request's duration."""
+    fields: dict[str, Any] = {"seconds": round(seconds, 6)}
+    if prompt is not None:
+        fields |= {"model": prompt.model, "stream": prompt.stream}
+    if record is not None:
+        fields |= {
+            "replica": record.replica,
+            "ttftSeconds": round(record.ttft, 6) if record.ttft is not None else None,
+            "promptTokens": record.prompt_tokens,
+            "cachedTokens": record.cached_tokens,
+            "outputTokens": record.output_tokens,
+        }
+    return fields

@@ -1,0 +1,123 @@
+"""Follows one real request or reconcile through the product's modules, by a trace of its calls.
+
+A walk starts with a callback, such as `data_received` of a connection. A *return* is a call into a module that the same
+walk entered before the caller's module. To create an object is no call into its module. Helpers are transparent: what
+they call counts as called by their caller.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+__all__ = ["Page", "Trace", "follow", "page_of"]
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "explanation" / "architecture.md"
+_PACKAGES = ("core/plumage", "router/plumage_router", "operator/plumage_operator")
+_ROW = re.compile(r"^\| \d+ \| \[.+?\]\((.+?)\) \| `(\w+)` \|", re.MULTILINE)
+_HELPERS = re.compile(r"^\| (`[^|]+`) \| [^|]+ \|$", re.MULTILINE)
+
+
+@dataclass
+class Page:
+    """A section of the architecture page. modules: of its path, in order. helpers: those that do not count."""
+
+    modules: list[str]
+    helpers: set[str]
+
+
+def page_of(heading: str) -> Page:
+    """The path under a heading. Modules are paths from the repository's root."""
+    section = PAGE.read_text().split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    modules = [str((PAGE.parent / path).resolve().relative_to(ROOT)) for path, _ in _ROW.findall(section)]
+    named = [name for cell in _HELPERS.findall(section) for name in re.findall(r"`([\w/]+\.py)`", cell)]
+    found = {f"{package}/{name}" for name in named for package in _PACKAGES if (ROOT / package / name).is_file()}
+    assert len(found) == len(named), f"each helper is one file: {named}"
+    return Page(modules, found)
+
+
+@dataclass
+class Trace:
+    """calls: for each walk, the modules on the stack of each call, outermost first."""
+
+    calls: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
+
+    def modules(self) -> list[str]:
+        """All modules that were entered, in the order of the first call."""
+        return list(dict.fromkeys(stack[-1] for walk in self.calls.values() for stack in walk))
+
+    def edges(self, hidden: set[str]) -> dict[str, list[tuple[str, str]]]:
+        """For each walk, the calls from one module into another, each once. hidden: modules that are transparent."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for walk, calls in self.calls.items():
+            pairs: dict[tuple[str, str], None] = {}
+            for stack in calls:
+                shown = [module for module in stack if module not in hidden]
+                if len(shown) > 1 and shown[-1] != shown[-2] and stack[-1] not in hidden:
+                    pairs[shown[-2], shown[-1]] = None
+            found[walk] = list(pairs)
+        return found
+
+    def returns(self, hidden: set[str]) -> list[tuple[str, str]]:
+        """The calls back into a module that the same walk entered before."""
+        found = []
+        for walk, pairs in self.edges(hidden).items():
+            order = list(dict.fromkeys([walk.rpartition(":")[0], *(module for pair in pairs for module in pair)]))
+            found += [(a, b) for a, b in pairs if order.index(b) < order.index(a)]
+        return found
+
+
+@contextmanager
+def follow(
+    starts: set[str], inside: tuple[str, ...], libraries: tuple[str, ...] = (), besides: frozenset[str] = frozenset()
+) -> Iterator[Trace]:
+    """Traces the calls of this thread that one of `starts` (`path:function`) caused.
+
+    inside: folders whose modules are followed. libraries: folders of which only the called modules count, and not the
+    modules that these use. besides: functions (`path:function`) whose calls are left out.
+    """
+    trace = Trace()
+    folders = inside + libraries
+    names: dict[str, str | None] = {}
+
+    def module(frame: FrameType) -> str | None:
+        file = frame.f_code.co_filename
+        if file not in names:
+            name = file.removeprefix(f"{ROOT}/")
+            names[file] = name if name.startswith(folders) else None
+        return names[file]
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event != "call" or frame.f_code.co_name == "__init__" or module(frame) is None:
+            return
+        stack: list[str] = []
+        walk = None
+        current: FrameType | None = frame
+        while current is not None:
+            name = module(current)
+            if name is not None:
+                stack.append(name)
+                function = f"{name}:{current.f_code.co_name}"
+                if function in besides:
+                    return
+                if function in starts:
+                    walk = function
+            current = current.f_back
+        stack.reverse()
+        behind = [name for name in stack[:-1] if name.startswith(libraries)] if libraries else []
+        if walk is None or (behind and behind[0] != stack[-1]):
+            return
+        trace.calls.setdefault(walk, []).append(tuple(stack))
+
+    sys.setprofile(profile)
+    try:
+        yield trace
+    finally:
+        sys.setprofile(None)
