@@ -60,7 +60,7 @@ async def measure_size(entries: int, owners: int, replicas: int, colds: int, see
             after, rss_after = await _memory(client)
             held = sum(writer.held.count for writer in writers)
             logs = sum([await _usage(client, Keys(POOL, w.keys.replica).log(w.epoch or "")) for w in writers])
-            heat = await _usage(client, PoolKeys(POOL).heat) + await _usage(client, PoolKeys(POOL).heat_view)
+            heat = await _usage(client, PoolKeys(POOL).hotness) + await _usage(client, PoolKeys(POOL).hotness_view)
             routers = [await _cold_router(server.url, names, held) for _ in range(colds)]
     router_bytes = sorted(float(found["bytes"]) for found in routers)[len(routers) // 2] / held
     cold = max(float(found["seconds"]) for found in routers)

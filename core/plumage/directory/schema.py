@@ -1,27 +1,27 @@
-"""What lies in the directory's server: keys, packed forms, versions, lifetimes. Reader and writer share this page.
+"""The data on the directory server: keys, packed forms, versions and times to live. Readers and writers share it.
 
-| key (tag in braces, so that a Cluster spreads replicas)  | form                                           | lives |
+| key (tag in braces, so that a Cluster spreads replicas)  | form                                           | TTL   |
 |----------------------------------------------------------|------------------------------------------------|-------|
 | `plumage:v1:{pool/replica}:epoch`                        | counter, INCR at each start of the writer      | 1 day |
 | `plumage:v1:{pool/replica}:beat`                         | hash: registration and heartbeat (`Beat`)      | 10 s  |
 | `plumage:v1:{pool/replica}:EPOCH:snap`                   | hash: bucket number → packed bucket            | 5 min |
 | `plumage:v1:{pool/replica}:EPOCH:log`                    | stream: id `SEQ-0`, one entry per engine step  | 5 min |
 | `plumage:v1:{pool}:work`                                 | stream: what each router has in flight         | 60 s  |
-| `plumage:v1:{pool}:estimators`                           | hash: router → what it has learned (`offers`)  | 1 day |
-| `plumage:v1:{pool}:heat`                                 | stream: who used what lately, a delta a second | 10 min|
-| `plumage:v1:{pool}:heat:view`                            | string: the sum up to an entry of that stream  | 10 min|
-| `plumage:v1:{pool}:heat:turn`                            | lock: whose turn it is to store the sum        | 1 min |
+| `plumage:v1:{pool}:estimators`                           | hash: router → learned state (`SharedHash`)    | 1 day |
+| `plumage:v1:{pool}:hotness`                              | stream: uses of prefixes, a delta a second     | 10 min|
+| `plumage:v1:{pool}:hotness:view`                         | string: the sum up to an entry of that stream  | 10 min|
+| `plumage:v1:{pool}:hotness:lock`                         | lock of the participant that stores the sum    | 1 min |
 | `plumage:v1:{pool}:tables:FINGERPRINT`                   | hash: replica → learned FEATHER tables         | 7 days|
 | `plumage:v1:{pool}:leases`                               | hash: token leases of rate limits (reserved)   | 60 s  |
 
 - A *record* is 12 bytes, little endian: the chunk (u64), then operation (4 bits), tier (4) and cumulative tokens (24)
   in a u32. Snapshot buckets and log entries hold the same records.
-- A bucket holds the chunks whose highest bits are its number and starts with the sequence number it is valid at, so
-  that a snapshot is rewritten bucket by bucket: a log entry changes a bucket's chunks only where its number is larger.
-- An epoch is `COUNT.NONCE`: the counter alone would repeat itself on a server that came back empty. It is compared for
-  equality only and is part of the keys, so that a writer that was thought dead can't write into its successor's log.
-- Every value carries the schema's version. A newer one is ignored and counted, never misread. Within a version fields
-  may come and go: a reader passes over those it does not know, and has a default for those that may be absent.
+- A bucket holds the chunks whose highest bits are its number. It starts with the sequence number that it is valid at,
+  so a snapshot can be rewritten bucket by bucket. A log entry applies to a bucket only if the entry's number is larger.
+- An epoch is `COUNT.NONCE`: the counter alone would repeat itself on a server that came back empty. Epochs are compared
+  for equality only. They are part of the keys, so that a superseded writer can't write to the log of its successor.
+- Every value carries the schema's version. A value of a newer version is ignored and counted. Within a version, fields
+  may be added and removed: a reader ignores unknown fields and has a default for each optional one.
 - No prompt text and no token id: chunks are keyed hashes, the rest are counts and measurements.
 """
 
@@ -37,8 +37,8 @@ from typing import Any, NamedTuple
 from plumage.errors import ConfigurationError, PlumageError
 
 __all__ = [
-    "BEAT_TTL", "BUCKETS", "BUCKET_SHIFT", "DATA_TTL", "DIGEST_MASK", "EPOCH_TTL", "ESTIMATORS_TTL", "HEAT_TTL",
-    "MAX_TOKENS", "RECORD", "SCHEMA_VERSION", "TABLES_TTL", "WORK_TTL", "Beat", "Change", "Keys", "Load",
+    "BEAT_TTL", "BUCKETS", "BUCKET_SHIFT", "DATA_TTL", "DIGEST_MASK", "EPOCH_TTL", "ESTIMATORS_TTL",
+    "HOTNESS_TTL", "MAX_TOKENS", "RECORD", "SCHEMA_VERSION", "TABLES_TTL", "WORK_TTL", "Beat", "Change", "Keys", "Load",
     "NewerSchemaError", "Op", "PoolKeys", "SchemaError", "State", "Tier", "are_apart", "check_version", "engine_name",
     "pack_bucket", "pack_entry", "read_entry", "sequence", "unpack_bucket", "unpack_records",
 ]  # fmt: skip
@@ -50,11 +50,11 @@ BUCKET_SHIFT = 58  # 64-bit chunk >> 58 = its bucket
 MAX_TOKENS = (1 << 24) - 1
 DIGEST_MASK = (1 << 64) - 1
 
-BEAT_TTL = 10.0  # seconds without a heartbeat until a replica's cache is unknown: ghosts are gone within it
-DATA_TTL = 300  # bounds what the dead leave behind; readers never rely on it
+BEAT_TTL = 10.0  # seconds without a heartbeat until a replica's cache is unknown
+DATA_TTL = 300  # bounds what a dead writer leaves behind; readers never rely on it
 EPOCH_TTL = 86_400
 WORK_TTL = 60
-HEAT_TTL = 600
+HOTNESS_TTL = 600
 ESTIMATORS_TTL = 86_400
 TABLES_TTL = 7 * 86_400
 
@@ -66,15 +66,15 @@ CHECK = struct.Struct("<QQ")  # count, digest
 
 
 class SchemaError(PlumageError):
-    """A value in the server is not what this page says."""
+    """A value on the server does not have the form of this module."""
 
 
 class NewerSchemaError(SchemaError):
-    """A value was written by a newer version: to be ignored and counted."""
+    """A value was written by a newer version. Readers ignore and count it."""
 
 
 class Tier(IntEnum):
-    """Where an engine holds a chunk, best first. GONE: it does not."""
+    """Where an engine holds a chunk, fastest first. GONE: nowhere."""
 
     GONE = 0
     GPU = 1
@@ -83,7 +83,7 @@ class Tier(IntEnum):
 
 
 class Op(IntEnum):
-    """What a record does to the set of chunks held: readers keep count and digest by it."""
+    """What a record does to the set of chunks held. Readers update count and digest by it."""
 
     ADD = 0
     MOVE = 1  # held before and after; tier or tokens changed
@@ -94,7 +94,7 @@ _MOVED, _REMOVE = Op.MOVE << 28, int(Op.REMOVE)  # words below the first add; an
 
 
 class State(IntEnum):
-    """A replica's word about itself, told by its agent."""
+    """A replica's state, as its agent reports it."""
 
     WARMING = 0
     READY = 1
@@ -104,7 +104,9 @@ class State(IntEnum):
 
 
 class Change(NamedTuple):
-    """A chunk's new state at one replica. tier 0: no longer held. tokens: of the prompt up to and with this chunk."""
+    """A chunk's new state at one replica.
+
+    tier: 0 if it is no longer held. tokens: of the prompt, up to and including this chunk."""
 
     chunk: int
     tier: int = Tier.GPU
@@ -113,7 +115,9 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The engine's own figures, as old as the heartbeat that brings them."""
+    """The engine's own figures at the time of the heartbeat.
+
+    running, waiting: requests. kv_usage: share of the cache in use, 0 to 1."""
 
     running: int = 0
     waiting: int = 0
@@ -122,8 +126,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Registration and heartbeat of one replica. `seq`, `count`, `digest` belong together: what it held after that
-    log entry. `engine`: what its chunks are made by, see `engine_name`."""
+    """Registration and heartbeat of one replica.
+
+    seq, count, digest: the last log entry, and the chunks held after it. engine: see `engine_name`."""
 
     epoch: str
     state: State = State.WARMING
@@ -148,17 +153,18 @@ class Beat:
             seq, count, digest = (int(found[name]) for name in (b"seq", b"count", b"digest"))
             return cls(epoch, State(int(found[b"state"])), load, seq, count, digest, engine)
         except (KeyError, ValueError) as error:
-            raise SchemaError(f"a heartbeat that is not one: {error!r}") from error
+            raise SchemaError(f"invalid heartbeat: {error!r}") from error
 
 
 def engine_name(model: str, rendering: str) -> str:
-    """`MODEL@FINGERPRINT`: the base model's name and the fingerprint of the folder that it renders and tokenizes by.
-    Chunks of two engines mean the same where this is the same; block size and release do not matter to them."""
+    """`MODEL@FINGERPRINT`: the base model's name, and the fingerprint of its folder for rendering and tokenizing.
+
+    Chunks of two engines with the same name mean the same. Block size and release of the engines may differ."""
     return f"{model}@{rendering}"
 
 
 def are_apart(ours: str, theirs: str) -> bool:
-    """Whether two engine names are known to differ: who told none, or none with a fingerprint, is taken as alike."""
+    """Whether two engine names are known to differ. A name that is empty or has no fingerprint equals all others."""
     return ours != theirs and all(ENGINE.fullmatch(name) for name in (ours, theirs))
 
 
@@ -210,16 +216,16 @@ class PoolKeys:
         return f"{self._base}:work"
 
     @property
-    def heat(self) -> str:
-        return f"{self._base}:heat"
+    def hotness(self) -> str:
+        return f"{self._base}:hotness"
 
     @property
-    def heat_view(self) -> str:
-        return f"{self._base}:heat:view"
+    def hotness_view(self) -> str:
+        return f"{self._base}:hotness:view"
 
     @property
-    def heat_turn(self) -> str:
-        return f"{self._base}:heat:turn"
+    def hotness_lock(self) -> str:
+        return f"{self._base}:hotness:lock"
 
     @property
     def estimators(self) -> str:
@@ -237,7 +243,7 @@ def _check_name(what: str, name: str) -> None:
 
 
 def check_version(found: bytes | int | None) -> None:
-    """Raise NewerSchemaError for a version above ours, SchemaError for what is no version."""
+    """NewerSchemaError: the version is above ours. SchemaError: it is no version."""
     try:
         version = int(found) if found is not None else 0
     except ValueError:
@@ -258,7 +264,9 @@ def sequence(identifier: bytes | str) -> int:
 
 
 def unpack_records(data: bytes | memoryview) -> tuple[list[tuple[int, int, int]], int, int]:
-    """(changes as (chunk, tier, tokens), change of the count, change of the digest): see `Op`."""
+    """(changes as (chunk, tier, tokens), change of the count, change of the digest).
+
+    SchemaError: the length is no multiple of a record's."""
     if len(data) % RECORD.size:
         raise SchemaError(f"records of {RECORD.size} bytes each can't be {len(data)} bytes long")
     records = [*RECORD.iter_unpack(data)]
@@ -279,7 +287,7 @@ def pack_bucket(seq: int, records: Iterable[bytes]) -> bytes:
 
 
 def unpack_bucket(data: bytes) -> tuple[int, memoryview]:
-    """(sequence number, records) of one bucket of a snapshot."""
+    """(sequence number, records) of one bucket of a snapshot. SchemaError: it is too short or has no known version."""
     if len(data) < BUCKET_HEADER.size:
         raise SchemaError(f"a snapshot bucket of {len(data)} bytes")
     version, seq = BUCKET_HEADER.unpack_from(data)
@@ -288,7 +296,7 @@ def unpack_bucket(data: bytes) -> tuple[int, memoryview]:
 
 
 def pack_entry(records: bytes, check: tuple[int, int] | None = None) -> dict[Any, Any]:
-    """The fields of one log entry. `check`: count and digest after it."""
+    """The fields of one log entry. check: count and digest after it."""
     entry: dict[Any, Any] = {"v": SCHEMA_VERSION, "r": records}
     if check is not None:
         entry["c"] = CHECK.pack(*check)
@@ -296,7 +304,7 @@ def pack_entry(records: bytes, check: tuple[int, int] | None = None) -> dict[Any
 
 
 def read_entry(fields: Mapping[bytes, bytes]) -> tuple[bytes, tuple[int, int] | None]:
-    """(records, check or None) of one log entry."""
+    """(records, check or None) of one log entry. SchemaError: the check mark or the version is invalid."""
     check_version(fields.get(b"v"))
     check = fields.get(b"c")
     if check is not None and len(check) != CHECK.size:

@@ -62,7 +62,7 @@ class DirectoryLink:
             if url
             else None
         )
-        self.hotness = HotnessShare(url, pool=pool, capacity=1, follow=False, rng=rng) if url else None
+        self.hotness = HotnessShare(url, pool=pool, capacity=1, receive=False, rng=rng) if url else None
         self.policy_sharing: PolicySharing | None = None
         if self.work is not None:
             decider.share = self.work.sent
@@ -145,9 +145,9 @@ class DirectoryLink:
         work, sharing = self.work, self.policy_sharing
         return {
             "mirror": self.sync.counts if self.sync is not None else none,
-            "work": work.exchange.counts if work is not None else none,
+            "work": work.stream.counts if work is not None else none,
             "estimators": work.learned.counts + sharing.counts if work is not None and sharing is not None else none,
-            "hotness": self.hotness.exchange.counts if self.hotness is not None else none,
+            "hotness": self.hotness.stream.counts if self.hotness is not None else none,
         }
 
     def _update_pending(self) -> None:

@@ -365,7 +365,7 @@ class TestHttp:
 async def test_the_pools_hotness_ranks_what_an_agent_would_warm_a_peer_with(directory, pool, make_engine) -> None:
     engine = make_engine()
     often, seldom = prose(50, 300), prose(51, 300)
-    told = HotnessShare(directory.url, pool=pool, period=0.05, follow=False)
+    told = HotnessShare(directory.url, pool=pool, period=0.05, receive=False)
     async with running(settings(directory, pool, engine)) as agent:
         await until(lambda: agent.watch.ready)
         for number, beginning in enumerate((often, seldom, seldom, often, seldom)):

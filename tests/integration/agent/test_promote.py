@@ -101,7 +101,7 @@ async def linked(directory: LocalServer, pool: str, engine: Any, cache: Cache, *
     """As much of an agent as hands hotness down, and a router that tells of it."""
     client = EngineClient(engine.url, SecretStr(TOKEN))
     hotness = PoolHotness(directory.url, pool, cache.index.heat, random.Random(1))
-    router = HotnessShare(directory.url, pool=pool, period=0.05, follow=False)
+    router = HotnessShare(directory.url, pool=pool, period=0.05, receive=False)
     link = PromotionSender(client, hotness, cache.index, **{"period": 0.05, "rest": 0.05, **more})
     hotness.start()
     router.start()

@@ -129,8 +129,8 @@ def test_what_came_after_6_2_is_found(command: str) -> None:
 def test_what_6_2_has_is_let_through() -> None:
     for command in (
         "XADD plumage:v1:{p/r}:1.a:log 5-0 v 1 r \x01\x02",
-        "XTRIM plumage:v1:{p}:heat MINID 5-0",
-        "SET plumage:v1:{p}:heat:turn 1 EX 60 NX",
-        "XREAD COUNT 5 BLOCK 100 STREAMS plumage:v1:{p}:work plumage:v1:{p}:heat 5-0 $",
+        "XTRIM plumage:v1:{p}:hotness MINID 5-0",
+        "SET plumage:v1:{p}:hotness:lock 1 EX 60 NX",
+        "XREAD COUNT 5 BLOCK 100 STREAMS plumage:v1:{p}:work plumage:v1:{p}:hotness 5-0 $",
     ):
         assert refused([word.encode() for word in command.split(" ")]) is None

@@ -146,7 +146,7 @@ async def test_work_drains_and_a_silent_router_is_forgotten(routers: Any, until:
 
 async def test_a_pending_owner_is_pending_at_every_router(routers: Any, until: Any) -> None:
     one, two = await routers(), await routers()
-    await until(lambda: listens(two.share.exchange))
+    await until(lambda: listens(two.share.stream))
     one.share.sent(CHAIN, 1, 5.0)
     await until(lambda: two.mirror.match(CHAIN) == {1: (10, 640)})
     assert two.mirror.pending == 10
@@ -157,17 +157,17 @@ async def test_what_is_said_of_unknown_replicas_is_passed_over(routers: Any, unt
     one, two = await routers({"other": 3}), await routers()
     one.own = {3: 50.0}
     one.share.sent(CHAIN, 3, 5.0)
-    await until(lambda: two.share.exchange.counts["read"] > 2)
+    await until(lambda: two.share.stream.counts["read"] > 2)
     assert two.share.foreign() == {}
     assert two.mirror.match(CHAIN) == {}
 
 
 async def test_messages_that_are_none_are_counted(routers: Any, until: Any, place: Place) -> None:
     router = await routers()
-    await until(lambda: listens(router.share.exchange))
+    await until(lambda: listens(router.share.stream))
     for fields in ({"v": 1, "d": b"\xff\xff"}, {"v": 1}, {"x": 1}, {"v": 2, "d": b""}):
         await place.client.xadd(place.keys.work, fields)
-    counts = router.share.exchange.counts
+    counts = router.share.stream.counts
     await until(lambda: (counts["malformed"], counts["newer_schema"]) == (3, 1))
 
 
@@ -226,8 +226,8 @@ async def test_hotness_is_the_same_everywhere(place: Place, until: Any) -> None:
         await until(lambda: len(one.view) == 3)
         async with share() as late:
             await until(lambda: late.view.to_bytes() == one.view.to_bytes())
-    assert await place.client.xlen(place.keys.heat) <= 3, "what is in the stored view is dropped"
-    for key in (place.keys.heat, place.keys.heat_view, place.keys.heat_turn):
+    assert await place.client.xlen(place.keys.hotness) <= 3, "what is in the stored view is dropped"
+    for key in (place.keys.hotness, place.keys.hotness_view, place.keys.hotness_lock):
         assert await place.client.pttl(key) > 0
 
 
@@ -244,34 +244,34 @@ async def test_hotness_is_the_same_everywhere(place: Place, until: Any) -> None:
 async def test_a_stored_view_that_is_not_ours_is_counted_and_the_stream_must_do(
     place: Place, until: Any, stored: bytes, counted: str
 ) -> None:
-    await place.client.set(place.keys.heat_view, stored)
+    await place.client.set(place.keys.hotness_view, stored)
     async with started(HotnessShare(place.url, pool=place.pool, period=0.05)) as share:
         share.use(CHAIN[0], 64)
         await until(lambda: len(share.view) == 1)
-        counts = share.exchange.counts
+        counts = share.stream.counts
         assert (counts["newer_schema"], counts["malformed"]) == (int(counted[0] == "n"), int(counted[0] == "m"))
 
 
 async def test_who_only_tells_of_uses_is_heard_and_holds_nothing(place: Place, until: Any) -> None:
-    teller = HotnessShare(place.url, pool=place.pool, period=0.05, follow=False)
+    teller = HotnessShare(place.url, pool=place.pool, period=0.05, receive=False)
     async with started(HotnessShare(place.url, pool=place.pool, period=0.05)) as agent, started(teller):
         teller.use(CHAIN[0], 640, 4)
         teller.request(9)
         await until(lambda: agent.view.requests == 9)
         assert [(node.key, node.tokens) for node in agent.view.hottest(2)] == [(CHAIN[0], 640)]
-        assert teller.exchange.counts["read"] == len(teller.view) == 0
+        assert teller.stream.counts["read"] == len(teller.view) == 0
 
 
 async def test_sharing_goes_on_after_a_failover(sentinels: Sentinels, until: Any) -> None:
     one, two = (Router(sentinels.url, "p", SLOTS) for _ in range(2))
-    teller = HotnessShare(sentinels.url, pool="p", period=0.05, follow=False)
+    teller = HotnessShare(sentinels.url, pool="p", period=0.05, receive=False)
     agent = HotnessShare(sentinels.url, pool="p", period=0.05)
     async with started(one.share), started(two.share), started(teller), started(agent):
         one.own = {0: 40.0}
         teller.use(CHAIN[0], 640)
         await until(lambda: 0 in two.share.foreign() and len(agent.view) == 1)
         await asyncio.to_thread(sentinels.primary.stop)
-        await until(lambda: one.share.exchange.degraded or two.share.exchange.degraded)
+        await until(lambda: one.share.stream.degraded or two.share.stream.degraded)
         one.own = {1: 40.0}
 
         def heard() -> bool:  # deltas told while nobody answers may be lost: use counts are told again and again
@@ -279,6 +279,6 @@ async def test_sharing_goes_on_after_a_failover(sentinels: Sentinels, until: Any
             return 1 in two.share.foreign() and len(agent.view) == 2
 
         await until(heard)
-        assert not any(router.share.exchange.degraded for router in (one, two))
+        assert not any(router.share.stream.degraded for router in (one, two))
         one.share.sent(CHAIN, 1, 5.0)
         await until(lambda: two.mirror.match(CHAIN) == {1: (10, 640)})

@@ -45,7 +45,7 @@ async def _metrics(running: Any) -> dict[str, float]:
 async def test_new_router_starts_from_shared_estimates(
     start: Any, kit: Any, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plumage.directory.sharing.work_share.OFFERS_EVERY", 0.2)
+    monkeypatch.setattr("plumage.directory.sharing.work_share.EXCHANGE_EVERY", 0.2)
     monkeypatch.setattr("plumage_router.directory.policy_sharing.INTERVAL", 0.2)
     old = await start(engines=2, directoryUrl=server.url, policy={"name": "Lbgr"})
     policy = old.router.pool.policy
@@ -104,7 +104,7 @@ async def test_matched_prefixes_are_published(start: Any, kit: Any, server: Loca
         await kit.until(lambda: running.router.pool.decider.mirror.match(chunks))
         agent.start()
         try:
-            await kit.until(lambda: not agent.exchange.degraded)
+            await kit.until(lambda: not agent.stream.degraded)
             assert (await running.post(body)).status == 200
             assert (await running.post(kit.chat("Nothing like it. " * 100))).status == 200
             await kit.until(lambda: agent.view.requests == 2)
@@ -121,7 +121,7 @@ async def test_unreadable_values_are_counted_and_ignored(
 ) -> None:
     running = await start(engines=2, directoryUrl=server.url, policy={"name": "Lbgr"})
     await kit.until(lambda: not running.router.pool.directory.degraded)
-    await kit.until(lambda: listens(running.router.pool.directory.work.exchange))
+    await kit.until(lambda: listens(running.router.pool.directory.work.stream))
     clean = await _metrics(running)
     for part in ("mirror", "work", "estimators", "hotness"):
         assert clean[f'newer_schema_total{{part="{part}"}}'] == 0
@@ -133,7 +133,7 @@ async def test_unreadable_values_are_counted_and_ignored(
     await client.hset(pool.estimators, mapping={"newer": bytes([newer]) * 20, "torn": b"\x01"})
     counts = running.router.pool.directory
     await kit.until(lambda: counts.sync.counts["newer_schema"] and counts.sync.counts["malformed"])
-    await kit.until(lambda: counts.work.learned.counts["newer_schema"] and counts.work.exchange.counts["malformed"])
+    await kit.until(lambda: counts.work.learned.counts["newer_schema"] and counts.work.stream.counts["malformed"])
     found = await _metrics(running)
     for part in ("mirror", "work", "estimators"):
         assert found[f'newer_schema_total{{part="{part}"}}'] >= 1, part

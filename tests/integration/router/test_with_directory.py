@@ -163,7 +163,7 @@ async def test_routers_count_each_others_work(
     other = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})
     slots = [running.router.pool.fleet.get("chat-0").slot for running in (one, other)]
     await kit.until(lambda: not (one.router.pool.directory.degraded or other.router.pool.directory.degraded))
-    await kit.until(lambda: listens(other.router.pool.directory.work.exchange))
+    await kit.until(lambda: listens(other.router.pool.directory.work.stream))
     chunks = _chain(one, kit.chat(PROMPT))
     assert (await one.post(kit.chat(PROMPT))).status == 200
     chosen = next(one.router.pool.audit.latest(1)).replica

@@ -113,7 +113,9 @@ def _refusal(url: str) -> ConfigurationError | None:
 
 
 def test_server_error_is_logged_without_command_and_data() -> None:
-    refused = ResponseError("Command # 1 (XADD plumage:v1:{p}:heat * d \x93\x01\n) of pipeline caused error: ('OOM',)")
+    refused = ResponseError(
+        "Command # 1 (XADD plumage:v1:{p}:hotness * d \x93\x01\n) of pipeline caused error: ('OOM',)"
+    )
     assert error_text(refused) == "('OOM',)"
     assert error_text(ResponseError("a\x00b\x1b[31m" + "c" * 1000)) == "a?b?[31m" + "c" * 292
     assert error_text(TimeoutError()) == "TimeoutError"

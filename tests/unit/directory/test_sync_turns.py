@@ -47,7 +47,7 @@ async def turns_of_a_read(monkeypatch: pytest.MonkeyPatch, replicas: int, record
         return [(key, [entry(records)]) for key in logs]
 
     monkeypatch.setattr(router, "_read", read)
-    feeding, turns = asyncio.ensure_future(router._feed_turn(None)), 0
+    feeding, turns = asyncio.ensure_future(router._read_logs(None)), 0
     while not feeding.done():
         turns += 1
         await asyncio.sleep(0)
@@ -81,7 +81,7 @@ async def test_replica_without_heartbeat_blocks_the_loop_for_one_piece_at_most(
         mirror.hold_pending([RNG.getrandbits(64) for _ in range(64)], 0, time.monotonic(), 1000.0)
 
     async def poll() -> None:
-        known.silent()
+        known.lost()
 
     monkeypatch.setattr(router, "_poll", poll)
     polling, turns = asyncio.ensure_future(router._poll_turn()), 0

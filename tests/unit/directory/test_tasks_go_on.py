@@ -125,7 +125,7 @@ async def test_exchange_continues(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.usefixtures("_at_once")
 async def test_offers_continue(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     share = WorkShare(NOWHERE, pool="chat", router="r", mirror=Mirror(64), work=dict)
-    monkeypatch.setattr(share.exchange, "start", lambda: None)
+    monkeypatch.setattr(share.stream, "start", lambda: None)
     monkeypatch.setattr(share.learned, "exchange", broken)
     share.start()
     await until(lambda: share.learned.counts["failures"] > 2)
@@ -136,9 +136,9 @@ async def test_offers_continue(caplog: pytest.LogCaptureFixture, monkeypatch: py
 @pytest.mark.usefixtures("_at_once")
 async def test_hotness_continues(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     share = HotnessShare(NOWHERE, pool="chat")
-    monkeypatch.setattr(share.exchange.client, "get", broken)
+    monkeypatch.setattr(share.stream.client, "get", broken)
     share.start()
-    await until(lambda: share.exchange.counts["failures"] > 2)
+    await until(lambda: share.stream.counts["failures"] > 2)
     await share.close()
     assert logged(caplog) == 1
 

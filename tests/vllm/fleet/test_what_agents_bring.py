@@ -79,7 +79,7 @@ async def test_what_the_pool_uses_often_comes_down_at_its_first_uses_here(
     """A prefix has to be used ten times to be worth host memory, here or elsewhere."""
     hot, cold = prose(1), prose(2)
     chunks = chain(("<|bos|>" + hot).encode(), seed("tiny"))
-    router = HotnessShare(directory.url, pool="hot", period=0.05, follow=False)
+    router = HotnessShare(directory.url, pool="hot", period=0.05, receive=False)
     async with beside(with_plugin, directory, "hot") as agent:
         router.start()
         for prompt in (hot, cold):

@@ -1,9 +1,9 @@
 """A Redis pipeline that costs little CPU: commands are sent in one write.
 
-redis-py's pipeline leases a connection, guards each read and write by a timer, and inspects each reply. It costs 330 µs
-of CPU per round trip; its bare connection costs 95 µs. An agent makes dozens of round trips per second. Therefore this
-class keeps one connection, packs commands by hiredis and sets one timer per round trip. redis-py still does TLS, ACL
-user, database, connecting and Sentinels. In a Cluster redis-py's own pipeline is used.
+redis-py's pipeline leases a connection, guards each read and write by a timer, and inspects each reply. It costs 420 µs
+of CPU per round trip, this class 135 µs (decision 0236). An agent makes dozens of round trips per second. Therefore
+this class keeps one connection, packs commands by hiredis and sets one timer per round trip. redis-py still does TLS,
+ACL user, database, connecting and Sentinels. In a Cluster redis-py's own pipeline is used.
 """
 
 from __future__ import annotations

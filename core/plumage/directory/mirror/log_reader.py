@@ -1,8 +1,8 @@
-"""One replica's log as a router reads it: what may be applied, what proves that something is missing.
+"""One replica's log, as a router reads it: applies entries and detects missing ones.
 
-Contract: between `begin` and `commit` a snapshot's buckets and the log entries after them are gathered apart; from then
-on `take` applies entries as they come. Entries are numbered without holes, so a hole is seen at once; count and digest
-are kept along and compared with the writer's check marks. What does not fit raises `OutOfStep`: the snapshot is needed
+Between `begin` and `commit`, a snapshot's buckets and the log entries after them are staged apart from the mirror.
+After that, `take` applies entries as they come. Entries are numbered without gaps, so a gap is detected at once. Count
+and digest are updated and compared with the writer's check marks. `OutOfStep` means that the snapshot must be read
 again. No I/O.
 """
 
@@ -26,16 +26,16 @@ from plumage.directory.schema import (
 
 __all__ = ["LOG_PIECE", "Entry", "LogReader", "OutOfStep", "in_pieces", "weight"]
 
-PIECE = 1024 * RECORD.size  # bytes of a snapshot taken in at once: about a millisecond of the event loop
-LOG_PIECE = 4 * PIECE  # … of logs: where requests fill the loop, they get one piece a turn, and must not fall behind
-ENTRY = 6 * RECORD.size  # what an entry takes beside its records: 3.5 µs, and a record 0.6
+PIECE = 1024 * RECORD.size  # bytes of a snapshot that are applied at once: about a millisecond
+LOG_PIECE = 4 * PIECE  # … of logs: on a busy event loop they get one piece per turn, and must not fall behind
+ENTRY = 6 * RECORD.size  # the cost of an entry beside its records: 3.5 µs, where a record takes 0.6 µs
 
 Entry = tuple[bytes, Mapping[bytes, bytes]]
 Changes = list[tuple[int, int, int]]
 
 
 def in_pieces(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Log entries in their order, a weight of about `LOG_PIECE` at a time; an entry is never cut."""
+    """Log entries in their order, about `LOG_PIECE` of `weight` at a time. An entry is never cut."""
     piece: list[Entry] = []
     room = LOG_PIECE
     for entry in entries:
@@ -49,12 +49,12 @@ def in_pieces(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 def weight(entry: Entry) -> int:
-    """The time that an entry takes, in bytes of records."""
+    """The time to apply an entry, in bytes of records."""
     return sum(map(len, entry[1].values())) + ENTRY
 
 
-class OutOfStep(Exception):  # noqa: N818 - it is an answer, not a failure
-    """What is known does not follow from the log. `reason`: gap, digest or gone."""
+class OutOfStep(Exception):  # noqa: N818 - a result, not a failure
+    """The log does not continue what was applied. reason: gap, digest or gone."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -62,7 +62,9 @@ class OutOfStep(Exception):  # noqa: N818 - it is an answer, not a failure
 
 
 class LogReader:
-    """Keeps one slot of a mirror in step with one replica's log. `epoch` is None until a snapshot is loaded."""
+    """Keeps one slot of a mirror in step with one replica's log.
+
+    epoch: None until a snapshot is loaded. seq: last entry applied. count, digest: of the chunks after it."""
 
     def __init__(self, mirror: Mirror, slot: int) -> None:
         self.slot = slot
@@ -72,46 +74,46 @@ class LogReader:
         self.digest = 0
         self._mirror = mirror
         self._staged: StagedSnapshot | None = None
-        self._life: str | None = None  # the last epoch that was loaded, kept when the cache becomes unknown
+        self._last_epoch: str | None = None  # the last epoch loaded; it stays when the cache becomes unknown
         self._bucket_seqs = [0] * BUCKETS
-        self._settled = 0  # from this entry on, every bucket is older than the log
+        self._consistent_from = 0  # from this entry on, every bucket is older than the log
 
     # The snapshot
 
     def begin(self) -> None:
-        """A snapshot comes; what is known stays in use until it is whole."""
+        """Begin a snapshot. The old chunks stay in use until `commit`."""
         self.abandon()
         self._staged = self._mirror.stage_snapshot(self.slot)
         self.count = self.digest = 0
 
     def take_bucket(self, number: int, data: bytes) -> Iterator[None]:
-        """Take one bucket in, a piece at a step; OutOfStep when the snapshot was abandoned meanwhile."""
+        """Stage one bucket, a piece per step. OutOfStep: the snapshot was abandoned meanwhile."""
         self._bucket_seqs[number], records = unpack_bucket(data)
         for first in range(0, len(records), PIECE):
             changes, count, digest = unpack_records(records[first : first + PIECE])
-            self._filled().add(changes)
+            self._open_stage().add(changes)
             self._account(count, digest)
             yield
 
     def buckets_done(self) -> None:
-        self.seq, self._settled = min(self._bucket_seqs), max(self._bucket_seqs)
+        self.seq, self._consistent_from = min(self._bucket_seqs), max(self._bucket_seqs)
 
     def catch_up(self, entries: Sequence[Entry]) -> None:
-        """Log entries behind the snapshot, which go where it goes. OutOfStep as above, or for a gap."""
-        self._filled()
+        """Stage log entries after the snapshot. OutOfStep: it was abandoned, or there is a gap."""
+        self._open_stage()
         self.take(entries)
 
     def commit(self, epoch: str) -> Iterator[None]:
-        """The snapshot and the log up to now are in: routers see them from the last step on. OutOfStep as above."""
-        reborn = self._life not in (None, epoch)
+        """Make the staged chunks visible, in the last step. OutOfStep: the snapshot was abandoned."""
+        reborn = self._last_epoch not in (None, epoch)
         if not reborn:
-            yield from self._filled().carry()
-        self._filled().commit(reborn=reborn)
+            yield from self._open_stage().carry()
+        self._open_stage().commit(reborn=reborn)
         self._staged = None
-        self.epoch = self._life = epoch
+        self.epoch = self._last_epoch = epoch
 
-    def _filled(self) -> StagedSnapshot:
-        """A cancelled load may go on (see `tasks`): half a snapshot would pass for a whole one."""
+    def _open_stage(self) -> StagedSnapshot:
+        """The staged snapshot. A cancelled load may continue (see `tasks`): it must not commit half a snapshot."""
         if self._staged is None:
             raise OutOfStep("gone")
         return self._staged
@@ -122,8 +124,9 @@ class LogReader:
             self._staged = None
 
     def forget(self) -> None:
-        """The replica's cache is unknown; what the router itself expects of it stays. See `Mirror.unlearn`: no log
-        may be taken until the next snapshot."""
+        """The replica's cache is unknown: drop its reported chunks. Its pending chunks stay.
+
+        No log may be applied until the next snapshot, see `Mirror.drop_confirmed`."""
         self.abandon()
         if self.epoch is not None:
             self.epoch = None
@@ -132,7 +135,9 @@ class LogReader:
     # The log
 
     def take(self, entries: Sequence[Entry]) -> int:
-        """Apply log entries in order; the number of changes. Entries seen before are passed over."""
+        """Apply log entries in order; returns the number of changes. Entries applied before are ignored.
+
+        OutOfStep: there is a gap, or a check mark differs."""
         taken = 0
         for identifier, fields in entries:
             seq = sequence(identifier)
@@ -145,17 +150,17 @@ class LogReader:
 
     def _take_one(self, seq: int, fields: Mapping[bytes, bytes]) -> int:
         records, check = read_entry(fields)
-        if seq <= self._settled:
-            records = b"".join(self._news(seq, records))
+        if seq <= self._consistent_from:
+            records = b"".join(self._newer_records(seq, records))
         changes, count, digest = unpack_records(records)
         self._write(changes)
         self._account(count, digest)
         self.seq = seq
-        if check is not None and seq >= self._settled and check != (self.count, self.digest):
+        if check is not None and seq >= self._consistent_from and check != (self.count, self.digest):
             raise OutOfStep("digest")
         return len(changes)
 
-    def _news(self, seq: int, records: bytes) -> Iterable[bytes]:
+    def _newer_records(self, seq: int, records: bytes) -> Iterable[bytes]:
         """The records of an entry that are newer than their bucket."""
         for at in range(0, len(records), RECORD.size):
             chunk, _ = RECORD.unpack_from(records, at)
@@ -163,8 +168,8 @@ class LogReader:
                 yield records[at : at + RECORD.size]
 
     def agrees(self, beat: Beat) -> bool:
-        """Whether a heartbeat contradicts what was applied; one about another moment does not."""
-        comparable = beat.epoch == self.epoch and beat.seq == self.seq and self.seq >= self._settled
+        """False if a heartbeat contradicts what was applied. A heartbeat of another moment can't contradict it."""
+        comparable = beat.epoch == self.epoch and beat.seq == self.seq and self.seq >= self._consistent_from
         return not comparable or (beat.count, beat.digest) == (self.count, self.digest)
 
     def _write(self, changes: Changes) -> None:

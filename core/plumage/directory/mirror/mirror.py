@@ -107,8 +107,7 @@ class Mirror:
     # Upkeep
 
     def upkeep(self, now: float) -> Iterator[None]:
-        """All that waits for a quiet moment, a step of a millisecond at a time. To be gone through about each second,
-        also while no server answers: replicas come and go all the same."""
+        """Do all delayed work, a millisecond per step. Run it about once a second, also while no server answers."""
         self.move_matched()
         yield from self.expire(now)
         yield from self._drop_confirmed()
@@ -118,7 +117,7 @@ class Mirror:
             yield
 
     def move_matched(self) -> None:
-        """Let the table know what was matched lately: it is not dropped first."""
+        """Mark recently matched chunks in the table, so that they are not dropped first."""
         self._table.move_matched()
 
     def _drop_confirmed(self) -> Iterator[None]:
@@ -139,9 +138,9 @@ class Mirror:
     # Pending owners
 
     def hold_pending(self, chain: Sequence[int], slot: int, now: float, ttl: float) -> None:
-        """`slot` was just sent this chain and will hold it: count it as an owner until `now + ttl`, or for good once
-        its engine says so. Works for a slot that the directory has never heard of. Call it right after `match` with the
-        same chain object: what that found, up to the last chunk that an engine confirmed, is not walked again."""
+        """`slot` was just sent this chain: it is a pending owner until `now + ttl`, and an owner once its engine
+        reports the chunks. The directory need not know the slot. Call it right after `match` with the same chain
+        object: the chunks that this found, up to the last confirmed one, are not looked up again."""
         pending = self._pending
         self._expire_some(now)
         bit = self._masks.of.get(slot) or self._masks.open(slot)
@@ -163,8 +162,8 @@ class Mirror:
         return depth
 
     def count_pending(self, chain: Sequence[int], slot: int, tokens: float) -> None:
-        """The engine of `slot` counted so many tokens in this chain, which it was sent. What of its end is only
-        expected there is no guess any more; what an engine confirmed stays as it is."""
+        """The engine of `slot` counted so many tokens in this chain. Corrects the pending chunks at its end. Confirmed
+        chunks keep their tokens."""
         bit, holds, first = self._masks.of.get(slot), self._pending.of(slot), len(chain)
         while first and chain[first - 1] in holds:
             first -= 1
@@ -173,16 +172,16 @@ class Mirror:
             self._table.correct(bit, chain, first, tokens)
 
     def guess_tokens(self, per_chunk: float) -> None:
-        """What a chunk is taken to have that no engine has counted, behind none that one has."""
+        """Set the estimated tokens of a chunk in a chain of which no engine has counted a part."""
         self._table.tokens_per_chunk = per_chunk
 
     def drop_pending(self, chain: Sequence[int], slot: int) -> None:
-        """The request that was to fill `slot` failed: its holds end now."""
+        """The request on `slot` failed: its chunks are no longer pending."""
         holds = self._pending.of(slot)
         self._release(slot, [chunk for chunk in chain if chunk in holds])
 
     def expire(self, now: float) -> Iterator[None]:
-        """End the holds whose time is over, those of some decisions at a step."""
+        """Remove expired pending owners, those of some decisions per step."""
         while self._expire_some(now):
             yield
 

@@ -1,4 +1,4 @@
-"""What a router's sync remembers of one replica besides its log: its last heartbeat, and why its snapshot is needed."""
+"""What a router keeps of one replica beside its log: its last heartbeat, and why its snapshot must be read."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from plumage.directory.schema import Beat, Keys
 
 __all__ = ["ReplicaView"]
 
-READS = 2  # of a log, until entries that a heartbeat named have come, if they are there: one was under way already
+READS = 2  # after so many reads of a log, entries that a heartbeat named are lost; one read was under way already
 
 
 class ReplicaView:
-    """`wanted`: why a snapshot has to be read, or None. `not_before`: no snapshot is read earlier. `unreadable`: an
-    epoch that was written in a newer schema, or for another model. `reads`: of its log that are done, whatever they
-    brought."""
+    """wanted: why a snapshot must be read, or None. not_before: no snapshot is read before this time.
+
+    unreadable: an epoch that was written in a newer schema, or for another model. reads: reads of its log that ended,
+    with entries or without. load, feed: the tasks that read its snapshot and its log."""
 
     def __init__(self, pool: str, name: str, reader: LogReader, backoff: Backoff) -> None:
         self.name = name
@@ -31,7 +32,7 @@ class ReplicaView:
         self.load: asyncio.Task[None] | None = None
         self.feed: asyncio.Task[None] | None = None
         self.reads = 0
-        self._short: tuple[int, int] | None = None  # last entry and `reads` when a heartbeat first named later entries
+        self._short: tuple[int, int] | None = None  # last entry and `reads`, when a heartbeat first named later entries
 
     @property
     def live(self) -> bool:
@@ -40,32 +41,32 @@ class ReplicaView:
 
     @property
     def behind(self) -> bool:
-        """It has a heartbeat and its snapshot is not in."""
+        """It has a heartbeat, and its snapshot is not loaded."""
         return self.beat is not None and not self.live and self.beat.epoch != self.unreadable
 
     @property
     def log(self) -> str:
         return self.keys.log(self.reader.epoch or "")
 
-    def want(self, why: str) -> None:
-        """The first reason stays: later ones follow from it."""
-        self.wanted = self.wanted or why
+    def want(self, reason: str) -> None:
+        """A snapshot must be read. The first reason stays: later ones follow from it."""
+        self.wanted = self.wanted or reason
 
     def loaded(self) -> None:
         self.wanted = self._short = None
         self.backoff.reset()
 
-    def silent(self) -> None:
-        """No heartbeat, or none that can be read: unknown-cache."""
+    def lost(self) -> None:
+        """There is no readable heartbeat: its cache is unknown."""
         self.beat = None
         self.cancel_load()
         self.reader.forget()
         self.wanted = "new"
 
-    def apart(self, beat: Beat, now: float) -> None:
-        """Its chunks mean something else than ours: its word counts, its cache is unknown."""
+    def other_model(self, beat: Beat, now: float) -> None:
+        """A heartbeat of another model: state and load are used, its cache is unknown."""
         if self.unreadable != beat.epoch:
-            self.silent()
+            self.lost()
             self.unreadable = beat.epoch
         self.beat, self.seen = beat, now
 
@@ -75,13 +76,14 @@ class ReplicaView:
             self.want("epoch")
         elif not self.reader.agrees(beat):
             self.want("digest")
-        elif self._falls_short(beat):
+        elif self._lost_entries(beat):
             self.want("gap")
 
-    def _falls_short(self, beat: Beat) -> bool:
-        """Entries that it has written do not come: they were trimmed away before they were read. A later entry would
-        show the hole, but an engine may be quiet for hours. Told by reads, not by the clock: entries may have come long
-        ago to a process that was busy, and a snapshot more would keep it so."""
+    def _lost_entries(self, beat: Beat) -> bool:
+        """Whether entries before the heartbeat were trimmed before they were read.
+
+        A later entry would show the gap, but an engine may be quiet for hours. This counts reads, not seconds: a busy
+        process may have entries that it did not read yet, and another snapshot would keep it busy."""
         read = self.reader.seq
         if beat.epoch != self.reader.epoch or beat.seq <= read:
             self._short = None

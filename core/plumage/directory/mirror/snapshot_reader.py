@@ -1,7 +1,7 @@
-"""Reading one replica's snapshot and the log behind it from the server.
+"""Reads one replica's snapshot, and the log after it, from the server.
 
-Contract: afterwards the reader is in step with the log, or `OutOfStep` or `SchemaError` says why not and the caller
-tries again later. The event loop is given back about every millisecond, and the server answers in pieces as well.
+Afterwards the reader is in step with the log. OutOfStep, SchemaError: it is not, and the caller tries again later.
+Other tasks run about every millisecond, and the server is read in pieces as well.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["read_snapshot"]
 
 BUCKETS_AT_ONCE = 8
 ENTRIES_AT_ONCE = 200
-ROUNDS = 10_000  # a log this far ahead is a log that can't be caught up with
+ROUNDS = 10_000  # reads of a log until the reader gives up
 
 
 async def read_snapshot(client: Client, keys: Keys, epoch: str, reader: LogReader) -> None:
-    """Fill `reader` from the snapshot of `epoch`; what it knew before stays visible until the end."""
+    """Fill `reader` from the snapshot of `epoch`. Its old chunks stay visible until the end."""
     reader.begin()
     try:
         await _read_buckets(client, keys.snap(epoch), reader)
@@ -39,7 +39,7 @@ async def _read_buckets(client: Client, key: str, reader: LogReader) -> None:
         numbers = range(first, first + BUCKETS_AT_ONCE)
         found: Any = await client.hmget(key, [str(number) for number in numbers])
         if None in found:
-            raise OutOfStep("gone")  # its writer registered anew, or its lifetime ended
+            raise OutOfStep("gone")  # its writer began another epoch, or it expired
         for number, data in zip(numbers, found, strict=True):
             for _ in reader.take_bucket(number, data):
                 await asyncio.sleep(0)
@@ -47,14 +47,14 @@ async def _read_buckets(client: Client, key: str, reader: LogReader) -> None:
 
 
 async def _catch_up(client: Client, key: str, reader: LogReader) -> None:
-    """Apply the log up to its end. Buckets are read one after the other, so the log has to reach back to the oldest."""
+    """Apply the log up to its end. It must reach back to the bucket that was read first."""
     for _ in range(ROUNDS):
         last = await _last_entry(client, key)
         if last <= reader.seq:
             return
         entries: Any = await client.xrange(key, min=f"{reader.seq + 1}-0", count=ENTRIES_AT_ONCE)
         if not entries:
-            raise OutOfStep("gap")  # trimmed away while the buckets were read
+            raise OutOfStep("gap")  # trimmed while the buckets were read
         for piece in in_pieces(entries):
             reader.catch_up(piece)
             await asyncio.sleep(0)
@@ -64,6 +64,6 @@ async def _catch_up(client: Client, key: str, reader: LogReader) -> None:
 async def _last_entry(client: Client, key: str) -> int:
     try:
         stream: Any = await client.xinfo_stream(key)
-    except ResponseError as error:  # no such key: the writer is gone, or has not begun
+    except ResponseError as error:  # no such key: the writer stopped, or has not begun
         raise OutOfStep("gap") from error
     return sequence(stream["last-generated-id"])

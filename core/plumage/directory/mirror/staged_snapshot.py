@@ -19,8 +19,8 @@ PIECE = 1024  # pending chunks carried per step: under a millisecond
 
 
 class StagedSnapshot:
-    """One snapshot of a slot's replica, on its way into a mirror of `table`, `lanes` and `pending`: `add` pieces,
-    `carry`, then `commit`; `abandon` where it can't be finished."""
+    """One snapshot of a slot's replica. Call `add` for each piece, then `carry`, then `commit`. Call `abandon` if it
+    can't be completed."""
 
     def __init__(self, slot: int, table: OwnerTable, masks: SlotMasks, pending: PendingOwners) -> None:
         self._slot = slot

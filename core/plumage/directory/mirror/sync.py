@@ -1,13 +1,13 @@
-"""A router's side of the directory: a task that keeps its mirror in step with what the agents write.
+"""A router's side of the directory: tasks that keep its mirror in step with what the agents write.
 
-Contract: `set_replicas` says whom to follow (membership comes from elsewhere: the directory adds cache and load, it
-never decides who is alive); `view` tells what a replica last said of itself; the mirror is filled and kept fresh. No
-request ever waits for anything here. A server that is away leaves everything as it was and sets `degraded`.
+`set_replicas` sets the replicas to follow. Membership comes from elsewhere: the directory adds cache and load. It never
+decides which replica is alive. `view` returns the last report of a replica. No request waits for anything here. When
+the server is away, everything stays as it was and `degraded` is set.
 
-When a replica's snapshot is read: it has a new epoch; its log has a hole; count and digest contradict a check mark or a
-heartbeat; the server's replication id changed (a failover may have lost what was acknowledged). Until the new snapshot
-is whole, the old knowledge is used. A replica without heartbeat is *unknown-cache*: its chunks leave the mirror. After
-a server came back, heartbeats are given their lifetime to return before that happens.
+A replica's snapshot is read when its epoch is new, when its log has a gap, when count and digest differ from a check
+mark or a heartbeat, and when the server's replication id changed (a failover may lose acknowledged writes). The mirror
+uses the old chunks until the new snapshot is complete. A replica without heartbeat is *unknown-cache*: its chunks leave
+the mirror. After a server came back, heartbeats have `BEAT_TTL` to return before that happens.
 """
 
 from __future__ import annotations
@@ -41,16 +41,18 @@ __all__ = ["DirectorySync", "ReplicaStatus"]
 
 log = logging.getLogger(__name__)
 
-BLOCK_MS = 100  # how long a read waits for news; a replica that joins is read at the next turn
-PACE = 0.010  # seconds between reads: what came meanwhile is read at once
+BLOCK_MS = 100  # how long a read waits for entries; a new replica is read in the next turn
+PACE = 0.010  # seconds between reads: one read takes the entries of several steps
 ENTRIES_AT_ONCE = 200  # of each replica
 LOADS_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """What the directory knows of a replica. `cache_known`: its chunks are in the mirror; else it is unknown-cache and
-    the rest is its last word, or nothing. `seen`: time.monotonic() of the last heartbeat read."""
+    """What the directory knows of a replica.
+
+    cache_known: its chunks are in the mirror. If not, the other fields are from its last heartbeat, or empty.
+    seen: time.monotonic() when the last heartbeat was read."""
 
     cache_known: bool = False
     state: State | None = None
@@ -62,9 +64,11 @@ class ReplicaStatus:
 
 
 class DirectorySync:
-    """Follows one pool. `counts`: entries, changes, snapshots by reason (`snapshot_gap`, …), `newer_schema`,
-    `malformed`, `failures`, `other_model` (heartbeats of replicas of another model folder than `engine` names, then
-    unknown-cache). `poll_seconds`: how often heartbeats are read."""
+    """Follows one pool.
+
+    engine: see `schema.engine_name`; replicas with another one are unknown-cache. poll_seconds: between two reads of
+    heartbeats. degraded: the last read failed. counts: entries, changes, snapshots by reason (`snapshot_gap`, …),
+    `newer_schema`, `malformed`, `failures`, `other_model` (heartbeats of replicas with another engine name)."""
 
     def __init__(
         self,
@@ -89,17 +93,17 @@ class DirectorySync:
         self._rng = rng or random.Random()
         self._replicas: dict[str, ReplicaView] = {}
         self._replication: object = None  # the server's replication id, once seen
-        self._grace_until = 0.0  # until then a missing heartbeat is not missed
+        self._grace_until = 0.0  # until then a missing heartbeat has no effect
         self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
         self._poll_now = asyncio.Event()
         self._polled = False
         self._started = False
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # What the router says and asks
+    # Calls of the router
 
     def set_replicas(self, slots: Mapping[str, int]) -> None:
-        """Follow exactly these replicas, each in its slot of the mirror."""
+        """Follow exactly these replicas: id → slot of the mirror."""
         for name in [name for name, known in self._replicas.items() if slots.get(name) != known.reader.slot]:
             gone = self._replicas.pop(name)
             gone.drop()
@@ -108,7 +112,7 @@ class DirectorySync:
             if name not in self._replicas:
                 reader = LogReader(self.mirror, slot)
                 self._replicas[name] = ReplicaView(self._pool, name, reader, Backoff(self._rng))
-        self._feed_each()
+        self._start_log_tasks()
         self._poll_now.set()
 
     def view(self, replica: str) -> ReplicaStatus:
@@ -122,7 +126,7 @@ class DirectorySync:
         return ReplicaStatus(cache_known, beat.state, beat.load, beat.epoch, beat.engine, beat.count, known.seen)
 
     async def ready(self, within: float = 10.0) -> bool:
-        """Wait until every replica that has a heartbeat is in the mirror; False where that took too long."""
+        """Wait until every replica that has a heartbeat is in the mirror. Returns False after `within` seconds."""
         deadline = time.monotonic() + within
         while time.monotonic() < deadline:
             if self._polled and not any(known.behind for known in self._replicas.values()):
@@ -143,18 +147,18 @@ class DirectorySync:
 
     def start(self) -> None:
         self._started = True
-        self._spawn(self._keep(self._poll_turn), "heartbeats")
+        self._spawn(self._repeat(self._poll_turn), "heartbeats")
         if not isinstance(self._client, RedisCluster):
-            self._spawn(self._keep(partial(self._feed_turn, None)), "logs")
-        self._feed_each()
+            self._spawn(self._repeat(partial(self._read_logs, None)), "logs")
+        self._start_log_tasks()
 
-    def _feed_each(self) -> None:
-        """In a Cluster one command can't name keys of several slots: each replica's log has a reader of its own."""
+    def _start_log_tasks(self) -> None:
+        """In a Cluster one command can't name keys of several slots, so each log has its own task."""
         if not self._started or not isinstance(self._client, RedisCluster):
             return
         for known in self._replicas.values():
             if known.feed is None:
-                known.feed = self._spawn(self._keep(partial(self._feed_turn, known)), f"log of {known.name}")
+                known.feed = self._spawn(self._repeat(partial(self._read_logs, known)), f"log of {known.name}")
 
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=f"directory {what} of {self._pool}")
@@ -169,17 +173,17 @@ class DirectorySync:
 
     # Heartbeats
 
-    async def _keep(self, turn: Callable[[], Awaitable[None]]) -> None:
-        await run_forever(turn, f"directory {self._shown}", backoff=Backoff(self._rng), failed=self._away)
+    async def _repeat(self, turn: Callable[[], Awaitable[None]]) -> None:
+        await run_forever(turn, f"directory {self._shown}", backoff=Backoff(self._rng), failed=self._failed)
 
     async def _poll_turn(self) -> None:
-        await self._keep_up()  # first: polling may fail
+        await self._run_upkeep()  # first: polling may fail
         await self._poll()
-        await self._keep_up()  # of what this poll has ended
+        await self._run_upkeep()  # again: the poll may have dropped chunks
         self._polled = True
         await self._pause()
 
-    async def _keep_up(self) -> None:
+    async def _run_upkeep(self) -> None:
         for _ in self.mirror.upkeep(time.monotonic()):
             await asyncio.sleep(0)
 
@@ -190,8 +194,8 @@ class DirectorySync:
         self._poll_now.clear()
 
     async def _poll(self) -> None:
-        await self._look_at_replication()
-        self._back()
+        await self._check_replication()
+        self._recovered()
         replicas = list(self._replicas.values())
         pipe = self._client.pipeline(transaction=False)
         for known in replicas:
@@ -200,18 +204,18 @@ class DirectorySync:
         now = time.monotonic()
         for known, beat in zip(replicas, found, strict=True):
             try:
-                self._hear(known, beat, now)
-            except Exception as error:  # a mistake of ours: it would hide all heartbeats behind this one
-                self._mistake(error)
+                self._read_beat(known, beat, now)
+            except Exception as error:  # a bug here must not hide the heartbeats behind this one
+                self._unexpected(error)
 
-    def _hear(self, known: ReplicaView, found: Mapping[bytes, bytes], now: float) -> None:
+    def _read_beat(self, known: ReplicaView, found: Mapping[bytes, bytes], now: float) -> None:
         """One replica's heartbeat, or its absence."""
         if known.wanted == "dropped":
             return
         if not found:
             if now >= self._grace_until and known.beat is not None:
                 log.info("directory %s: no heartbeat of %s; its cache is unknown", self._shown, known.name)
-                known.silent()
+                known.lost()
             return
         try:
             beat = Beat.from_hash(found)
@@ -224,42 +228,42 @@ class DirectorySync:
 
     def _take_beat(self, known: ReplicaView, beat: Beat, now: float) -> None:
         if are_apart(self._engine, beat.engine):
-            self._apart(known, beat, now)
+            self._take_other_model(known, beat, now)
         else:
             known.heard(beat, now)
             if known.behind and known.load is None and now >= known.not_before:
                 known.load = self._spawn(self._load(known, beat.epoch), f"snapshot of {known.name}")
 
-    def _apart(self, known: ReplicaView, beat: Beat, now: float) -> None:
+    def _take_other_model(self, known: ReplicaView, beat: Beat, now: float) -> None:
         self.counts["other_model"] += 1
         if known.unreadable != beat.epoch:
-            told = "%s serves %s and this router renders %s: its cache is unknown until both have the same model folder"
-            log.warning(told, known.name, beat.engine, self._engine)
-        known.apart(beat, now)
+            text = "%s serves %s and this router renders %s: its cache is unknown until both have the same model folder"
+            log.warning(text, known.name, beat.engine, self._engine)
+        known.other_model(beat, now)
 
     def _newer(self, known: ReplicaView) -> None:
         self.counts["newer_schema"] += 1
-        known.silent()
+        known.lost()
 
     def _malformed(self, known: ReplicaView, error: SchemaError) -> None:
         self.counts["malformed"] += 1
         log.warning("directory %s: what %s wrote can't be read: %s", self._shown, known.name, error)
 
-    def _away(self, error: BaseException) -> None:
+    def _failed(self, error: BaseException) -> None:
         self.counts["failures"] += 1
         if not self.degraded or self.counts["failures"] == 1:
             log.warning("directory %s can't be read, going on with what is known: %s", self._shown, error_text(error))
         self.degraded = True
 
-    def _back(self) -> None:
-        """The server answers. What it had may be gone, and the agents need time to write it again."""
+    def _recovered(self) -> None:
+        """The server answers. It may have lost its data, and the agents need time to write it again."""
         if self.degraded:
             self._grace_until = time.monotonic() + BEAT_TTL
             log.info("directory %s answers", self._shown)
         self.degraded = False
 
-    async def _look_at_replication(self) -> None:
-        """A changed replication id: another server answers now, and it may not have all that the last one had."""
+    async def _check_replication(self) -> None:
+        """A new replication id means that another server answers. It may lack writes: read all snapshots."""
         found = await self._replication_id()
         if found is not None and self._replication is not None and found != self._replication:
             self._grace_until = time.monotonic() + BEAT_TTL
@@ -274,7 +278,7 @@ class DirectorySync:
                 nodes: Any = await client.info("replication", target_nodes=RedisCluster.PRIMARIES)
                 return tuple(sorted(str(node.get("master_replid")) for node in nodes.values()))
             return (await client.info("replication")).get("master_replid")
-        except NoPermissionError:  # an ACL user without INFO: digests and gaps must do
+        except NoPermissionError:  # an ACL user without INFO: digests and gaps show losses later
             return None
 
     # Snapshots
@@ -295,24 +299,24 @@ class DirectorySync:
             self._postpone(known, "malformed")
         except Exception as error:
             self._mistakes.log_once(error)
-            self._away(error)
+            self._failed(error)
             self._postpone(known, "failed")
         finally:
             known.load = None
 
-    def _postpone(self, known: ReplicaView, why: str) -> None:
-        known.want(why)
+    def _postpone(self, known: ReplicaView, reason: str) -> None:
+        known.want(reason)
         delay = known.backoff.next()
         known.not_before = time.monotonic() + delay
         asyncio.get_running_loop().call_later(delay, self._poll_now.set)
 
     # Logs
 
-    async def _feed_turn(self, only: ReplicaView | None) -> None:
+    async def _read_logs(self, only: ReplicaView | None) -> None:
         """Read the logs of all replicas with one command, or of `only` one."""
         replicas = self._replicas.values() if only is None else (only,)
         logs = {known.log.encode(): known for known in replicas if known.live}
-        taken = 0  # since the loop was given back: once for each of a thousand replicas, a turn would last seconds
+        taken = 0  # since the last sleep; to sleep after each replica would take seconds with a thousand of them
         for key, entries in await self._read(logs):
             for piece in in_pieces(entries):
                 self._take(logs[key], key, piece)
@@ -339,7 +343,7 @@ class DirectorySync:
         return [(key, [(name, _fields(flat)) for name, flat in entries]) for key, entries in reply or ()]
 
     def _take(self, known: ReplicaView, key: bytes, entries: list[Entry]) -> None:
-        """Apply what was read, if this is still what is wanted: a snapshot may have begun since."""
+        """Apply the entries, unless the replica no longer follows this log: a snapshot may have begun since."""
         if not known.live or known.log.encode() != key:
             return
         try:
@@ -354,11 +358,11 @@ class DirectorySync:
         except SchemaError as error:
             self._malformed(known, error)
             self._postpone(known, "malformed")
-        except Exception as error:  # a mistake of ours: it would come again, before all other replicas' entries
-            self._mistake(error)
+        except Exception as error:  # a bug here would come again, before the entries of all other replicas
+            self._unexpected(error)
             self._postpone(known, "failed")
 
-    def _mistake(self, error: Exception) -> None:
+    def _unexpected(self, error: Exception) -> None:
         self._mistakes.log_once(error)
         self.counts["failures"] += 1
 

@@ -76,10 +76,10 @@ def find_server() -> Path:
 
 def _version(binary: Path) -> tuple[int, ...]:
     try:
-        told = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+        shown = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return (0,)
-    found = re.search(r"v=(\d+)\.(\d+)", told)
+    found = re.search(r"v=(\d+)\.(\d+)", shown)
     return tuple(map(int, found.groups())) if found else (0,)
 
 
@@ -211,10 +211,10 @@ class LocalServer:
     def _last_words(self) -> str:
         assert self._process is not None
         try:
-            _, told = self._process.communicate(timeout=5)
+            _, output = self._process.communicate(timeout=5)
         except subprocess.TimeoutExpired:
             return "(nothing)"
-        return told.decode(errors="replace").strip() or "(nothing)"
+        return output.decode(errors="replace").strip() or "(nothing)"
 
     def stop(self, timeout: float = 5.0) -> None:
         """End the server and remove its folder; harmless when it is not running."""

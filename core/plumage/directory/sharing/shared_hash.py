@@ -1,10 +1,10 @@
-"""Values that several participants keep side by side in one hash of the server: one field each, replaced as a whole.
+"""Values of several participants in one hash of the server: each replaces its own field as a whole.
 
-Contract: `exchange()` stores `mine` and reads what the others offer into `others`. A value carries the schema's version
-and the time it was written. What is older than `lifetime` is not read, what is newer than our schema is passed over and
-counted, and so is what is too long. What is beyond the newest `MOST` values is removed by whoever sees it: participants
-come and go, and the hash as a whole lives on while one of them renews it. Clocks of several machines are compared here,
-so a lifetime should be hours, not seconds; a clock that is wrong costs its owner what the others offer.
+`exchange()` stores `mine` and reads the values of others into `others`. A value carries the schema's version and the
+time when it was written. Values older than `lifetime` are ignored. Values of a newer schema, and values that are too
+long, are ignored and counted. Each reader removes all but the newest `MOST` values. The hash lives on while one
+participant renews it. Clocks of several machines are compared, so a lifetime should be hours, not seconds. A
+participant with a wrong clock does not get the values of others.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ HEAD = struct.Struct("<Bd")  # version, seconds since 1970
 
 
 class SharedHash:
-    """One participant, called `name`. `others`: name → (age in seconds, value). `counts`: sent, read, newer_schema,
-    malformed, too_long."""
+    """One participant, called `name`.
+
+    lifetime: seconds. mine: our value, or None. others: name → (age in seconds, value). rounds: exchanges that
+    succeeded. counts: sent, read, newer_schema, malformed, too_long."""
 
     def __init__(
         self, client: Client, key: str, name: str, *, lifetime: float, clock: Callable[[], float] = time.time
     ) -> None:
         self.mine: bytes | None = None
         self.others: dict[str, tuple[float, bytes]] = {}
-        self.rounds = 0  # exchanges that came to their end
+        self.rounds = 0
         self.counts: Counter[str] = Counter()
         self._client = client
         self._key = key
@@ -46,7 +48,7 @@ class SharedHash:
         self._clock = clock
 
     async def exchange(self) -> None:
-        """Errors of the server pass through; `others` then stays as it was."""
+        """Store our value and read the others. UNAVAILABLE: the server failed; `others` does not change."""
         if self.mine is not None:
             await self._store(self.mine)
         found: Any = await self._client.hgetall(self._key)
@@ -71,11 +73,11 @@ class SharedHash:
         self.others = {_text(name): (max(0.0, now - at), found[name][HEAD.size :]) for at, name in fresh}
         self.counts["read"] += len(fresh)
         if len(written) > MOST:
-            with suppress(NoPermissionError):  # an ACL user without HDEL: they go with the hash
+            with suppress(NoPermissionError):  # an ACL user without HDEL: they expire with the hash
                 await self._client.hdel(self._key, *(name for _, name in written[MOST:]))
 
     def _readable(self, found: dict[bytes, bytes]) -> Iterator[tuple[float, bytes]]:
-        """(when it was written, its field) of each value that is one."""
+        """(when it was written, its field) of each valid value."""
         for name, value in found.items():
             try:
                 yield _written(value), name
@@ -87,13 +89,13 @@ class SharedHash:
 
 def _written(value: bytes) -> float:
     if not value:
-        raise SchemaError("an empty offer")
+        raise SchemaError("an empty value")
     check_version(value[0])
     if not HEAD.size <= len(value) <= HEAD.size + MOST_BYTES:
-        raise SchemaError(f"an offer of {len(value)} bytes")
+        raise SchemaError(f"a value of {len(value)} bytes")
     written: float = HEAD.unpack_from(value)[1]
     if not 0.0 <= written < 1e12:
-        raise SchemaError("an offer from no time")
+        raise SchemaError("a value with an invalid time")
     return written
 
 

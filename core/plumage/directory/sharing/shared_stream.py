@@ -1,10 +1,10 @@
-"""A stream that many write and all read: the form in which routers and agents of a pool tell one another things.
+"""A stream that all participants write and read: routers and agents of a pool share state through it.
 
-Contract: every `period` seconds `make()` may give fields to send; what others send comes to `take(identifier, fields)`
-in the order of the stream, at most every `pace` seconds; without `make` nothing is sent, without `take` nothing is
-read. Only what comes after the start is read, unless `after` names an earlier entry. The stream is bounded and has a
-lifetime; messages may be lost (a server restarted, a reader away for long), so what is told through it must be whole by
-itself or forgettable. Nothing is waited for by anybody.
+Every `period` seconds `make()` may return fields to send. Entries go to `take(identifier, fields)` in the order of the
+stream, at most one read per `pace` seconds. Without `make` nothing is sent, without `take` nothing is read. Reading
+begins at the end of the stream, unless `after` names an earlier entry. The stream has a bound and a time to live.
+Messages may be lost, when a server restarts or a reader is away for long. Therefore each message must be complete by
+itself or dispensable. No caller waits for the stream.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ PACE = 0.01  # seconds between reads
 
 
 class SharedStream:
-    """One participant. `counts`: sent, read, newer_schema, malformed, failures. `degraded`: the server is away."""
+    """One participant.
+
+    make, take: see above. period, pace: seconds. longest: most entries of the stream. lifetime: its time to live in
+    seconds. counts: sent, read, newer_schema, malformed, failures. degraded: the last command failed.
+    after: id of the last entry read."""
 
     def __init__(
         self,
@@ -67,30 +71,30 @@ class SharedStream:
             self._spawn("read", self._read)
 
     def _spawn(self, name: str, turn: Callable[[], Awaitable[None]]) -> None:
-        self._tasks.append(asyncio.create_task(self._keep(turn), name=f"directory {name} {self._key}"))
+        self._tasks.append(asyncio.create_task(self._repeat(turn), name=f"directory {name} {self._key}"))
 
     async def close(self) -> None:
         tasks, self._tasks = self._tasks, []
         await end(tasks)
         await close(self.client)
 
-    async def _keep(self, turn: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, turn: Callable[[], Awaitable[None]]) -> None:
         async def one() -> None:
             await turn()
             self.degraded = False
 
         what = f"directory {self._shown}: {self._key}"
-        await run_forever(one, what, backoff=Backoff(self._rng), failed=self.away)
+        await run_forever(one, what, backoff=Backoff(self._rng), failed=self.failed)
 
-    def away(self, error: BaseException) -> None:
-        """Something could not be said or heard."""
+    def failed(self, error: BaseException) -> None:
+        """A command failed: count it, and log the first of a row."""
         self.counts["failures"] += 1
         if not self.degraded or self.counts["failures"] == 1:
             log.warning("directory %s: %s is not shared for now: %s", self._shown, self._key, error_text(error))
         self.degraded = True
 
     async def _send(self) -> None:
-        assert self._make is not None, "without it nothing is sent"
+        assert self._make is not None, "nothing to send"
         started = time.monotonic()
         fields = self._make()
         if fields is not None:
@@ -103,7 +107,7 @@ class SharedStream:
 
     async def _read(self) -> None:
         if self.after == "$":
-            self.after = await self._end()
+            self.after = await self._last_id()
         got: Any = await self.client.xread({self._key: self.after}, count=ENTRIES_AT_ONCE, block=BLOCK_MS)
         for _, entries in got or []:
             for identifier, fields in entries:
@@ -111,13 +115,13 @@ class SharedStream:
                 self._take_one(self.after, fields)
         await asyncio.sleep(self._pace)
 
-    async def _end(self) -> str:
-        """The last entry's id: `$` would be the end anew at each read, and lose what came between two."""
+    async def _last_id(self) -> str:
+        """The last entry's id. `$` would name the end of each read again, and lose entries between two reads."""
         last: Any = await self.client.xrevrange(self._key, count=1)
         return str(last[0][0].decode()) if last else "0-0"
 
     def _take_one(self, identifier: str, fields: Mapping[bytes, bytes]) -> None:
-        assert self._take is not None, "without it nothing is read"
+        assert self._take is not None, "nothing to read for"
         try:
             self._take(identifier, fields)
         except NewerSchemaError:

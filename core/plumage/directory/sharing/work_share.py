@@ -1,13 +1,15 @@
-"""What the routers of one pool tell one another, so that several decide like one: work in flight, pending owners and
-what they have learned.
+"""State that the routers of one pool share, so that several decide like one.
 
-Contract: every 50 ms a router sends the seconds of work it has in flight on each replica, as far as they changed (all
-of them once a second), and the chains it has just sent where. Others add that work to their own view (`foreign`) and
-hold the chains pending in their mirror, so that a burst on a new prefix stays together across routers. Work drains one
-second a second while nothing is heard and is forgotten after `SILENCE`, so a router that dies leaves nothing behind.
+It is work in flight, pending owners and learned estimators.
 
-What a router has learned lies beside what the others have (`learned`), exchanged every few seconds.
-Replicas are named by id on the wire and by slot here; what is said of an unknown replica is passed over.
+Every 50 ms a router sends the seconds of work that it has in flight on each replica: those that changed, and all of
+them once a second. It also sends the chains that it has just routed. Other routers add this work to their own
+(`foreign`) and hold the chains pending in their mirror. So a burst on a new prefix stays together across routers.
+Without news, work drains by one second per second and is dropped after `SILENCE`. So a dead router leaves nothing
+behind.
+
+The learned state of each router lies in a hash (`learned`), which is exchanged every few seconds. Messages name
+replicas by id, this module by slot. Unknown replicas are ignored.
 """
 
 from __future__ import annotations
@@ -38,14 +40,14 @@ from plumage.directory.sharing.shared_stream import Fields, SharedStream
 __all__ = ["WorkShare"]
 
 PERIOD = 0.05
-WHOLE_EVERY = 1.0  # seconds between messages that tell all of our work
-SILENCE = 3.0  # seconds until an unheard router's work is forgotten
-LONGEST = 2000  # messages kept: a few seconds of many routers
-CHAINS_AT_ONCE = 64  # pending owners told per message …
-CHUNKS_A_CHAIN = 256  # … and as much of each: 64 KB of prompt
-LONGEST_HOLD = 60.0  # seconds that another router's word may bind us
-OFFERS_EVERY = 5.0
-ROUTERS = 256  # more than this many are not replica_view
+ALL_EVERY = 1.0  # seconds between messages with all of our work
+SILENCE = 3.0  # seconds without news until a router's work is dropped
+LONGEST = 2000  # most messages in the stream: a few seconds of many routers
+CHAINS_AT_ONCE = 64  # most chains per message …
+CHUNKS_A_CHAIN = 256  # … and most chunks of each: 64 KB of prompt
+LONGEST_HOLD = 60.0  # most seconds that a chain of another router is pending here
+EXCHANGE_EVERY = 5.0  # seconds between exchanges of learned state
+ROUTERS = 256  # most other routers whose work is added
 
 
 class WorkMessage(msgspec.Struct, array_like=True):
@@ -61,8 +63,10 @@ _decode = msgspec.msgpack.Decoder(WorkMessage).decode
 
 
 class WorkShare:
-    """One router's part. `work`: gives our seconds of work in flight by slot, now. `router`: a name for people; each
-    process is told apart by itself."""
+    """One router's part.
+
+    router: its name in logs; a random suffix makes it unique. mirror: gets the pending chains of other routers.
+    work: returns our seconds of work in flight, by slot."""
 
     def __init__(
         self,
@@ -80,38 +84,39 @@ class WorkShare:
         self._work = work
         self._slots: dict[str, int] = {}
         self._names: dict[int, str] = {}
-        self._told: dict[str, float] = {}
-        self._whole_at = 0.0
+        self._last_sent: dict[str, float] = {}
+        self._all_sent_at = 0.0
         self._chains: list[tuple[int, Sequence[int], float]] = []
         self._heard: dict[str, dict[int, tuple[float, float]]] = {}  # router → slot → (seconds, when heard)
-        self._offering: asyncio.Task[None] | None = None
+        self._exchanging: asyncio.Task[None] | None = None
         self._rng = rng or random.Random()
-        self.exchange = SharedStream(
+        self.stream = SharedStream(
             url, self._keys.work, make=self._make, take=self._take,
             period=PERIOD, longest=LONGEST, lifetime=WORK_TTL, rng=rng,
         )  # fmt: skip
-        self.learned = SharedHash(self.exchange.client, self._keys.estimators, self.name, lifetime=ESTIMATORS_TTL)
+        self.learned = SharedHash(self.stream.client, self._keys.estimators, self.name, lifetime=ESTIMATORS_TTL)
 
-    # What the router says and asks
+    # Calls of the router
 
     def set_replicas(self, slots: Mapping[str, int]) -> None:
-        """The replicas by id, each with its slot."""
+        """Set the replicas: id → slot."""
         for slot in set(self._names) - set(slots.values()):
             self.forget(slot)
         self._slots = dict(slots)
         self._names = {slot: name for name, slot in slots.items()}
 
     def forget(self, slot: int) -> None:
+        """Drop the work of other routers on this slot."""
         for heard in self._heard.values():
             heard.pop(slot, None)
 
     def sent(self, chain: Sequence[int], slot: int, ttl: float) -> None:
-        """We sent this chain to this slot and expect it to be held there for `ttl` seconds."""
+        """Announce that we routed this chain to this slot. ttl: seconds that it is pending."""
         if len(self._chains) < CHAINS_AT_ONCE:
             self._chains.append((slot, chain, ttl))
 
     def foreign(self, now: float | None = None) -> dict[int, float]:
-        """Seconds of work that other routers have in flight, by slot. `now`: on time.monotonic()."""
+        """Seconds of work that other routers have in flight, by slot. now: of time.monotonic()."""
         now = time.monotonic() if now is None else now
         total: dict[int, float] = {}
         for heard in self._heard.values():
@@ -121,27 +126,27 @@ class WorkShare:
                     total[slot] = total.get(slot, 0.0) + left
         return total
 
-    # Life
+    # The tasks
 
     def start(self) -> None:
-        self.exchange.start()
-        self._offering = asyncio.create_task(self._keep_offering(), name=f"directory offers of {self.name}")
+        self.stream.start()
+        self._exchanging = asyncio.create_task(self._exchange_learned(), name=f"directory exchange of {self.name}")
 
     async def close(self) -> None:
-        if self._offering is not None:
-            await end([self._offering])
-            self._offering = None
-        await self.exchange.close()
+        if self._exchanging is not None:
+            await end([self._exchanging])
+            self._exchanging = None
+        await self.stream.close()
 
-    async def _keep_offering(self) -> None:
+    async def _exchange_learned(self) -> None:
         async def one() -> None:
             await self.learned.exchange()
-            await asyncio.sleep(OFFERS_EVERY)
+            await asyncio.sleep(EXCHANGE_EVERY)
 
-        what = f"directory offers of {self.name}"
-        await run_forever(one, what, backoff=Backoff(self._rng, longest=OFFERS_EVERY), failed=self._not_offered)
+        what = f"directory exchange of {self.name}"
+        await run_forever(one, what, backoff=Backoff(self._rng, longest=EXCHANGE_EVERY), failed=self._exchange_failed)
 
-    def _not_offered(self, error: Exception) -> None:
+    def _exchange_failed(self, error: Exception) -> None:
         self.learned.counts["failures"] += 1
 
     # Messages
@@ -149,13 +154,13 @@ class WorkShare:
     def _make(self) -> Fields | None:
         now = time.monotonic()
         current = {self._names[slot]: round(s, 4) for slot, s in self._work().items() if slot in self._names}
-        if now - self._whole_at >= WHOLE_EVERY:
-            self._whole_at = now
+        if now - self._all_sent_at >= ALL_EVERY:
+            self._all_sent_at = now
             news = dict(current)
         else:
-            news = {name: seconds for name, seconds in current.items() if self._told.get(name) != seconds}
-        news.update(dict.fromkeys(self._told.keys() - current.keys(), 0.0))
-        self._told = current
+            news = {name: seconds for name, seconds in current.items() if self._last_sent.get(name) != seconds}
+        news.update(dict.fromkeys(self._last_sent.keys() - current.keys(), 0.0))
+        self._last_sent = current
         chains, self._chains = self._chains, []
         if not news and not chains:
             return None
@@ -168,16 +173,16 @@ class WorkShare:
             message = _decode(fields.get(b"d", b""))
             chains = [(name, _unpack(packed), ttl) for name, packed, ttl in message.chains]
         except (msgspec.MsgspecError, struct.error) as error:
-            raise SchemaError(f"a work message that is not one: {error}") from error
+            raise SchemaError(f"invalid work message: {error}") from error
         if message.router != self.name:
             now = time.monotonic()
-            self._forget_silent(now)
-            self._hear(message, now)
+            self._drop_silent(now)
+            self._add_work(message, now)
             for name, chain, ttl in chains:
                 if name in self._slots:
                     self._mirror.hold_pending(chain, self._slots[name], now, min(ttl, LONGEST_HOLD))
 
-    def _hear(self, message: WorkMessage, now: float) -> None:
+    def _add_work(self, message: WorkMessage, now: float) -> None:
         heard = self._heard.get(message.router)
         if heard is None:
             if len(self._heard) >= ROUTERS:
@@ -187,7 +192,7 @@ class WorkShare:
             if name in self._slots:
                 heard[self._slots[name]] = (seconds, now)
 
-    def _forget_silent(self, now: float) -> None:
+    def _drop_silent(self, now: float) -> None:
         for router, heard in list(self._heard.items()):
             if all(now - at > SILENCE for _, at in heard.values()):
                 del self._heard[router]

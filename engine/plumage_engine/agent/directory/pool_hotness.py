@@ -28,18 +28,18 @@ class PoolHotness:
     """The pool's hotness, as one agent reads it."""
 
     def __init__(self, url: str, pool: str, heat: LocalHotness, rng: random.Random) -> None:
-        self._share = HotnessShare(url, pool=pool, tell=False, rng=rng)
+        self._share = HotnessShare(url, pool=pool, send=False, rng=rng)
         self._heat = heat
 
     @property
     def counts(self) -> Counter[str]:
         """Outcomes of reading (`HotnessShare`)."""
-        return self._share.exchange.counts
+        return self._share.stream.counts
 
     @property
     def away(self) -> bool:
         """Whether the directory does not answer; then the hotness here is stale."""
-        return self._share.exchange.degraded
+        return self._share.stream.degraded
 
     def start(self) -> None:
         self._share.start()
