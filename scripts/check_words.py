@@ -17,6 +17,13 @@ HEADING = "## Words that lint refuses"
 PLACES = (
     "router",
     "operator",
+    "core/plumage/blocks",
+    "core/plumage/directory",
+    "core/plumage/eviction",
+    "core/plumage/hashing",
+    "core/plumage/hotness",
+    "core/plumage/mrc",
+    "core/plumage/tiering",
     "engine/plumage_engine/agent",
     "engine/plumage_engine/simulator",
     "engine/plumage_engine/configuration.py",

@@ -1,9 +1,9 @@
 """The prefix tree for a pool that counts references block by block and knows no requests, as vLLM's.
 
-There a cached block may have several copies, each in use or not, and whoever takes one tells neither for which request
-nor up to where its prefix goes. So a run's `holds` are not requests whose cached part ends with it, but copies of its
-blocks that are in use; it is busy while there are any, or a busy child. A request that uses a run in part only has it
-split first, as everywhere, so that the blocks of a run still share one history. Blocks may have any hashable name.
+There a cached block may have several copies, each in use or not. A caller that takes a copy names neither the request
+nor the length of its prefix. So a run's `holds` count copies of its blocks that are in use, not requests whose cached
+part ends with it. A run is busy while it has holds or a busy child. A request that uses a part of a run has it split
+first, so that the blocks of a run share one history. Blocks may have any hashable name.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class CountedTree(PrefixTree):
         place = run.hashes.index(block)
         if place:
             upper = self._split(run, place)
-            self.hold(upper)  # and so tells the policy that it is idle, if it is
+            self.hold(upper)  # calls the policy's `idle` if it is idle
             self.drop(upper)
         gone: list[int] = []
         for below in reversed(list(self.runs())):

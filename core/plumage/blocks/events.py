@@ -1,4 +1,4 @@
-"""What a block pool tells the world: the same three events as vLLM's KV events, without the wire around them.
+"""The events of a block pool: the same three as vLLM's KV events, without their wire format.
 
 A listener that counts copies per hash always agrees with the pool: a duplicate copy is published as stored again, and
 evicting one copy publishes its removal while the hash may stay cached.
@@ -34,7 +34,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """Everything left the device. What other media lose with it is told as removed."""
+    """All blocks left the device. For other media there are `Removed` events."""
 
 
 BlockEvent = Stored | Removed | Cleared

@@ -38,8 +38,8 @@ class CachedBlock:
 
 
 class BlockPool:
-    """capacity: blocks. sink: receives events as they happen. on_evict: told of a leaf and the blocks it is about to
-    lose, so that a host tier may take them."""
+    """capacity: blocks. sink: receives events as they happen. on_evict: called with a leaf and the blocks that
+    it is about to lose, so that a host tier can take them."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""Which cached blocks go next: one interface for the simulator's pool, and for vLLM's.
+"""Which cached blocks to evict next: one interface for the simulator's pool and for vLLM's.
 
 The pool owns the prefix tree, whose nodes are *runs* (`plumage.blocks.run`): consecutive blocks with one access
-history. It tells the policy what happens to runs and asks for a victim. Only *evictable leaves* may lose blocks, from
-their end: runs that no request uses and that have no cached child (a child is useless without its parent). Telling
-runs, not blocks, keeps the cost of a request independent of its length.
+history. It reports each change of a run to the policy and asks for a victim. Only *evictable leaves* may lose blocks,
+from their end: runs that no request uses and that have no cached child (a child is useless without its parent). Calls
+for runs, not for blocks, keep the cost of a request independent of its length.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class EvictionPolicy(Protocol):
         ...
 
     def shrink(self, run: Run, evicted: Sequence[int]) -> None:
-        """The evictable leaf lost the blocks `evicted` from its end; with none left it is gone."""
+        """The evictable leaf lost the blocks `evicted` from its end; with none left it left the cache."""
         ...
 
     def need(self, blocks: int) -> None:
-        """`blocks` blocks are about to be evicted; questions for victims follow."""
+        """`blocks` blocks are about to be evicted; calls of `victim` follow."""
         ...
 
     def victim(self, now: float) -> Run:

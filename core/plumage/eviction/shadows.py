@@ -1,13 +1,12 @@
-"""Shadow caches: what a cache of this size would find under another weight of frequency, without a second cache.
+"""Shadow caches: the hits of a cache of this size under other weights of frequency, without a second cache.
 
-Under `last use + weight · worth`, where worth grows with frequency, scores rise with nearly every use and the lowest go
-first. So a cache holds exactly the blocks whose score is not below its *floor*, the score up to which it has dropped
-blocks; and as what makes up the worth outlives eviction, a block's score is the same whoever holds it. To tell hits
-from misses a shadow needs its floor alone, and to raise the floor, how many blocks lie at which score: a number a
-bucket of scores, no matter how many blocks there are.
+The score is `last use + weight · worth`, where worth grows with frequency. Scores rise with nearly every use, and the
+lowest are evicted first. So a cache holds exactly the blocks whose score is not below its *floor*, the score up to
+which it has evicted blocks. The inputs of the worth outlive eviction, so a block has the same score in every cache. To
+detect hits a shadow needs its floor only. To raise the floor it needs the number of blocks per bucket of scores.
 
-Which weight is best is then a matter of counting, and whoever follows the best of a few fixed ones loses little to it
-(the experts of LeCaR and Cacheus vote by regret on evicted blocks; here each is simulated).
+The policy counts the hits of each shadow and follows the best of a few fixed weights. (The experts of LeCaR and Cacheus
+vote by regret on evicted blocks; here each one is simulated.)
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Shadow:
         self._order: list[float] = []
 
     def take(self, used: int, worth: float, blocks: int) -> bool:
-        """Blocks of this `worth` last used at `used` come into use: were they here?"""
+        """Blocks of this `worth`, last used at `used`, come into use. Returns whether they were here."""
         score = used + self.weight * worth
         if score < self._floor:
             self.size += blocks
@@ -54,7 +53,7 @@ class Shadow:
         return True
 
     def put(self, used: int, worth: float, blocks: int) -> None:
-        """Blocks are in use no longer; below the floor they would be the next to go, and go."""
+        """Blocks are no longer in use. Below the floor they are dropped at once."""
         score = used + self.weight * worth
         if score < self._floor:
             self.size -= blocks
@@ -122,7 +121,7 @@ class Shadows:
                 shadow.trim(room)
 
     def choose(self, time: int) -> bool:
-        """Now and then look which shadow found most; True when the weight is another one from now on."""
+        """Once per interval, follow the shadow with the most hits. Returns whether the weight changed."""
         elapsed = time - self._at
         if elapsed < self._every:
             return False

@@ -1,11 +1,11 @@
-"""Pool-wide hotness: what agents report, how it adds up, and which prefixes are hottest.
+"""Pool-wide hotness: deltas of uses, their aged sum, and the hottest prefixes.
 
-Each agent counts the uses of prefix nodes and sends them as a *delta*, about once a second. Whoever holds the pool-wide
-view adds deltas in any order and ages it by the requests of the whole pool, so that a busy and an idle replica share
-one clock. The form is HotPrefix's (frequency and clock, HotPrefix §3.2); the card's point is that it is the fleet's.
+Each sender counts the uses of prefix nodes and sends them as a *delta*, about once a second. A holder of the pool-wide
+view adds deltas in any order and ages the view by the requests of the whole pool. So a busy and an idle replica share
+one clock. Frequency and clock are those of HotPrefix §3.2, for the pool in place of one engine.
 
-Keys are 64-bit hashes of prefixes (the directory's byte chunks). Neither text nor token ids can be had from a delta or
-a view. Both are bounded: the coldest entries go.
+Keys are 64-bit hashes of prefixes (the directory's byte chunks): no text and no token ids can be had from a delta or a
+view. Both are bounded: the coldest entries are dropped.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ _U32 = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class HotnessDelta:
-    """requests: served since the last delta. uses: key → (uses since the last delta, tokens from the root to its end).
-    left_out: uses of nodes that did not fit."""
+    """requests: served since the last delta.
+
+    uses: key → (uses since the last delta, tokens from the root to its end). left_out: uses of nodes beyond the
+    capacity."""
 
     requests: int
     uses: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -44,7 +46,7 @@ class HotnessDelta:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> HotnessDelta:
-        """ConfigurationError for another version or a torn message."""
+        """ConfigurationError: another version, or an incomplete message."""
         if len(data) < _HEAD.size or data[0] != _VERSION:
             raise ConfigurationError(f"hotness delta: expected version {_VERSION}, got {data[:1].hex() or 'nothing'}")
         _, requests, left_out, count = _HEAD.unpack_from(data)
@@ -64,11 +66,11 @@ class DeltaCounter:
         self._uses: dict[int, tuple[int, int]] = {}
 
     def request(self, number: int = 1) -> None:
-        """So many requests were served."""
+        """Count `number` served requests."""
         self._requests += number
 
     def use(self, key: int, tokens: int, uses: int = 1) -> None:
-        """The prefix ending at `key`, `tokens` tokens from the root, was used."""
+        """Count uses of the prefix that ends at `key`, `tokens` tokens from the root."""
         known = self._uses.get(key)
         if known is None and len(self._uses) >= self._capacity:
             self._left_out += uses
@@ -96,9 +98,9 @@ class HotNode:
 class FleetHotness:
     """The pool-wide view. capacity: nodes kept. max_age, aging_interval: the clock, in the pool's requests.
 
-    An entry keeps the number of the pool's requests at its last use, and its clock follows from that; so ageing costs
-    nothing, and a clock reads the same wherever the view is held. Frequencies add up, last uses take the later: the
-    sums do not depend on the order of deltas.
+    An entry keeps the number of the pool's requests at its last use, and its clock is computed from that. So ageing
+    costs nothing, and all holders of the view compute the same clock. Frequencies are added, and the later last use
+    counts: the result does not depend on the order of deltas.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class FleetHotness:
         self._bound()
 
     def merge(self, other: FleetHotness) -> None:
-        """Take over another view that saw other deltas (a second router's, before the directory was there)."""
+        """Add another view, which was made of other deltas."""
         self.requests += other.requests
         for key, (uses, tokens, last) in other._nodes.items():
             known = self._nodes.get(key, (0, 0, 0))

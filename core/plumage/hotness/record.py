@@ -1,8 +1,8 @@
-"""The hotness record of one engine's prefix tree: what happens to runs, written into a cuckoo filter.
+"""The hotness record of one engine's prefix tree: the uses of runs, in a cuckoo filter.
 
 A node's key is the chained hash of its last block, which stands for all tokens down to its end (HotPrefix Eq. 2).
-The end of a run moves when it is split, grows or loses blocks; the heat then goes along under the new key, and stays
-under the old one, because the same prompt may come back and should find it.
+The end of a run moves when it is split, grows or loses blocks. Its hotness is then copied to the new key. It also stays
+under the old key, because the same prompt may come back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["NodeRecord", "Recorded"]
 
 
 class NodeRecord:
-    """aged: becomes True when the filter aged; whoever keeps an order by clock resets it."""
+    """aged: True after the filter aged, until the policy that orders runs by clock resets it."""
 
     def __init__(self, table: CuckooFilter) -> None:
         self.table = table
@@ -54,7 +54,7 @@ class NodeRecord:
 
 
 class Recorded:
-    """An eviction policy that keeps a hotness record beside: the host tier needs one whatever the policy is."""
+    """An eviction policy with a hotness record: the host tier needs one with every policy."""
 
     def __init__(self, policy: EvictionPolicy, record: NodeRecord) -> None:
         self._policy = policy

@@ -1,15 +1,15 @@
-"""Miss-ratio curves from a sample of the keys, in constant memory: SHARDS (Waldspurger et al., FAST '15), made to last.
+"""Miss-ratio curves from a sample of the keys, in constant memory: SHARDS (Waldspurger et al., FAST '15), for long use.
 
 A key is sampled if its hash is below a threshold, so all accesses to a key are seen or none is: the distances among
 sampled keys are the real ones, shrunk by the rate. As in SHARDS of fixed size (§3.3) the threshold falls as keys come,
 so that at most `samples` keys are held.
 
-Three changes; a pool lives for months, and SHARDS was made for a trace:
+Three changes, because a pool runs for months and SHARDS was made for a trace:
 - Accesses that the sample has too many or too few of are taken from the distances at which chance most likely put them
   (`distances`), not all from the smallest one as in SHARDS-adj (§3.2).
-- Distances past `largest`, the largest cache anyone would ask about, need not be told apart. So the rate never falls
-  below samples ÷ largest: once there, the key that was not used for longest is dropped, whatever its hash. (SHARDS
-  would go on lowering its rate with every new key it meets, until it sees nothing.)
+- Distances above `largest`, the largest cache of interest, are counted as one. So the rate never falls below
+  samples ÷ largest: at that rate the least recently used key is dropped, whatever its hash. (SHARDS lowers its rate
+  with every new key, until it samples nothing.)
 - `age` lets old accesses fade, so that the curve is of the load as it is now.
 
 An access costs a multiplication and a comparison, a sampled one about 2 µs more: the distance is a binary search in the

@@ -1,8 +1,8 @@
-"""Residents of a tier, coldest first, without sorting them for every question.
+"""Residents of a tier, coldest first, without sorting them for every query.
 
-A heap of hotness as last looked at. What comes to the top is looked at again: if it has become hotter, it goes back
-down. Hotness also falls, by ageing, and a fall is not seen until the heap is built anew, every `rebuild` questions;
-ageing takes the same step from every clock, so the order changes little in between.
+A heap of the hotness at the last check. An entry at the top is checked again: if it has become hotter, it moves down.
+Hotness also falls, by ageing. A fall has no effect until the heap is built again, every `rebuild` queries. Ageing
+subtracts the same step from every clock, so the order changes little in between.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ Resident = TypeVar("Resident")
 
 
 class ColdestFirst(Generic[Resident]):
-    """hotness: of a resident, now. One that was discarded may come again. rebuild: questions between two looks at all
-    residents, each of which costs a step a resident."""
+    """hotness: returns the current hotness of a resident. A discarded resident may be added again.
+
+    rebuild: queries between two rebuilds, which each visit all residents."""
 
     def __init__(self, hotness: Callable[[Resident], float], rebuild: int = REBUILD) -> None:
         self._hotness = hotness

@@ -1,9 +1,9 @@
-"""Host memory as a second tier of the prefix cache: what it holds, what it takes in, what it would give back.
+"""Host memory as a second tier of the prefix cache: its blocks, their admission and their promotion.
 
-Pure structure. It says which blocks to copy; who calls it models or does the copying and its time. The pool tells it
-what the GPU is about to lose (`offer`); a request asks what comes after its GPU prefix (`match`, then `load`); the
-engine asks for promotions during decode (`plan`). Blocks stay here when they are copied up, as vLLM's offloading keeps
-them: the next eviction then costs no copy.
+Pure: it decides which blocks to copy, and the caller copies them. `offer`: the pool is about to evict blocks from the
+GPU. `match`, then `load`: a request needs the blocks after its GPU prefix. `plan`: the engine asks for promotions
+during decode. Blocks that are copied to the GPU also stay here, as in vLLM's offloading. Their next eviction then
+costs no copy.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class HostTier:
         return [] if entry is None else list(entry.hashes)
 
     def clear(self) -> None:
-        """Give everything up."""
+        """Drop all blocks."""
         entries = dict.fromkeys(self._entry_of.values())
         self._entries.clear()
         self._entry_of.clear()

@@ -1,4 +1,4 @@
-"""Which host nodes go up to the GPU during decode, and what they replace (HotPrefix §3.4, Alg. 2).
+"""Which host nodes to copy to the GPU during decode, and which nodes they replace (HotPrefix §3.4, Alg. 2).
 
 The hottest host *roots* (parent in the GPU or none) replace the coldest GPU *leaves*; what is replaced is dropped.
 
