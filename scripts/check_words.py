@@ -15,6 +15,14 @@ ROOT = Path(__file__).resolve().parent.parent
 GLOSSARY = "docs/glossary.md"
 HEADING = "## Words that lint refuses"
 PLACES = (
+    "core/plumage/api",
+    "core/plumage/autoscaling",
+    "core/plumage/batching",
+    "core/plumage/incluster",
+    "core/plumage/models",
+    "core/plumage/rendering",
+    "core/plumage/routing",
+    "core/plumage/settings",
     "router",
     "operator",
     "core/plumage/blocks",

@@ -21,14 +21,16 @@ from typing import Any
 
 from plumage.api.v1alpha1 import InferencePool, parse_pool
 from plumage.routing import RoutingPolicy, make_policy
-from plumage.settings import Meeting, plugin_settings, router_settings, simulator_settings
+from plumage.settings import EngineSockets, plugin_settings, router_settings, simulator_settings
 from plumage_engine.simulator.config import SimulatorConfig
 from plumage_engine.simulator.engine.device import Device
 from plumage_engine.simulator.engine.settings import EngineSettings
 
 __all__ = ["Ours"]
 
-_MEETING = Meeting("ipc:///run/plumage/events", "ipc:///run/plumage/replay", "/run/plumage/token", "/run/plumage/key")
+_SOCKETS = EngineSockets(
+    "ipc:///run/plumage/events", "ipc:///run/plumage/replay", "/run/plumage/token", "/run/plumage/key"
+)
 _FOLDER = "builtin://tiny-chat"
 
 
@@ -60,13 +62,13 @@ class Ours:
     def engine(self, device: Device | None = None, **lab: Any) -> EngineSettings:
         """A simulated engine. device: one that no manifest has, in place of the preset's. lab: what no manifest sets,
         by the names of EngineSettings (report_tokens, chunk_blocks)."""
-        told = simulator_settings(self.pool(), _MEETING, model_folder=_FOLDER, host="127.0.0.1", port=0, seed=0)
+        told = simulator_settings(self.pool(), _SOCKETS, model_folder=_FOLDER, host="127.0.0.1", port=0, seed=0)
         made = SimulatorConfig.model_validate(told).engine_settings()
         return replace(made, **{"report_tokens": False, **lab, **({} if device is None else {"device": device})})
 
     def plugin(self) -> dict[str, Any]:
         """The settings of vLLM's plugin, less the token's file, which only a pool's pods have."""
-        told = plugin_settings(self.pool(), _MEETING.token, seed=0)
+        told = plugin_settings(self.pool(), _SOCKETS.token, seed=0)
         return {name: part for name, part in told.items() if name != "fleet"}
 
     def routing(self) -> tuple[str, dict[str, Any]]:

@@ -19,7 +19,14 @@ from plumage.api.v1alpha1 import InferencePool
 from plumage.batching import make_queue
 from plumage.eviction.factory import make_policy as make_eviction
 from plumage.routing import make_policy as make_routing
-from plumage.settings import Meeting, SecretFiles, agent_settings, plugin_settings, router_settings, simulator_settings
+from plumage.settings import (
+    EngineSockets,
+    SecretFiles,
+    agent_settings,
+    plugin_settings,
+    router_settings,
+    simulator_settings,
+)
 from plumage_bench.defaults.manifests import put
 from plumage_bench.defaults.state import state_of
 from plumage_engine.agent.config import AgentConfig
@@ -121,7 +128,7 @@ def _pool(spec: Mapping[str, Any]) -> InferencePool:
 def _files(pool: InferencePool, other: bool) -> Iterator[File]:
     """Of each process. other: with other paths, ports and names, which are arguments and no manifest's."""
     mark = "-b" if other else "-a"
-    meeting = Meeting(f"ipc:///events{mark}", f"ipc:///replay{mark}", f"/token{mark}", f"/key{mark}")
+    sockets = EngineSockets(f"ipc:///events{mark}", f"ipc:///replay{mark}", f"/token{mark}", f"/key{mark}")
     host, port = ("::1", 2) if other else ("127.0.0.1", 1)
     place: dict[str, Any] = {"host": host, "port": port}
     folder, directory = f"/models{mark}", f"redis://host{mark}"
@@ -131,10 +138,10 @@ def _files(pool: InferencePool, other: bool) -> Iterator[File]:
     yield (
         "simulator",
         SimulatorConfig,
-        simulator_settings(named, meeting, model_folder=folder, seed=1 if other else 0, **place),
+        simulator_settings(named, sockets, model_folder=folder, seed=1 if other else 0, **place),
     )
     agent = agent_settings(
-        named, meeting, model_folder=folder, engine_url=f"http://host{mark}", directory_url=directory,
+        named, sockets, model_folder=folder, engine_url=f"http://host{mark}", directory_url=directory,
         peers={"peersFile": f"/peers{mark}"}, **place,
     )  # fmt: skip
     yield "agent", AgentConfig, {**agent, "replica": f"chat{mark}"}
@@ -143,7 +150,7 @@ def _files(pool: InferencePool, other: bool) -> Iterator[File]:
         auth={"adminKeyFile": f"/admin{mark}"}, secrets=SecretFiles.in_folder(f"/keys{mark}"), **place,
     )  # fmt: skip
     yield "router", RouterConfig, router
-    yield "plugin", PluginSettings, plugin_settings(named, meeting.token, seed=1 if other else 0)
+    yield "plugin", PluginSettings, plugin_settings(named, sockets.token, seed=1 if other else 0)
 
 
 def _options(files: Sequence[File]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How many replicas a pool should have, and which go first. Pure: figures and the clock are arguments."""
+"""How many replicas a pool should have, and which are deleted first. Pure: figures and clock are arguments."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from plumage.autoscaling.autoscaler import Autoscaler
 from plumage.autoscaling.decision import Decision, Reason
 from plumage.autoscaling.judge import CacheJudge
 from plumage.autoscaling.observation import STALE, PoolLoad, ReplicaLoad
-from plumage.autoscaling.proposals import SETTLE, Proposal, judge_of
+from plumage.autoscaling.proposals import STEADY_SECONDS, Proposal, judge_of
 from plumage.autoscaling.scale_down_order import DELETION_COST, CacheHeat, coldest_first, deletion_costs
 
 __all__ = [
     "DELETION_COST",
-    "SETTLE",
     "STALE",
+    "STEADY_SECONDS",
     "Autoscaler",
     "CacheHeat",
     "CacheJudge",

@@ -1,13 +1,13 @@
 """The autoscaler of one pool: figures in, a decision out. Pure; its clock is an argument.
 
-In the order in which they bind:
-1. Bounds. A size out of them goes to the nearer one at once, whatever the metrics say.
+Rules, the strongest first:
+1. Bounds. A size outside of them becomes the nearer bound at once, whatever the metrics propose.
 2. The largest proposal of all metrics wins. While a metric is missing the pool may grow by the others, never shrink.
 3. minReplicas 0: requests that no replica can take wake the pool at once; without a request for idleSeconds it goes to
    zero. Otherwise one replica stays.
-4. Stabilisation windows, then rate policies (`behavior`). Waking passes both; falling asleep has waited long enough,
-   and passes the window.
-5. No replica goes while another one warms: a ReplicaSet would delete that one first, and its warm-up were for nothing.
+4. Stabilisation windows, then rate policies (`behavior`). Waking ignores both. Falling asleep ignores the window, since
+   the pool was idle for idleSeconds.
+5. No replica is deleted while another one warms up: a ReplicaSet would delete the warming one first.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ __all__ = ["Autoscaler"]
 
 
 class Autoscaler:
-    """Keeps the wishes and changes of the last hour, when the pool was last in use, and how many replicas are ready
-    since when."""
+    """State: proposals and changes of the last hour, the time of the last use, the ready replicas and since when."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -35,7 +34,7 @@ class Autoscaler:
         self._ready: tuple[int, float] | None = None
 
     def decide(self, spec: AutoscalingSpec, load: PoolLoad, now: float) -> Decision:
-        """What should be wanted from now on. Whoever acts on it says so with `scaled`."""
+        """The number of replicas from now on. The caller reports a change that it made with `scaled`."""
         if not self.history.wishes:  # a new autoscaler shrinks nothing before a window has passed
             self.history.wish(Wish(now, load.wanted))
         if self._used is None or not load.idle(now):
@@ -49,13 +48,13 @@ class Autoscaler:
         return _dry(spec, _gated(load, self._by_metrics(spec, load, proposals, now)))
 
     def completed(self, load: PoolLoad, now: float) -> PoolLoad:
-        """With `steady_for`, by what was seen before."""
+        """The load with `steady_for`, from earlier calls."""
         if self._ready is None or self._ready[0] != load.ready:
             self._ready = (load.ready, now)
         return replace(load, steady_for=now - self._ready[1])
 
     def scaled(self, before: int, after: int, now: float) -> None:
-        """The pool wants `after` replicas since `now`: rate policies count it."""
+        """The caller changed the pool from `before` to `after` replicas at `now`. Rate policies count it."""
         self.history.changed(Change(now, after - before))
 
     def _by_metrics(self, spec: AutoscalingSpec, load: PoolLoad, proposals: Sequence[Proposal], now: float) -> Decision:
@@ -72,14 +71,14 @@ class Autoscaler:
         final = self.history.within_rate(wanted, steady.replicas, spec.behavior, now)
         cause = f"no request for {spec.idle_seconds} s" if asleep else _cause(proposals, raw)
         bound: Reason | None = "AtMaximum" if raw > wish else "AtMinimum" if raw < wish else None
-        return _told(wanted, final, steady, bound, cause, proposals)
+        return _explained(wanted, final, steady, bound, cause, proposals)
 
     def _idle_for(self, now: float) -> float:
         return now - self._used if self._used is not None else 0.0
 
 
-def _told(wanted: int, final: Bounded, steady: Bounded, bound: Reason | None, cause: str,
-          proposals: Sequence[Proposal]) -> Decision:  # fmt: skip
+def _explained(wanted: int, final: Bounded, steady: Bounded, bound: Reason | None, cause: str,
+               proposals: Sequence[Proposal]) -> Decision:  # fmt: skip
     limit = final if final.limit else steady
     reason: Reason = "AtTarget"
     if final.replicas != wanted:
@@ -93,14 +92,14 @@ def _told(wanted: int, final: Bounded, steady: Bounded, bound: Reason | None, ca
         parts.append("maxReplicas bounds it")
     elif bound == "AtMinimum":
         parts.append("no fewer while the pool is in use, or by minReplicas")
-    parts += [found.why for found in (steady, final) if found.why]
+    parts += [found.message for found in (steady, final) if found.message]
     return Decision(wanted, final.replicas, final.replicas, reason, _sentence(parts), proposals)
 
 
 def _sleeping(spec: AutoscalingSpec, load: PoolLoad, now: float) -> Decision:
-    """At zero: nothing but waiting requests says anything."""
+    """At zero replicas only waiting requests count."""
     if not load.fresh(now):
-        return Decision(0, 0, 0, "MetricMissing", "0 replicas: no router tells whether requests wait.")
+        return Decision(0, 0, 0, "MetricMissing", "0 replicas: no router reported whether requests wait.")
     waiting = load.held
     if not waiting:
         return Decision(0, 0, 0, "Asleep", "0 replicas: no request waits.")
@@ -113,16 +112,16 @@ def _into_bounds(spec: AutoscalingSpec, load: PoolLoad) -> Decision:
     above = load.wanted > spec.max_replicas
     bound = spec.max_replicas if above else spec.min_replicas
     reason: Reason = "ScaledDown" if above else "ScaledUp"
-    why = f"{'max' if above else 'min'}Replicas is {bound}"
-    return Decision(load.wanted, bound, bound, reason, _sentence([_step(load.wanted, bound), why]))
+    cause = f"{'max' if above else 'min'}Replicas is {bound}"
+    return Decision(load.wanted, bound, bound, reason, _sentence([_step(load.wanted, bound), cause]))
 
 
 def _gated(load: PoolLoad, decision: Decision) -> Decision:
-    """No way down while a replica warms."""
+    """No scale-down while a replica warms up."""
     if decision.replicas >= load.wanted or not load.warming:
         return decision
     names = ", ".join(load.warming[:3]) + (", …" if len(load.warming) > 3 else "")
-    message = f"{load.wanted} replicas: {names} must be warm before one goes. {decision.message}"
+    message = f"{load.wanted} replicas: {names} must be warm before a replica is deleted. {decision.message}"
     return Decision(load.wanted, load.wanted, load.wanted, "ReplicaWarming", message, decision.proposals)
 
 
@@ -134,16 +133,16 @@ def _dry(spec: AutoscalingSpec, decision: Decision) -> Decision:
 
 
 def _cause(proposals: Sequence[Proposal], raw: int) -> str:
-    """What the deciding metric says; the others are in the status, each on its own."""
+    """The deciding metric's message. The status has those of the others."""
     deciding = next((proposal for proposal in proposals if proposal.replicas == raw), None)
     if deciding is None:
-        return "; ".join(f"{proposal.metric}: {proposal.why}" for proposal in proposals)
-    return f"{deciding.metric} {deciding.why}, wants {raw}"
+        return "; ".join(f"{proposal.metric}: {proposal.message}" for proposal in proposals)
+    return f"{deciding.metric} {deciding.message}, wants {raw}"
 
 
 def _hold(wanted: int, missing: Sequence[Proposal]) -> str:
-    told = "; ".join(f"{proposal.metric} {proposal.why}" for proposal in missing)
-    return f"{wanted} replicas, held: {told}."
+    reasons = "; ".join(f"{proposal.metric} {proposal.message}" for proposal in missing)
+    return f"{wanted} replicas, held: {reasons}."
 
 
 def _step(before: int, after: int) -> str:

@@ -4,8 +4,8 @@ Source: Kubernetes' documentation ("Configurable scaling behavior") and `horizon
 here as well: a percentage rounds in favour of the change (upwards up, downwards down); what came and what went within a
 period both count for both directions; a tightened policy never turns a direction round.
 
-The windows differ from its in one thing. A time in which a metric was missing counts as a wish for the size there was:
-else the first figure after an outage would be the only one in the window, and shrink the pool at once.
+The windows differ in one thing. While a metric is missing, the current size counts as a wish. Otherwise the first
+figure after an outage would be the only one in the window and shrink the pool at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Replicas that came (positive) or went."""
+    """Replicas that were added (positive) or deleted (negative)."""
 
     at: float
     replicas: int
@@ -47,11 +47,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """A number of replicas, what it was limited by, and that in words."""
+    """A number of replicas, the limit that applied, and a message about it."""
 
     replicas: int
     limit: Limit | None = None
-    why: str = ""
+    message: str = ""
 
 
 @dataclass(slots=True)
@@ -81,14 +81,14 @@ class History:
         if replicas == wish:
             return Bounded(replicas)
         extreme, window = ("least", up) if wish > wanted else ("most", down)
-        why = f"{replicas} is the {extreme} wanted in {window.stabilization_window_seconds} s"
-        return Bounded(replicas, "Stabilized", why)
+        message = f"{replicas} is the {extreme} wanted in {window.stabilization_window_seconds} s"
+        return Bounded(replicas, "Stabilized", message)
 
     def _since(self, after: float) -> Iterable[Wish]:
         return (wish for wish in self.wishes if wish.at > after)
 
     def within_rate(self, wanted: int, wish: int, behavior: BehaviorSpec, now: float) -> Bounded:
-        """As near to the wish as the policies allow."""
+        """The number nearest to the wish that the rate policies allow."""
         if wish > wanted:
             rules: ScalingRules = behavior.scale_up
             allowed = min(wish, max(wanted, within_rate(wanted, behavior.scale_up, +1, self.changes, now)))

@@ -1,4 +1,4 @@
-"""What the autoscaler decided, in a form that can be acted on, and in words with their numbers."""
+"""The autoscaler's decision: replicas, reason, and a message with the numbers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Reason = Literal[
     "DryRun",
 ]
 _LONGEST = 4096  # characters of status.autoscaling.decision
-_LONGEST_WHY = 1024
+_LONGEST_MESSAGE = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """wanted: replicas before it. replicas: what is wanted from now on; the same number in a dry run and on hold.
-    advised: what would be wanted if it were no dry run. reason: a stable word, for events and conditions."""
+    """wanted: replicas before the decision. replicas: from now on; equal to `wanted` in a dry run and on hold.
+    advised: `replicas` as it would be without a dry run. reason: the enumerated cause, for events and conditions."""
 
     wanted: int
     replicas: int
@@ -48,7 +48,7 @@ class Decision:
         return self.replicas != self.wanted
 
     def status(self, last_scale_time: str | None) -> AutoscalingStatus:
-        """As the pool's status tells it."""
+        """The decision in the form of the pool's status."""
         return AutoscalingStatus(
             decision=self.message[:_LONGEST],
             wantedReplicas=self.advised,
@@ -63,5 +63,5 @@ def _metric(proposal: Proposal) -> MetricStatus:
         current=None if proposal.value is None else ceil(proposal.value),
         target=proposal.target,
         proposedReplicas=proposal.replicas,
-        message=proposal.why[:_LONGEST_WHY],
+        message=proposal.message[:_LONGEST_MESSAGE],
     )

@@ -42,11 +42,13 @@ def of_pool(value: float, target: float, *, wanted: int, ready: int, tolerance: 
 
 def per_replica(values: Sequence[float], target: float, *, wanted: int, unknown: int, unready: int,
                 tolerance: Tolerance) -> int:  # fmt: skip
-    """For an amount that each replica should have. values: of those that are ready and told theirs, at least one.
-    unknown: ready ones that did not. unready: those not ready, and those not there yet.
+    """For an amount that each replica should have.
 
-    One that is not known stands for the cautious case: it has just its target where the others would shrink the pool,
-    nothing where they would grow it. One that is not ready counts, with nothing, where the others would grow it.
+    values: of the ready replicas that reported one; at least one. unknown: ready replicas without a value.
+    unready: replicas that are not ready or do not exist yet.
+
+    An unknown value is assumed cautiously: the target if the others would shrink the pool, 0 if they would grow it.
+    An unready replica counts with 0 if the others would grow the pool.
     """
     ratio = sum(values) / len(values) / target
     if unknown == 0 and (ratio <= 1.0 or unready == 0):

@@ -1,4 +1,4 @@
-"""What another number of replicas would do to the hit ratio: the miss-ratio curve's word, read cautiously.
+"""Predicts the hit ratio with another number of replicas, cautiously, from the miss-ratio curve.
 
 The measured ratio is of the replicas there are, the curve of one LRU cache of any size. Two readings lead from one to
 the other:

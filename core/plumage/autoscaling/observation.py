@@ -1,7 +1,7 @@
-"""What the autoscaler is told of a pool: one frozen picture, with the time at which each part of it was measured.
+"""The figures of a pool that the autoscaler decides on, with the time of each measurement.
 
-A figure that is None was not measured. One that is older than `STALE` seconds counts as not measured. All times are
-seconds of one clock, the caller's.
+None means that a figure was not measured. A figure older than `STALE` seconds counts as not measured. All times are
+seconds of the caller's clock.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from plumage.mrc.curve import MissRatioCurve
 __all__ = ["STALE", "PoolLoad", "ReplicaLoad"]
 
 STALE: Final = 45.0
-"""Three looks of 15 s, the interval of Kubernetes' HorizontalPodAutoscaler: one lost answer is no gap, three are."""
+"""Three intervals of 15 s, as Kubernetes' HorizontalPodAutoscaler has them: it tolerates two lost answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLoad:
-    """One replica that exists; those on their way out are left out by the caller.
+    """One replica. The caller leaves out replicas that are being deleted.
 
-    warming: not Ready yet, and on its way there; a replica that is broken is neither ready nor warming.
+    warming: not Ready yet, but starting; a broken replica is neither ready nor warming.
     total_tokens_per_second: prompt tokens, cached ones included, and output tokens.
     output_tokens_per_second: output tokens alone.
     in_flight: requests running and waiting in the engine; held_back: those
@@ -47,10 +47,10 @@ class ReplicaLoad:
 class PoolLoad:
     """A pool. wanted: replicas that its Deployment asks for now.
 
-    What its routers tell, all measured at `seen`: arrivals: requests that came since the last look; in_flight: requests
-    not answered yet; held: those of them without a replica to go to; hit_ratio: cached ÷ all prompt tokens, None where
-    no prompt was answered; ttft, queue_wait: seconds, 95th percentile, None where nothing was measured; held_back:
-    seconds that a request is kept waiting on purpose, part of both.
+    The routers report these, all measured at `seen`: arrivals: requests since the last report; in_flight: requests
+    not answered yet; held: those of them without an available replica; hit_ratio: cached ÷ all prompt tokens, None
+    where no prompt was answered; ttft, queue_wait: seconds, 95th percentile, None where nothing was measured;
+    held_back: seconds that a request is kept waiting on purpose, part of both.
     steady_for: seconds since the number of ready replicas last changed; the autoscaler fills it in.
     curve: what share of prompt tokens one cache of each size would miss; cache: the size of one replica's, in its unit.
     """
@@ -73,7 +73,7 @@ class PoolLoad:
         return self.seen is not None and now - self.seen <= STALE
 
     def idle(self, now: float) -> bool:
-        """Whether it is certain that nothing came since the last look and nothing is under way."""
+        """Whether certainly no request arrived since the last report and none is in flight."""
         return self.fresh(now) and self.arrivals == 0 and self.in_flight == 0 and not self.held
 
     @property
@@ -82,5 +82,5 @@ class PoolLoad:
 
     @property
     def warming(self) -> tuple[str, ...]:
-        """Replicas on their way to Ready, by name."""
+        """Names of the replicas that are starting."""
         return tuple(replica.id for replica in self.replicas if replica.warming and not replica.ready)

@@ -1,8 +1,8 @@
 """What each metric of a pool asks for. Units of values and targets are the manifest's: percent, milliseconds, or an
 amount for one replica.
 
-A proposal is a number of replicas, or none: then the metric either is *missing* (not measured, or stale: nobody may
-shrink the pool without it) or has *no opinion* (a hit ratio while no prompt is answered).
+A proposal is a number of replicas or none. Without a number the metric is *missing* (not measured or stale, so the pool
+must not shrink) or has *no opinion* (a hit ratio while no prompt is answered).
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from plumage.autoscaling.formula import Tolerance, of_pool, per_replica
 from plumage.autoscaling.judge import FEWEST_ACCESSES, HARMLESS, CacheJudge
 from plumage.autoscaling.observation import PoolLoad, ReplicaLoad
 
-__all__ = ["SETTLE", "Proposal", "judge_of", "propose"]
+__all__ = ["STEADY_SECONDS", "Proposal", "judge_of", "propose"]
 
-SETTLE: Final = 120.0
-"""Seconds after which a hit ratio is that of the replicas there are: the minute it is measured over, and one in which
-new caches fill. Judged earlier, the ratio of few replicas would be taken for that of many, and buy twice."""
+STEADY_SECONDS: Final = 120.0
+"""Seconds without a change of the ready replicas after which the hit ratio counts: one minute to fill new caches, and
+one minute of measurement. Earlier, the ratio still comes from fewer replicas and would add replicas twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """why: the words for status; they have the numbers."""
+    """message: for the status, with the numbers."""
 
     metric: MetricType
     target: int
     value: float | None
     replicas: int | None
-    why: str
+    message: str
     missing: bool = False
 
 
 def propose(metric: MetricSpec, spec: AutoscalingSpec, load: PoolLoad, now: float) -> Proposal:
-    """One metric's; the pool has replicas, or at least wants some."""
+    """The proposal of one metric. The pool wants one replica or more."""
     if metric.type == "CacheHitRatio":
         return _hit_ratio(metric, spec, load, now)
     if metric.type in _OF_POOL:
@@ -67,10 +67,10 @@ _OF_REPLICA: Final[Mapping[MetricType, Callable[[ReplicaLoad], float | None]]] =
 def _amount(metric: MetricSpec, spec: AutoscalingSpec, load: PoolLoad, now: float) -> Proposal:
     target, read = target_of(metric), _OF_REPLICA[metric.type]
     ready = [replica for replica in load.replicas if replica.ready]
-    told = [read(replica) for replica in ready if replica.fresh(now)]
-    values = [value for value in told if value is not None]
+    reported = [read(replica) for replica in ready if replica.fresh(now)]
+    values = [value for value in reported if value is not None]
     if not values:
-        return _missing(metric, f"none of {len(ready)} ready replicas told it")
+        return _missing(metric, f"none of {len(ready)} ready replicas reported it")
     unknown = len(ready) - len(values)
     replicas = per_replica(
         values,
@@ -81,12 +81,12 @@ def _amount(metric: MetricSpec, spec: AutoscalingSpec, load: PoolLoad, now: floa
         tolerance=_tolerance(spec),
     )
     value = sum(values) / len(values)
-    why = f"{_shown(metric, value)} a replica, target {_shown(metric, target)}"
+    message = f"{_shown(metric, value)} a replica, target {_shown(metric, target)}"
     if unknown:
-        why += f", {unknown} of {len(ready)} unknown"
+        message += f", {unknown} of {len(ready)} unknown"
     if metric.type == "RequestsInFlight" and (held := sum(replica.held_back for replica in ready)):
-        why += f", {held:g} held back on purpose not counted"
-    return Proposal(metric.type, target, value, replicas, why)
+        message += f", {held:g} held back on purpose not counted"
+    return Proposal(metric.type, target, value, replicas, message)
 
 
 # A latency of the pool.
@@ -102,15 +102,15 @@ def _latency(metric: MetricSpec, spec: AutoscalingSpec, load: PoolLoad, now: flo
     if seconds is None and load.idle(now):
         seconds = 0.0  # nobody waits
     if seconds is None or not load.fresh(now):
-        return _missing(metric, "no router told it")
+        return _missing(metric, "no router reported it")
     if not load.ready:
         return _missing(metric, "no replica is ready")
     value = 1000 * max(0.0, seconds - load.held_back)
     replicas = of_pool(value, target, wanted=load.wanted, ready=load.ready, tolerance=_tolerance(spec))
-    why = f"{_shown(metric, value)}, target {_shown(metric, target)}"
+    message = f"{_shown(metric, value)}, target {_shown(metric, target)}"
     if load.held_back:
-        why += f", {1000 * load.held_back:.0f} ms held back on purpose not counted"
-    return Proposal(metric.type, target, value, replicas, why)
+        message += f", {1000 * load.held_back:.0f} ms held back on purpose not counted"
+    return Proposal(metric.type, target, value, replicas, message)
 
 
 # The hit ratio, by the miss-ratio curve.
@@ -130,29 +130,29 @@ def _hit_ratio(metric: MetricSpec, spec: AutoscalingSpec, load: PoolLoad, now: f
     if load.idle(now):
         return Proposal(metric.type, target, None, None, "no opinion: no prompt was answered")
     if not load.fresh(now) or load.hit_ratio is None:
-        return _missing(metric, "no router told it")
+        return _missing(metric, "no router reported it")
     judge = judge_of(load)
     if judge is None:
         return _missing(metric, "the miss-ratio curve is not known yet", 100 * load.hit_ratio)
-    if load.steady_for < SETTLE:
-        why = f"{load.hit_ratio:.1%}, held: {load.ready} replicas are ready since {load.steady_for:.0f} s"
-        return Proposal(metric.type, target, 100 * load.hit_ratio, load.wanted, why)
+    if load.steady_for < STEADY_SECONDS:
+        message = f"{load.hit_ratio:.1%}, held: {load.ready} replicas are ready since {load.steady_for:.0f} s"
+        return Proposal(metric.type, target, 100 * load.hit_ratio, load.wanted, message)
     replicas, verdict = _judged(judge, target / 100, _tolerance(spec), load.wanted, spec.max_replicas)
-    why = f"{load.hit_ratio:.1%}, target {target} %: {verdict}"
-    return Proposal(metric.type, target, 100 * load.hit_ratio, replicas, why)
+    message = f"{load.hit_ratio:.1%}, target {target} %: {verdict}"
+    return Proposal(metric.type, target, 100 * load.hit_ratio, replicas, message)
 
 
 def _judged(judge: CacheJudge, target: float, tolerance: Tolerance, wanted: int, most: int) -> tuple[int, str]:
     expected, largest = judge.predict(wanted), max(most, wanted)
     if expected >= target:
-        # Given back only with some room: a prediction is not met to the point, and the replica would be bought again.
+        # Remove a replica only with some margin: predictions are inexact, and the pool would add the replica again.
         floor = target + min(target * tolerance.down, (1 - target) / 2)
         verdict = f"the curve predicts {expected:.1%} with {wanted}"
     elif expected >= target * (1 - tolerance.up):
         return wanted, "near enough"
     elif (enough := judge.fewest(target, largest)) is not None:
         return enough, f"the curve predicts {judge.predict(enough):.1%} with {enough}"
-    else:  # nothing to gain by more; no fewer than have the most hits that there can be
+    else:  # more replicas gain nothing; keep those that reach the highest possible ratio
         best = judge.predict(largest)
         floor, verdict = best - HARMLESS, f"the curve predicts no more than {best:.1%} with {largest}: not bought"
     spared = judge.fewest(floor, wanted)
@@ -161,8 +161,8 @@ def _judged(judge: CacheJudge, target: float, tolerance: Tolerance, wanted: int,
     return spared, f"{verdict}, {judge.predict(spared):.1%} with {spared}"
 
 
-def _missing(metric: MetricSpec, why: str, value: float | None = None) -> Proposal:
-    return Proposal(metric.type, target_of(metric), value, None, f"missing: {why}", missing=True)
+def _missing(metric: MetricSpec, reason: str, value: float | None = None) -> Proposal:
+    return Proposal(metric.type, target_of(metric), value, None, f"missing: {reason}", missing=True)
 
 
 def _shown(metric: MetricSpec, value: float) -> str:

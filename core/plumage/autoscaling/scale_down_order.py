@@ -1,9 +1,9 @@
-"""Which replicas go when a pool shrinks: those whose cache the fleet misses least.
+"""Which replicas are deleted when a pool shrinks: those with the coldest cache.
 
-A ReplicaSet deletes replicas that are not ready first, whatever anybody says, and of the others the one with the
-smallest `controller.kubernetes.io/pod-deletion-cost`; 0 where the annotation is absent. So only those that are to go
-get a cost, below zero, and an annotation left from another time is taken away. Costs are written when the pool shrinks
-and at no other time: Kubernetes asks that of whoever uses them, since each is a write to the API server.
+A ReplicaSet first deletes replicas that are not ready, then those with the smallest
+`controller.kubernetes.io/pod-deletion-cost` (0 without the annotation). So only the replicas to delete get a cost,
+below zero, and older annotations are removed. Costs are written only when the pool shrinks: Kubernetes recommends that,
+since each one is a write to the API server.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 
 @dataclass(frozen=True, slots=True)
 class CacheHeat:
-    """A replica, by its pod's name. heat: the hotness of all that it holds, in any unit that is the same for all; None
-    where its agent did not tell. in_flight: requests under way."""
+    """A replica. id: its pod's name. heat: the summed hotness of its cache, in one unit for all replicas; None if its
+    agent did not report it. in_flight: its requests."""
 
     id: str
     ready: bool = True
@@ -29,8 +29,8 @@ class CacheHeat:
 
 
 def coldest_first(replicas: Iterable[CacheHeat]) -> list[str]:
-    """The order in which they should go. One whose cache is not known goes before those that are: routers do not know
-    it either, and send it little of what it holds. Equally cold: the one with least to drain, then by name."""
+    """The order of deletion. Replicas with an unknown cache come first, since routers do not know their caches either.
+    Equally cold replicas are ordered by requests in flight, then by name."""
     return [one.id for one in sorted(replicas, key=_worth)]
 
 
@@ -41,10 +41,10 @@ def _worth(one: CacheHeat) -> tuple[bool, bool, float, float, str]:
 def deletion_costs(
     order: Sequence[str], leaving: int, annotated: Mapping[str, str], *, warming: Iterable[str] = ()
 ) -> dict[str, str | None]:
-    """The annotation values to write, None to remove; none for a pod that has the right one already.
+    """Annotation values to write, by pod; None removes one. Pods with the right value are left out.
 
-    order: all replicas, coldest first. leaving: how many go. annotated: the values there are, by pod. Empty while a
-    replica warms: it would be deleted before any other, so nothing may go, and no cost be written.
+    order: all replicas, coldest first. leaving: how many will be deleted. annotated: current values, by pod.
+    Empty while a replica warms up: a ReplicaSet would delete it before any other.
     """
     if any(warming) or leaving <= 0:
         return {}

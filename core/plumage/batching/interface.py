@@ -49,9 +49,10 @@ class Candidate(NamedTuple):
 
 
 class StepOutcome(NamedTuple):
-    """What one engine step cost and gave: the reward of the decisions that formed its batch (FEATHER §4.3).
-    finished: requests that ended with it; a queue counts them itself. steps: told together, as their sum; only steps
-    without prefill, between which nothing was asked."""
+    """Time and tokens of an engine step: the reward of the decisions that formed its batch (FEATHER §4.3).
+
+    finished: requests that ended with it; a queue counts them itself. steps: the number of steps that this sums up;
+    only steps without prefill and without a decision between them are summed up."""
 
     seconds: float
     decode_tokens: int

@@ -1,7 +1,7 @@
 """A node of the Chunked Hash Tree: a compressed run of chunk levels, with its best waiting descendant.
 
 A node covers the levels (start, end] of `vector`. Hashes are cumulative, so two vectors that agree at level l agree
-below it: one comparison at the end of the run tells whether all of it matches, and a binary search finds a divergence.
+below it: one comparison at the end of the run shows whether all of it matches, and a binary search finds a divergence.
 
 The best descendant's key is (measure, arrival, sequence, entry). Below an active node the measure is the levels missing
 from the working set; below an inactive one it is the length, from which the nearest active ancestor subtracts its own
@@ -76,7 +76,7 @@ class Node:
         self.cold: list[_Ranked] = []  # inactive children, by (length, arrival) of their best
         self.warm: list[_Ranked] = []  # active children, by (missing, arrival) of their best
         self.key: Key | None = None
-        self.hot = False  # was active when the key was last told to the parent
+        self.hot = False  # was active when the parent last got the key
         self.stamp = 0  # the heap item of the parent's that speaks for this node
         self.stamps = 0  # stamps given to children so far
 

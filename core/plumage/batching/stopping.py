@@ -1,7 +1,7 @@
 """A waiting queue whose batch is closed by a stop policy (FEATHER §4.3, Alg. 7).
 
 Algorithm 7 resets B to the empty set, so its b would count new admissions only; §4.3.1 means the current batch, which
-is what the policy is told here: running plus admitted.
+is what the policy gets here: running plus admitted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The API server over plain REST: one GET, one watch, with the pod's own token and the cluster's CA.
+"""A client of the API server over plain REST: GET and watch, with the pod's own token and the cluster's CA.
 
-Two calls in a minute at most go out, so each opens a connection of its own: a rotated token or CA is then simply read,
-and no pooled connection can be half open. (The generated client would be
-another 11 MiB and 0.15 s of CPU in each router.)
+There are at most two calls a minute, so each opens a connection of its own. That reads a rotated token or CA, and no
+pooled connection can be half open. (The generated client would be another 11 MiB and 0.15 s of CPU in each router.)
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from plumage.incluster.config import ApiServerConfig
 
 __all__ = ["ApiServer", "ApiServerError"]
 
-ACCEPTED: Final = "application/json, application/jwk-set+json"  # the keys come as the latter alone, else 406
+ACCEPTED: Final = "application/json, application/jwk-set+json"  # the keys are served as the latter only; else 406
 CONNECT: Final = 5.0  # seconds
 ANSWER: Final = 30.0
-SLACK: Final = 10.0  # seconds that a watch may outlive the time it asked for; then it is frozen
+SLACK: Final = 10.0  # seconds that a watch may exceed its requested time before it counts as frozen
 MOST_BYTES: Final = 64 << 20
 LINE: Final = 4 << 20  # bytes of one watched object at most, twice this
 
 
 class ApiServerError(PlumageError):
-    """The API server did not do it. `status`: its HTTP status, 0 where there was no answer."""
+    """A call of the API server failed. status: its HTTP status; 0 if there was no answer."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -45,8 +44,8 @@ class ApiServer:
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
         """The JSON at `path`."""
-        patience = aiohttp.ClientTimeout(total=ANSWER, sock_connect=CONNECT)
-        async with self._answer(path, params or {}, patience) as answer:
+        timeouts = aiohttp.ClientTimeout(total=ANSWER, sock_connect=CONNECT)
+        async with self._answer(path, params or {}, timeouts) as answer:
             parts, size = [], 0
             async for part in answer.content.iter_any():
                 size += len(part)
@@ -56,22 +55,22 @@ class ApiServer:
             return _json(b"".join(parts), path)
 
     async def watch(self, path: str, seconds: int, params: Mapping[str, str]) -> AsyncIterator[Mapping[str, Any]]:
-        """Events as they come, for about `seconds`. A watch that the server does not end in time is cut."""
+        """Events as they arrive, for about `seconds`. A watch that the server does not end in time is cancelled."""
         asked = {**params, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
-        patience = aiohttp.ClientTimeout(total=seconds + SLACK, sock_connect=CONNECT)
-        async with self._answer(path, asked, patience) as answer:
+        timeouts = aiohttp.ClientTimeout(total=seconds + SLACK, sock_connect=CONNECT)
+        async with self._answer(path, asked, timeouts) as answer:
             while line := await answer.content.readline():
                 yield _json(line, path)
 
     @asynccontextmanager
     async def _answer(
-        self, path: str, params: Mapping[str, str], patience: aiohttp.ClientTimeout
+        self, path: str, params: Mapping[str, str], timeouts: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         headers = {"Authorization": f"Bearer {self._token()}", "Accept": ACCEPTED}
         connector = aiohttp.TCPConnector(ssl=self._trust(), force_close=True)
         try:
             async with (
-                aiohttp.ClientSession(connector=connector, timeout=patience, read_bufsize=LINE) as session,
+                aiohttp.ClientSession(connector=connector, timeout=timeouts, read_bufsize=LINE) as session,
                 session.get(self._base + path, params=dict(params), headers=headers, allow_redirects=False) as answer,
             ):
                 if answer.status != 200:
@@ -101,13 +100,13 @@ class ApiServer:
 
 
 async def _refusal(answer: aiohttp.ClientResponse, path: str) -> str:
-    """The API server's own words (a Status object), with what to do."""
+    """The message of the API server's Status object, with a remedy."""
     try:
-        said = " ".join(str(json.loads(await answer.content.read(65_536))["message"]).split())[:500]
+        message = " ".join(str(json.loads(await answer.content.read(65_536))["message"]).split())[:500]
     except (ValueError, KeyError, TypeError):
-        said = f"it answered {answer.status} to {path}"
+        message = f"it answered {answer.status} to {path}"
     hints = {401: "; the pod's token is not accepted: is its volume mounted, and are the clocks right?"}
-    return f"the API server refuses: {said}{hints.get(answer.status, '')}"
+    return f"the API server refuses: {message}{hints.get(answer.status, '')}"
 
 
 def _json(data: bytes, path: str) -> Any:

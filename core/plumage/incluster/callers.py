@@ -1,8 +1,8 @@
-"""Who may call a pod's own routes: the service accounts on a list, known by tokens that the API server signed.
+"""Authenticates the callers of a pod's own routes: listed service accounts, by tokens that the API server signed.
 
-The API server's keys are asked for once, again each hour, and when a token names one that is not known, at most every
-`SELDOM` seconds: whoever sends nonsense must not make a pod ask the API server. While it is away the keys known before
-count on.
+The API server's keys are fetched once, again each hour, and when a token names an unknown key. The last is limited to
+once in `SELDOM` seconds, so that invalid tokens cause few calls. While the API server is unreachable, the known keys
+stay valid.
 """
 
 from __future__ import annotations
@@ -38,50 +38,50 @@ class Callers:
         self._names = frozenset(names)
         self._clock = clock
         self._keys: dict[str, jwt.PyJWK] = {}
-        self._asked = -HOURLY
-        self._trouble = "the API server's keys were not read yet"
-        self._asking = asyncio.Lock()
+        self._fetched_at = -HOURLY
+        self._error = "the API server's keys were not read yet"
+        self._fetching = asyncio.Lock()
 
     async def check(self, authorization: str) -> str:
-        """Who calls, by an Authorization header; CallerRefusedError for everybody who is not on the list."""
+        """The caller's full name, from an Authorization header. CallerRefusedError if it is not on the list."""
         if authorization[: len(_SCHEME)].lower() != _SCHEME:
             raise CallerRefusedError(401, "a service account's token is needed: Authorization: Bearer TOKEN")
         token = authorization[len(_SCHEME) :].strip()
         await self._have_key(key_id_of(token))
         if not self._keys:
-            raise CallerRefusedError(503, f"nobody can be known here now: {self._trouble}")
+            raise CallerRefusedError(503, f"callers cannot be authenticated now: {self._error}")
         caller = caller_of(token, self._keys, self._clock())
         if caller not in self._names:
-            raise CallerRefusedError(403, f"{caller} may not call here: its name is not among this pod's callers")
+            raise CallerRefusedError(403, f"{caller} may not call this route: it is not among this pod's callers")
         return caller
 
     async def _have_key(self, name: str) -> None:
-        """Whose key is known waits for nobody: while the API server hangs, a stranger's token that names an unknown key
-        must not shut the others out."""
+        """A caller with a known key does not wait. Otherwise a token with an unknown key would block all callers while
+        the API server hangs."""
         if name in self._keys and self._since < HOURLY:
             return
-        async with self._asking:
+        async with self._fetching:
             if self._since >= HOURLY or (name not in self._keys and self._since >= SELDOM):
-                await self._ask()
+                await self._fetch()
 
     @property
     def _since(self) -> float:
-        return time.monotonic() - self._asked
+        return time.monotonic() - self._fetched_at
 
-    async def _ask(self) -> None:
-        self._asked = time.monotonic()
+    async def _fetch(self) -> None:
+        self._fetched_at = time.monotonic()
         try:
             self._keys = parse_keys(await self._api.get(KEYS_PATH))
-            self._trouble = f"{KEYS_PATH} has no key"
+            self._error = f"{KEYS_PATH} has no key"
         except (ApiServerError, ConfigurationError) as error:
-            self._trouble = str(error)
+            self._error = str(error)
             log.warning("cannot read the keys of service accounts' tokens: %s", error)
         finally:
-            self._asked = time.monotonic()  # those who waited for this answer need not ask for it again
+            self._fetched_at = time.monotonic()  # callers that waited for this answer do not fetch again
 
 
 def read_token(path: Path) -> str | None:
-    """A projected token as it is now, for the pod's own calls; None where there is none, told in the log."""
+    """The current projected token, for the pod's own calls. None, and a line in the log, if there is none."""
     try:
         token = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Where a pod finds its cluster's API server; without I/O, so that reading a configuration needs no HTTP client."""
+"""The address of the cluster's API server. Without I/O, so that reading a configuration needs no HTTP client."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ MOUNTED: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class ApiServerConfig(Settings):
-    """Where the API server is and who this pod is there. `url` None: as the kubelet tells every container. The files
-    are read at each call, since the kubelet rotates them."""
+    """The API server's address and this pod's credentials.
+
+    url: None for the address in the container's environment. The files are read at each call, since the kubelet
+    rotates them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
     url: str | None = None

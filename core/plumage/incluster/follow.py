@@ -1,9 +1,9 @@
-"""A list of objects kept as the API server has it: list once, then watch on from there.
+"""Keeps a copy of the API server's list of objects: one list request, then a watch from there.
 
-Contract: `objects` is never emptied by a failure, for a stale list is better than none; `error` says what is wrong
-now. A watch asks for `WATCH` seconds and is asked for anew, so one that froze is noticed soon after that. What the
-server has forgotten (410) is listed again. Failures wait longer each time, up to `LONGEST`, by chance, so that a pool's
-routers don't come back all at once.
+Contract: a failure never empties `objects`, because a stale list is better than none. `error` is the current failure.
+A watch lasts `WATCH` seconds and then starts again, so a frozen one is noticed soon. After 410 (the version is too old)
+the objects are listed again. The back-off after failures grows up to `LONGEST` and is random, so that the routers of a
+pool do not return at the same time.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ Object = Mapping[str, Any]
 
 
 class Follower:
-    """`changed` is called after each change, and after the first list even where nothing is on it. `what`: for the log
-    and for `error`, such as "EndpointSlices of chat-engine"."""
+    """changed: called after each change, and after the first list even if it is empty.
+
+    what: the objects' name in the log and in `error`, such as "EndpointSlices of chat-engine"."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Follower:
         self._backoff = Backoff(rng, SHORTEST, LONGEST)
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs until it is cancelled."""
         while True:
             try:
                 if self._version is None:
@@ -83,7 +84,7 @@ class Follower:
         self._changed()
 
     async def _watch(self, version: str) -> None:
-        """Until the server ends it. An end without a word is no failure, but not asked for again at once."""
+        """Runs one watch until the server ends it. One that ends at once is no failure, but the next one waits."""
         began = asyncio.get_running_loop().time()
         params = {**self._selector, "resourceVersion": version}
         async for event in self._api.watch(self._path, self._seconds, params):

@@ -2,8 +2,8 @@
 
 `ChatRenderer.render_chat(body)` is vLLM's `hf` renderer without its tokenizer: the same reading of messages and tools,
 the same template in the same sandbox, then the tokenizer's own normalizer. What the engine would refuse raises
-`TemplateError` with the template's reason; what would cost too much here raises `RenderLimitError`, and the request
-is routed without knowledge of caches.
+`TemplateError` with the template's reason; what would cost too much here raises `RenderLimitError`, and the router
+chooses a replica without knowledge of caches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from plumage.rendering.outlines import Outlines
 
 __all__ = ["ChatRenderer", "ChatTemplate", "Limits"]
 
-COUNTED = 32  # pieces of output between looks at their size; most are the client's own strings, not copies
+COUNTED = 32  # pieces of output between checks of their size; most are the client's own strings, not copies
 
 
 @dataclass(frozen=True, slots=True)

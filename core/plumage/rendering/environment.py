@@ -1,8 +1,8 @@
 """The Jinja environment in which chat templates run, equal in output to the one of `transformers`, which vLLM uses.
 
-A template comes with a model from wherever the model came from, and it works on what clients send: it runs in Jinja's
-immutable sandbox. Differences from `transformers` are of speed only: a message's field and a namespace's attribute are
-read without the exceptions that Jinja's general path raises and catches (a real template reads dozens of them).
+A template comes from the model's publisher and gets input from clients, so it runs in Jinja's immutable sandbox. It
+differs from `transformers` in speed only: fields of messages and attributes of namespaces are read without the
+exceptions that Jinja's general path raises and catches. A real template reads dozens of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ChatNamespace(Namespace):
 
 
 def attributes_of(namespace: ChatNamespace) -> dict[str, Any]:
-    """The live attributes; Jinja's Namespace answers to no other name."""
+    """The namespace's own dict of attributes, which Jinja's Namespace has under this name only."""
     attributes: dict[str, Any] = object.__getattribute__(namespace, "_Namespace__attrs")
     return attributes
 
@@ -79,7 +79,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def _absent(self, attribute: str) -> Undefined:
-        """A field that a message has not. It can't be changed, and says no more of its object than the type."""
+        """The value of a field that a message lacks. It is immutable, and names only the type of its object."""
         undefined = self._absences.get(attribute)
         if undefined is None:
             undefined = self.undefined(obj={}, name=attribute)

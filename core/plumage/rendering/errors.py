@@ -1,4 +1,4 @@
-"""What can go wrong when a prompt is rendered.
+"""Errors of rendering a prompt.
 
 RenderingError
 ├── TemplateError        the client's messages do not fit the model's template; answer 400 with the message

@@ -1,4 +1,4 @@
-"""Text as the tokenizer leaves it: what its token ids turn back into.
+"""Text as the tokenizer leaves it: the text to which its token ids decode.
 
 The directory hashes bytes that an agent rebuilds from token ids (`bytetable`), so the router has to hash the text after
 the tokenizer has changed it, not before. Some tokenizers compose accents (NFC in Qwen's), fold compatibility characters
@@ -201,7 +201,7 @@ def _alternatives(texts: Iterable[str], followed_by: str = "") -> re.Pattern[str
 
 
 def _without_blanks_before(tokens: re.Pattern[str], text: str) -> str:
-    """Not by a pattern of blanks and a token: that would try anew from each blank of a long run."""
+    """Without a pattern of blanks and a token, which would try again from each blank of a long run."""
     parts = tokens.split(text)  # text, token, text, token, …, text
     if len(parts) == 1:
         return text

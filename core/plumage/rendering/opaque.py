@@ -1,7 +1,7 @@
-"""Opaque texts: strings that a template can put together and print, but not look at unnoticed.
+"""Opaque texts: strings that a template can concatenate and print. Any other read is recorded or refused.
 
-A template that could read them behind their back, in C code that takes a string's characters directly, is refused by
-its syntax tree (`compile_opaque`): what stands in the tables below does not, or is guarded where it is called.
+C code could read their characters directly. So `compile_opaque` accepts only the syntax of the tables below, which does
+not do that, and guards the filters and tests that would.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PASSED = (
 )  # fmt: skip
 _FUNCTIONS = frozenset(("namespace", "raise_exception", "strftime_now", "range"))
 _METHODS = frozenset(("startswith", "endswith", "strip", "lstrip", "rstrip", "split", "items", "get", "keys", "values"))
-# These look at their argument in Python, where an opaque text notices; all others get none to see.
+# These read their argument in Python, where an opaque text notices it. Others must not get opaque texts.
 _FILTERS = frozenset(
     ("trim", "length", "count", "default", "d", "first", "last", "list", "string", "selectattr", "rejectattr", _JOINED)
 )
@@ -41,11 +41,11 @@ _PLAIN = frozenset((str, int, bool, float, type(None), Undefined))
 
 
 class _SeenError(Exception):
-    """The template looked at a text."""
+    """The template read a text."""
 
 
 class Watch:
-    """What one run asked of its opaque texts. `seen`: something that an outline can't rest on."""
+    """Reads of opaque texts in one run. `seen`: a read that an outline cannot test again."""
 
     def __init__(self) -> None:
         self.seen = False
@@ -88,7 +88,7 @@ class Opaque(str):
 
 
 def _asked(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Tests that are taken to be false, as they nearly always are."""
+    """Tests that are assumed false, as they nearly always are."""
 
     def ask(self: Opaque, *arguments: Any) -> Any:
         if self.place < 0 or len(arguments) != 1 or type(arguments[0]) is not str or not arguments[0]:
@@ -100,7 +100,7 @@ def _asked(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _stripped(method: Callable[..., str]) -> Callable[..., Any]:
-    """Taken to find nothing to strip."""
+    """Assumed to find nothing to strip."""
 
     def strip(self: Opaque, *arguments: Any) -> Any:
         if self.place < 0 or not all(type(argument) is str for argument in arguments if argument is not None):
@@ -131,7 +131,7 @@ for _name in dir(str):
 
 
 def compile_opaque(source: str, clock: Callable[[], datetime]) -> tuple[OpaqueEnvironment, Template] | None:
-    """The template for opaque texts, and its environment; None if it might look at texts unnoticed."""
+    """The template for opaque texts, and its environment; None if it could read texts without an error."""
     environment = OpaqueEnvironment(clock)
     tree = environment.parse(source)
     if not all(map(_passes, [tree, *tree.find_all(nodes.Node)])):
@@ -142,7 +142,7 @@ def compile_opaque(source: str, clock: Callable[[], datetime]) -> tuple[OpaqueEn
 
 
 def _passes(node: nodes.Node) -> bool:
-    """Can the node look at a text only where an opaque one notices?"""
+    """Whether the node reads a text only where an opaque one notices it."""
     if type(node) not in _PASSED:
         return False
     if isinstance(node, nodes.For):
@@ -176,7 +176,7 @@ class _JoinInstead(NodeTransformer):
 
 
 class OpaqueEnvironment(ChatEnvironment):
-    """Where templates meet opaque texts. `watch`: of the run under way."""
+    """The environment of templates with opaque texts. watch: of the current run."""
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         super().__init__(clock)
@@ -211,7 +211,7 @@ class OpaqueEnvironment(ChatEnvironment):
 
 
 def _all_plain(values: Iterable[Any]) -> bool:
-    """No opaque text in there, nor anything that could hide one."""
+    """Whether no value is or contains an opaque text."""
     for value in values:
         kind = type(value)
         if kind is dict:

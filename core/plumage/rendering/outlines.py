@@ -1,13 +1,13 @@
-"""What a template prints around the texts of a conversation, kept, so that the next one of its shape is only joined.
+"""Outlines: what a template prints around the texts of a conversation, so that the prompt of the next one is joined.
 
-Most requests are plain: each message a role and a text. What a template prints around the texts then depends on the
-roles alone, as long as it hands the texts through unseen. That is found out, not assumed: the template is run once with
-*opaque* texts, strings that take part in concatenation and output and nothing else. Whatever else is asked of one is
-either remembered as a fact on which the outline rests (`'</think>' in content` was false, `content|trim` took nothing
-away, a date was printed), to be tested again for each conversation, or ends the attempt, and the shape has no outline.
+Most requests are plain: each message has a role and a text. If the template prints the texts without reading them, the
+output around the texts depends on the roles alone. To check that, the template runs once with *opaque* texts: strings
+that support concatenation and output only. Some reads become facts of the outline (`'</think>' in content` was false,
+`content|trim` removed nothing, a date was printed), which are tested again for each conversation. Any other read ends
+the attempt, and the shape of conversation has no outline.
 
-And an outline counts only when it gives the prompt that the whole template gives for the conversation it was found
-with.
+An outline is used only if it gives the same prompt as the template for the conversation from which it was made
+(decisions 0074 and 0238).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from plumage.rendering.opaque import Opaque, OpaqueEnvironment, Watch, compile_o
 
 __all__ = ["Outlines"]
 
-_SHAPES = 512  # of conversations, kept and remembered to have come once
+_SHAPES = 512  # of conversations: with an outline, and seen once
 _MARK = "\ue0c3plumage text %d\ue0c3"
 _MARKS = re.compile("\ue0c3plumage text ([0-9]+)\ue0c3")
 _ATTEMPTS = 4  # to find the outline of a shape
@@ -39,8 +39,8 @@ Render = Callable[[Any, Mapping[str, Any]], str]
 
 @dataclass(frozen=True, slots=True)
 class _Outline:
-    """pieces: what is printed, with a place for a text between each two. order: whose text, None if in order.
-    false, unmoved, filled: facts about texts, by message. dates: formats of the clock, and what they gave."""
+    """pieces: printed text, with one message's text between each two. order: the messages' indexes, None if in order.
+    false, unmoved, filled: facts about texts, by message. dates: formats of the clock, and their output."""
 
     pieces: Sequence[str]
     order: Sequence[int] | None
@@ -51,7 +51,7 @@ class _Outline:
     size: int
 
     def fill(self, texts: Sequence[str], limit: int) -> str | None:
-        """The prompt; None if it passes `limit` characters, or the outline does not stand for these texts."""
+        """The prompt; None if it exceeds `limit` characters, or if these texts do not have the facts."""
         for index, holds, argument in self.false:
             if holds(texts[index], argument):
                 return None
@@ -71,8 +71,10 @@ class _Outline:
 
 
 class Outlines:
-    """The outlines of one template under its usual variables. developers: it knows that role. limit: characters of a
-    prompt; most: messages of a conversation. `used`: prompts that were joined."""
+    """The outlines of one template under its usual variables.
+
+    developers: whether it knows that role. limit: characters of a prompt. most: messages of a conversation.
+    `used`: prompts that were joined."""
 
     def __init__(
         self,
@@ -99,7 +101,7 @@ class Outlines:
         cls, source: str, clock: Callable[[], datetime], wanted: ContentFormat, *, developers: bool, limit: int,
         most: int,
     ) -> Outlines | None:  # fmt: skip
-        """None for a template that might look at texts unnoticed."""
+        """None for a template that could read texts without an error."""
         made = compile_opaque(source, clock) if most > 0 else None
         if made is None:
             return None
@@ -136,8 +138,8 @@ class Outlines:
         return all(self._environment.now(format) == printed for format, printed in outline.dates)
 
     def _meet(self, given: list[Any], variables: Mapping[str, Any], full: Render) -> str | None:
-        """A shape without an outline. The first time may be the last, and texts on which no outline stands tell
-        nothing: a few attempts are made."""
+        """A shape without an outline. An outline is made at the second request, in a few attempts, because the texts of
+        one request may not have the facts."""
         if not all(map(_is_plain, given)):
             return None
         roles = tuple(message["role"] for message in given)
@@ -167,7 +169,7 @@ class Outlines:
         try:
             pieces = self._environment.run(self._template, {**variables, "messages": messages})
             text = "".join(_bounded(pieces, self._limit))
-        except Exception:  # whatever it was, the plain template decides
+        except Exception:  # the plain template decides about any error
             return None
         return None if watch.seen else _outline(text, watch, len(roles))
 

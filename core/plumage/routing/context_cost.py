@@ -1,11 +1,11 @@
-"""What context costs a prompt's tokens, learned for the whole fleet.
+"""The cost of context for the tokens of a prompt, learned for the whole fleet.
 
 A token attends to all before it, so m computed tokens behind h cached ones take c·m·(1 + κ·(h + m/2)): the second part
 counts query-key pairs. Without it a long prompt's ŝ is too small, and so is the wait behind it (40k tokens take the gpu
 preset 1.7 times what their number says), while c_miss is too high for the short ones. κ is a property of the model, not
-of a replica: the first tokens of the whole fleet teach it, from a prior of none.
+of a replica: it is learned from the first tokens of the whole fleet, with a prior of 0.
 
-One gap between first tokens says little: an engine fills its steps, so a short prompt's step is mostly other prompts,
+One gap between first tokens shows little: an engine fills its steps, so a short prompt's step is mostly other prompts,
 and small gaps would all look alike. Gaps are therefore summed up to `_LONG` tokens, and least squares fit those sums:
 seconds ≈ a·tokens + b·pairs + d·requests, κ = b ÷ a. The last part takes up what a request costs beside its tokens.
 Each sum is divided by the root of its tokens, as its variance rises with them.
@@ -26,8 +26,8 @@ _FORGETTING = 0.999
 
 
 class Stretch:
-    """What one replica computed lately and is not learned from yet: thousands of tokens, their pairs in 10⁶, requests,
-    and seconds."""
+    """Recent work of one replica that was not learned from yet: thousands of tokens, their pairs in 10⁶, requests, and
+    seconds."""
 
     __slots__ = ("pairs", "requests", "seconds", "tokens")
 
@@ -47,7 +47,7 @@ class Stretch:
 
 
 class ContextCost:
-    """`kappa`: by how much a token is dearer for each thousand tokens before it, as a share; from 0 to 1."""
+    """kappa: the share by which each thousand earlier tokens raise a token's cost; from 0 to 1."""
 
     __slots__ = ("_fit", "_unit", "kappa")
 

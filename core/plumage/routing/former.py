@@ -1,11 +1,11 @@
-"""Who was last sent the prompt that this one goes on from, whether it still holds any of it or not.
+"""The former home of a prompt: the replica that got the prompt's beginning last, whether its cache still has it or not.
 
-A conversation that every cache has lost is computed anew wherever it goes. But its former home remembers how often it
-came (`plumage.eviction.hotness`: frequency outlives eviction), so that there it is kept from now on, while elsewhere it
-begins again as one of the many that came once. The engines' events say nothing of that: they tell what is held.
+Any replica must compute a conversation again that every cache has evicted. But the former home has counted its uses
+(`plumage.eviction.hotness`: frequency outlives eviction), so it keeps the conversation from now on. On another replica
+the conversation starts with one use. The engines' events do not show this, since they only name cached blocks.
 
-Only the ends of prompts are remembered, one entry a prompt: the next turn has the end of the last one inside it, and
-what many prompts merely begin with, such as a system prompt, is nobody's home.
+Only the ends of prompts are kept, one entry for each prompt: the next turn contains the end of the last one. A
+beginning that many prompts share, such as a system prompt, has no former home.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from plumage.routing.interface import Query, ReplicaState
 __all__ = ["FormerHomes"]
 
 _LOOKED_AT = 64  # chunks from the end: what one turn adds
-_MOST_HELD = 0.5  # of the prompt: where more is held it is the holders' scores that count
+_MOST_CACHED = 0.5  # of the prompt: if more is cached, the owners' scores count
 
 
 class FormerHomes:
-    """loyalty: by how much dearer the former home may be and still be preferred, 0.2 for a fifth. most: prompts
-    remembered, the latest."""
+    """loyalty: the higher cost at which the former home is still preferred; 0.2 is a fifth. most: the number of prompts
+    kept; the latest ones."""
 
     __slots__ = ("_ends", "_loyalty", "_most")
 
@@ -33,8 +33,8 @@ class FormerHomes:
 
     def of(self, query: Query) -> int | None:
         """The slot that was sent the longest known beginning of the prompt; None when none of its end is known, or
-        somebody holds much of it."""
-        if query.hits and max(query.hits.values()) >= _MOST_HELD * query.tokens:
+        a replica caches much of it."""
+        if query.hits and max(query.hits.values()) >= _MOST_CACHED * query.tokens:
             return None
         ends = self._ends
         for chunk in query.chunks[: -_LOOKED_AT - 1 : -1]:
@@ -44,7 +44,7 @@ class FormerHomes:
         return None
 
     def prefer(self, home: int | None, replicas: Sequence[ReplicaState], scores: list[float]) -> None:
-        """Lower the score of `home`, as `of` tells it, if it is one of `replicas`."""
+        """Lower the score of `home`, the result of `of`, if it is one of `replicas`."""
         if home is None:
             return
         for index, replica in enumerate(replicas):
@@ -52,7 +52,7 @@ class FormerHomes:
                 scores[index] /= 1.0 + self._loyalty
 
     def sent(self, chunks: Sequence[int], slot: int) -> None:
-        """The prompt goes to `slot`."""
+        """The router sends the prompt to `slot`."""
         if not chunks:
             return
         ends = self._ends
@@ -62,5 +62,5 @@ class FormerHomes:
             del ends[next(iter(ends))]
 
     def forget(self, slot: int) -> None:
-        """The slot's replica is gone, and what it remembered."""
+        """The slot's replica was deleted with its counts."""
         self._ends = {chunk: home for chunk, home in self._ends.items() if home != slot}

@@ -1,4 +1,4 @@
-"""The question every routing policy answers, and what it is told afterwards.
+"""The interface of routing policies: the choice of a replica, and the outcomes that a policy gets afterwards.
 
 Replicas are *slots*: small integers, stable while a replica lives, reused after. A policy keeps its own arrays by slot.
 Times are seconds on the caller's clock, tokens are tokens.
@@ -23,8 +23,9 @@ class Randomness(Protocol):
 
 @dataclass(slots=True)
 class ReplicaState:
-    """What is known of one replica when a request arrives. `routed`: this router's own requests in flight there;
-    the rest is the engine's last word and may be stale or absent (zero)."""
+    """What the router knows of one replica when a request arrives. `routed`: its own requests in flight there.
+
+    The other values are the engine's last report and may be stale or absent (zero)."""
 
     slot: int
     routed: int = 0
@@ -53,7 +54,7 @@ class Query:
 @dataclass(slots=True)
 class Ticket:
     """One routed request, handed back to the policy with its outcome. `state` is the policy's own.
-    `predicted_latency`: seconds to the end of the answer; None until answers have taught the policy what one takes."""
+    `predicted_latency`: seconds to the end of the answer; None until the policy learned it from answers."""
 
     slot: int
     routed_at: float
@@ -75,29 +76,28 @@ class Choice:
 
 
 class RoutingPolicy(Protocol):
-    """A policy is told of every slot that comes and goes; it is never asked with an empty `replicas`. A list of
-    them is not changed once it was given."""
+    """A policy gets every change of the slots. `replicas` is never empty, and a passed list does not change."""
 
     name: str
 
     def choose(self, query: Query, replicas: Sequence[ReplicaState]) -> Choice: ...
 
     def routed(self, query: Query, choice: Choice) -> Ticket:
-        """The request goes to `choice.slot`; work is accounted from now on."""
+        """The router sends the request to `choice.slot`. The policy counts its work from now on."""
         ...
 
     def first_token(self, ticket: Ticket, now: float) -> None:
-        """Of a stream only."""
+        """Called for streams only."""
         ...
 
     def finished(self, ticket: Ticket, now: float, cached_tokens: float | None) -> None:
-        """The request ended well; `cached_tokens` is the engine's own count where it told one."""
+        """The request succeeded. cached_tokens: the engine's own count, if it reported one."""
         ...
 
     def failed(self, ticket: Ticket, now: float) -> None:
-        """The request ended without an answer (error, abort, lost replica): its work is taken back, nothing learned."""
+        """The request ended without an answer (error, abort, lost replica). Its work is subtracted."""
         ...
 
     def forget(self, slot: int) -> None:
-        """The slot's replica is gone; a new one may take the number."""
+        """The slot's replica was deleted. A new one may get the number."""
         ...

@@ -11,9 +11,9 @@ context) and W the seconds of prefill still owed there. What differs from the pr
   replica before its queue is empty: about (arrivals a second and replica) · (W + ŝ) requests, ŝ each. The score is the
   request's own predicted time plus `crowding` times theirs. An idle fleet spreads, a busy one keeps to its caches: the
   greedy form copies a hot prefix everywhere just when there is no time to compute it.
-- What is computed somewhere fills its cache and brings its followers there, so computing is dearer where more tokens
-  were computed lately (`spread`). Without it an idle fleet sends all that is new to whoever measures fastest, until
-  that replica's cache overflows and its queue waits for prefixes that are evicted before their turn.
+- Computed tokens fill a replica's cache and attract later requests, so computing costs more on a replica that computed
+  more tokens recently (`spread`). Otherwise an idle fleet sends all new prompts to the replica that measures fastest,
+  until its cache overflows and its queue waits for prefixes that are evicted before their turn.
 - θ·x corrects the choice by `most_correction` of ŝ + W at most: a few hundred outcomes a replica leave four weights
   noisy, and a greedy choice seeks out the noise that flatters.
 - Hits come from the engines' own events and are graded by the `cached_tokens` of each answer: a replica whose queue is
@@ -56,8 +56,10 @@ _LEAST_C_MISS = 1e-6  # seconds per 1k tokens: a clock that stands still, not a 
 _FLEET_MEMORY = 0.995  # of each first token anywhere
 _SETTLED = 20.0  # 1k tokens: before that ŝ is a guess, and its error nothing to remember
 _LEAST_WINDOW = 0.5  # seconds: a rate of arrivals from less is a guess
-_REPORTED = 4  # answers of a replica, of which one teaches the end-to-end latency: people are told it, nothing else
-_LESSONS = 50.0  # outcomes a second of one replica that teach its regression: more would teach it the last moment only
+_REPORTED = 4  # the end-to-end latency is learned from one answer in so many: it is only reported
+_LESSONS = (
+    50.0  # outcomes a second that a replica's regression learns from: with more it would keep the last moment only
+)
 _DOUBT = 0.5  # where no stream shows how far a replica is: how little its clock is believed (`Backlog.doubt`)
 _TESTED = 20  # outcomes after which a replica's weights count in the fleet's
 
@@ -295,14 +297,14 @@ class Lbgr:
             ticket.state = None
             return
         if state.share.seen:
-            self.first_token(ticket, now)  # told by now at the latest
+            self.first_token(ticket, now)  # known now at the latest
         else:
             self._ended(ticket.slot, state, now)
         ticket.state = None
         replica = state.replica
         replica.answers += 1
-        told = replica.answers % _REPORTED == 0 or replica.latency.updates < _TESTED
-        if told and self._fleet_computed > _SETTLED:
+        sampled = replica.answers % _REPORTED == 0 or replica.latency.updates < _TESTED
+        if sampled and self._fleet_computed > _SETTLED:
             replica.latency.update(state.x, now - ticket.routed_at - state.service - state.x[2])
         if cached_tokens is not None and state.doubted > 0.0:
             self._queued.graded(state.doubted, cached_tokens / 1000.0)
@@ -310,9 +312,11 @@ class Lbgr:
             replica.graded(ticket.hit_tokens / 1000.0, cached_tokens / 1000.0)
 
     def _ended(self, slot: int, state: Routed, now: float) -> None:
-        """An answer in one piece: nobody knows when its first token was. Where no stream tells c_miss, it is what such
-        a replica was busy, decoding included, ÷ what it computed; too high, which does less harm than too low, and no
-        higher than the setting. One for the fleet: by its own a replica that errs would get ever more, or nothing."""
+        """An answer in one piece: the time of its first token is unknown.
+
+        Without streams c_miss is the busy time, decoding included, ÷ the computed tokens, and at most the setting. That
+        is too high, which does less harm than too low. The fleet has one such c_miss: with one for each replica, an
+        error would send a replica all requests or none."""
         replica, tokens = state.replica, state.share.tokens
         busy = replica.backlog.ended(state.share, now)
         self._busy_seconds = self._busy_seconds * _FLEET_MEMORY + busy
@@ -336,10 +340,10 @@ class Lbgr:
         """Does the state belong to the replica that has the slot now?"""
         return isinstance(state, Routed) and self._replicas[slot] is state.replica
 
-    # --- what routers tell one another (`learned`) -------------------------------------------------------------------
+    # --- state that routers share (`learned`) ------------------------------------------------------------------------
 
     def learned(self, slot: int) -> Learned | None:
-        """What this router's own outcomes taught; None while they are too few."""
+        """What this router learned from its own outcomes; None while they are too few."""
         replica = self._replicas[slot] if slot < len(self._replicas) else None
         if replica is None or replica.ttft.updates - replica.adopted < _TESTED or replica.backlog.computed <= 0.0:
             return None
@@ -348,7 +352,7 @@ class Lbgr:
         return Learned(max(backlog.c_miss, _LEAST_C_MISS), backlog.computed, ttft.weights, latency.weights, updates)
 
     def adopt(self, slot: int, learned: Learned, now: float) -> bool:
-        """Start from what others learned, where nothing was learned here."""
+        """Start from what other routers learned, if nothing was learned here."""
         if slot >= len(self._replicas):
             self._grow(slot + 1)
         replica = self._replicas[slot]

@@ -96,7 +96,7 @@ class LbgrPaper:
         self._release(ticket, now)
 
     def _release(self, ticket: Ticket, now: float) -> _Routed | None:
-        """Take back what is left of the ticket's work; None if told before, or if the slot changed hands."""
+        """Subtract the rest of the ticket's work. None if that was done before, or if the slot has a new replica."""
         state, ticket.state = ticket.state, None
         if not isinstance(state, _Routed) or self._models[ticket.slot] is not state.model:
             return None

@@ -1,8 +1,8 @@
-"""What a policy has learned of replicas, in a form that routers tell one another (the directory's `estimators` row).
+"""The learned state of a policy in the form that routers share (the directory's `estimators` row).
 
-A policy that can say what it learned is a `Learner`; most are none. What comes from other routers is a start for a slot
-of which nothing is known here: a router that was just started, or a replica that only others have met. From there on
-one's own outcomes count. Pure: bytes in, numbers out; times are ages in seconds.
+A policy that can share its state is a `Learner`; most policies are not. State from other routers initialises a slot of
+which this router has none: after a restart, or for a replica that only others used. From then on its own outcomes
+count. Pure: bytes in, numbers out; times are ages in seconds.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from plumage.routing.regression import Features
 
 __all__ = ["MOST_UPDATES", "Learned", "Learner", "merge", "pack", "unpack"]
 
-MOST_UPDATES = 1000  # outcomes; more say nothing new, the regressions forget older ones
+MOST_UPDATES = 1000  # outcomes; the regressions forget older ones
 MOST_REPLICAS = 4096
 _HALF_LIFE = 3600.0  # seconds: an offer so old weighs half
 _LARGEST = 1e6  # seconds or seconds a unit: more is damage, not a measurement
 
 
 class Learned(msgspec.Struct, array_like=True, frozen=True):
-    """Of one replica. c_miss: seconds for a thousand computed tokens; experience: thousand tokens that it stands on.
-    ttft, latency: the weights of the two regressions; updates: outcomes they stand on."""
+    """Of one replica.
+
+    c_miss: seconds for a thousand computed tokens. experience: the thousands of tokens that it was measured on.
+    ttft, latency: the weights of the two regressions. updates: the outcomes that they were learned from."""
 
     c_miss: float
     experience: float
@@ -49,16 +51,16 @@ class _Offer(msgspec.Struct, array_like=True, frozen=True):
 
 @runtime_checkable
 class Learner(Protocol):
-    """A routing policy whose knowledge can be told."""
+    """A routing policy whose learned state can be shared."""
 
     name: str
 
     def learned(self, slot: int) -> Learned | None:
-        """What its own outcomes taught it of the slot; None while they are too few."""
+        """What it learned of the slot from its own outcomes; None while they are too few."""
         ...
 
     def adopt(self, slot: int, learned: Learned, now: float) -> bool:
-        """Start from this where nothing was learned of the slot yet; False where something was."""
+        """Initialise the slot with this state. False, and no change, if the policy has learned of the slot already."""
         ...
 
 
@@ -73,7 +75,7 @@ def pack(policy: str, replicas: Mapping[str, Learned]) -> bytes:
 
 
 def unpack(data: bytes, policy: str) -> dict[str, Learned]:
-    """What an offer says of replicas; empty for one of another policy. ConfigurationError for what is no offer."""
+    """The replicas of an offer; empty if it is of another policy. ConfigurationError if it cannot be read."""
     try:
         offer = _decode(data)
     except msgspec.DecodeError as error:

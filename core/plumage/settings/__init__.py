@@ -1,12 +1,13 @@
-"""A pool's manifest → the configuration of its processes: what the files of engine, agent and router say, and what vLLM
-is told. Local mode writes them beside its processes, the operator into ConfigMaps; both read them here, so that a pool
-is the same on one machine and in a cluster. What differs (paths, ports, addresses) is an argument."""
+"""A pool's manifest → the configuration of its processes: the files of engine, agent and router, and vLLM's flags.
+
+Local mode writes them into the pool's folder, the operator into ConfigMaps. Both use this package, so that a pool is
+the same on one machine and in a cluster. Paths, ports and addresses differ, so they are arguments."""
 
 from __future__ import annotations
 
 from plumage.settings.agent import agent_settings
 from plumage.settings.effect import without_effect
-from plumage.settings.meeting import Meeting
+from plumage.settings.engine_sockets import EngineSockets
 from plumage.settings.router import ROUTER_MEMORY, body_memory, router_settings
 from plumage.settings.secrets import ENGINE_KEY, PREVIOUS_ENGINE_KEY, SALT_KEY, SecretFiles
 from plumage.settings.simulator import simulator_settings
@@ -24,7 +25,7 @@ __all__ = [
     "ROUTER_MEMORY",
     "SALT_KEY",
     "VLLM_READY_SECONDS",
-    "Meeting",
+    "EngineSockets",
     "SecretFiles",
     "agent_settings",
     "body_memory",

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from plumage.api.v1alpha1 import InferencePool
-from plumage.settings.meeting import Meeting
+from plumage.settings.engine_sockets import EngineSockets
 
 __all__ = ["agent_settings"]
 
 
 def agent_settings(
     pool: InferencePool,
-    meeting: Meeting,
+    sockets: EngineSockets,
     *,
     model_folder: str,
     engine_url: str,
@@ -22,9 +22,9 @@ def agent_settings(
     port: int,
     peers: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """For `python -m plumage_engine.agent`, less the replica's id and the share of the directory's memory.
+    """For `python -m plumage_engine.agent`, without the replica's id and the share of the directory's memory.
 
-    peers: where a new replica finds those that it is warmed by, in the words of the agent's `warmup` section.
+    peers: the fields of the agent's `warmup` section that name the peers of a new replica.
     """
     warmup = pool.spec.directory.warmup
     return {
@@ -32,13 +32,13 @@ def agent_settings(
         "model": pool.spec.model.served_name,
         "modelFolder": model_folder,
         "engineUrl": engine_url,
-        "engineTokenFile": meeting.token,
-        "engineApiKeyFile": meeting.api_key,
-        "eventsEndpoint": meeting.events,
-        "replayEndpoint": meeting.replay,
+        "engineTokenFile": sockets.token,
+        "engineApiKeyFile": sockets.api_key,
+        "eventsEndpoint": sockets.events,
+        "replayEndpoint": sockets.replay,
         "directoryUrl": directory_url,
         "listen": {"host": host, "port": port},
-        "tokenFile": meeting.token,
+        "tokenFile": sockets.token,
         "warmup": {
             "enabled": warmup.enabled,
             **peers,

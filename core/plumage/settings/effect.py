@@ -1,5 +1,6 @@
-"""What a manifest asks for in vain, in words for whoever wrote it: `plumage validate` and `up` say it, and the operator
-in the condition Accepted. It is not refused, since what asks for it may be stored already and serves."""
+"""Fields of a manifest that have no effect. `plumage validate`, `up` and the condition Accepted report them.
+
+They are not refused, since such a manifest may be stored already and serve."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ def without_effect(pool: InferencePool) -> tuple[str, ...]:
 
 
 def _client_namespaces(pool: InferencePool) -> Iterator[str]:
-    """Who believes a door to be shut must hear that it is open."""
+    """Reported, because the author may believe that the pool is closed to other namespaces."""
     gateway = pool.spec.router.gateway_ref
     if gateway is not None and pool.spec.network_policy.client_namespaces:
         yield (
-            "spec.networkPolicy.clientNamespaces has no effect behind a gateway: whoever reaches the routers of "
-            f"{gateway.name} reaches this pool. Ask for keys there (spec.auth of the gateway), or give the pool a "
+            "spec.networkPolicy.clientNamespaces has no effect behind a gateway: every client that reaches the routers "
+            f"of {gateway.name} reaches this pool. Require keys there (spec.auth of the gateway), or give the pool a "
             "router of its own"
         )

@@ -80,7 +80,7 @@ def eviction(spec: EvictionSpec, block_tokens: int) -> dict[str, Any]:
 
 
 def host_tier(spec: HostMemorySpec) -> dict[str, Any]:
-    """For the simulator's host tier; what its modes do not ask is left out."""
+    """For the simulator's host tier, without the options that its modes do not use."""
     asked: dict[str, Any] = {} if spec.admission == "All" else {"minFrequency": spec.min_frequency}
     return asked | {
         "admission": spec.admission,
@@ -91,7 +91,7 @@ def host_tier(spec: HostMemorySpec) -> dict[str, Any]:
 
 
 def ranks_by_hotness(spec: HostMemorySpec) -> bool:
-    """Whether the formula is asked; with admission All it says what goes."""
+    """Whether the priority formula is used. With admission All it orders the evictions."""
     return spec.admission != "Frequency" or spec.promotion == "Hotness"
 
 

@@ -15,7 +15,7 @@ from plumage.settings.secrets import SecretFiles
 __all__ = ["ROUTER_MEMORY", "body_memory", "router_settings"]
 
 ROUTER_MEMORY = "256Mi"
-"""What a router requests where nothing is named."""
+"""The memory request of a router without one in the manifest."""
 
 
 def router_settings(
@@ -29,8 +29,10 @@ def router_settings(
     auth: Mapping[str, Any],
     secrets: SecretFiles | None,
 ) -> dict[str, Any]:
-    """For `python -m plumage_router`. membership: where it reads who exists; auth: the files with keys of clients and
-    of the admin; secrets: those of the pool itself, None where engines ask for no key and there are no tenants."""
+    """For `python -m plumage_router`.
+
+    membership: the source of the replicas. auth: the files with the keys of clients and of the admin.
+    secrets: the files with the pool's own secrets; None if engines need no key and there are no tenants."""
     spec, model = pool.spec.router, pool.spec.model
     return {
         "listen": {"host": host, "port": port},
@@ -68,8 +70,9 @@ def router_settings(
 
 
 def body_memory(limits: RouterLimits, resources: Resources) -> int:
-    """Bytes of request bodies that one router may hold. Its memory is what its container is limited to, else what it
-    asks for; a body is held twice while it waits for an engine, and reading one takes some times its size."""
+    """Bytes of request bodies that one router may hold: a quarter of its memory limit, else of its memory request.
+
+    A body is in memory twice while it waits for an engine, and reading one takes a few times its size."""
     if limits.body_memory is not None:
         return int(limits.body_memory)
     memory = resources.limits.get("memory") or resources.requests.get("memory") or Quantity(ROUTER_MEMORY)
@@ -77,7 +80,7 @@ def body_memory(limits: RouterLimits, resources: Resources) -> int:
 
 
 def _cache(pool: InferencePool) -> dict[str, int]:
-    """The longest prompt that an engine could hold. Of vLLM nobody knows it before it runs."""
+    """The size of an engine's KV cache. For vLLM it is unknown before the engine runs."""
     if pool.spec.engine.runtime == "VLLM":
         return {}
     simulator = pool.spec.engine.simulator

@@ -8,11 +8,11 @@ from typing import Final
 __all__ = ["ENGINE_KEY", "PREVIOUS_ENGINE_KEY", "SALT_KEY", "SecretFiles"]
 
 ENGINE_KEY: Final = "engine-key"
-"""What engines ask of routers and agents on `/v1`."""
+"""The key that routers and agents send to an engine's `/v1`."""
 PREVIOUS_ENGINE_KEY: Final = "previous-engine-key"
-"""The key of before, while engines are restarted for a new one; absent else."""
+"""The previous key, while engines restart for a new one; otherwise absent."""
 SALT_KEY: Final = "salt-key"
-"""What tenants' cache salts are made with."""
+"""The key from which tenants' cache salts are computed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from typing import Any
 from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.engine import EngineSpec
 from plumage.settings import policies
-from plumage.settings.meeting import Meeting
+from plumage.settings.engine_sockets import EngineSockets
 
 __all__ = ["simulator_settings"]
 
 
 def simulator_settings(
-    pool: InferencePool, meeting: Meeting, *, model_folder: str, host: str, port: int, seed: int
+    pool: InferencePool, sockets: EngineSockets, *, model_folder: str, host: str, port: int, seed: int
 ) -> dict[str, Any]:
     """For `python -m plumage_engine.simulator`, listening on `host`:`port`."""
     engine, simulator = pool.spec.engine, pool.spec.engine.simulator
@@ -23,10 +23,10 @@ def simulator_settings(
         "modelFolder": model_folder,
         "host": host,
         "port": port,
-        "eventsEndpoint": meeting.events,
-        "replayEndpoint": meeting.replay,
-        "adminTokenFile": meeting.token,
-        "apiKeyFile": meeting.api_key,
+        "eventsEndpoint": sockets.events,
+        "replayEndpoint": sockets.replay,
+        "adminTokenFile": sockets.token,
+        "apiKeyFile": sockets.api_key,
         "seed": seed,
         "device": {
             "preset": simulator.device.preset.lower(),

@@ -1,4 +1,4 @@
-"""What real vLLM is told for a pool: its flags, and the settings of Plumage's plugin."""
+"""The configuration of real vLLM for a pool: its flags, and the settings of Plumage's plugin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.cache import HostMemorySpec
 from plumage.api.v1alpha1.engine import VLLM_PLUGIN
 from plumage.settings import policies
-from plumage.settings.meeting import Meeting
+from plumage.settings.engine_sockets import EngineSockets
 
 __all__ = [
     "ROUTES",
@@ -22,18 +22,18 @@ __all__ = [
 ]
 
 VLLM_READY_SECONDS = 900.0
-"""A large model is loaded and compiled for minutes."""
+"""Loading and compiling a large model takes minutes."""
 ROUTES = VLLM_PLUGIN
-"""What VLLM_PLUGINS must name for /v1/plumage."""
+"""The entry of VLLM_PLUGINS that adds the routes under /v1/plumage."""
 
-# Probes, routers and the agent ask these several times a second: in the log they would bury what went wrong.
+# Probes, routers and the agent request these several times a second. In the log they would hide errors.
 _NOT_LOGGED = ("/health", "/metrics", *(f"/v1/plumage/{name}" for name in ("feather", "promote", "stats", "tables")))
-_BLOCK_TOKENS = 16  # vLLM's default on GPUs: what the paper's formula counts a block as
+_BLOCK_TOKENS = 16  # vLLM's default on GPUs; the paper's formula needs the size of a block
 
 
 def vllm_flags(
     pool: InferencePool,
-    meeting: Meeting,
+    sockets: EngineSockets,
     *,
     model: str,
     host: str,
@@ -41,17 +41,17 @@ def vllm_flags(
     shutdown_seconds: int,
     adapters: Mapping[str, str],
 ) -> list[str]:
-    """The flags of vLLM's API server that the manifest decides, its own `args` last.
+    """The flags of vLLM's API server, with the manifest's `args` last.
 
-    model: what vLLM loads; adapters: the folder or repository of each, by name; shutdown_seconds: how long requests may
-    go on after SIGTERM.
+    model: the folder or repository that vLLM loads. adapters: the folder or repository of each adapter, by name.
+    shutdown_seconds: how long requests may continue after SIGTERM.
     """
     return [
         f"--model={model}",
         f"--served-model-name={pool.spec.model.served_name}",
         f"--host={host}",
         f"--port={port}",
-        f"--kv-events-config={json.dumps(events_config(meeting))}",
+        f"--kv-events-config={json.dumps(events_config(sockets))}",
         "--enable-prompt-tokens-details",
         f"--shutdown-timeout={shutdown_seconds}",
         f"--disable-access-log-for-endpoints={','.join(_NOT_LOGGED)}",
@@ -75,13 +75,13 @@ def _model_flags(pool: InferencePool, adapters: Mapping[str, str]) -> list[str]:
     return flags
 
 
-def events_config(meeting: Meeting) -> dict[str, Any]:
+def events_config(sockets: EngineSockets) -> dict[str, Any]:
     """Of `--kv-events-config`."""
     return {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
-        "endpoint": meeting.events,
-        "replay_endpoint": meeting.replay,
+        "endpoint": sockets.events,
+        "replay_endpoint": sockets.replay,
     }
 
 
@@ -103,13 +103,13 @@ def host_tier_config(pool: InferencePool) -> dict[str, Any] | None:
 
 
 def _disk_options(memory: HostMemorySpec) -> dict[str, Any]:
-    """Of the tier below; a fiftieth of the volume is left to the file system's own blocks."""
+    """Options of the disk tier. A fiftieth of the volume is left for the file system's own blocks."""
     disk = memory.disk
     return {} if disk is None else {"disk_path": str(disk.path), "disk_bytes_to_use": int(disk.capacity) * 49 // 50}
 
 
 def plugin_settings(pool: InferencePool, token: str, seed: int) -> dict[str, Any]:
-    """Of `plumage_engine.vllm.settings`; without a policy of ours vLLM's own order stays."""
+    """For `plumage_engine.vllm.settings`. Without one of our policies vLLM keeps its own order."""
     engine = pool.spec.engine
     feather = None if engine.feather.policy == "Fcfs" else policies.feather(engine.feather)
     eviction = None if engine.eviction.policy == "Lru" else policies.eviction(engine.eviction, _BLOCK_TOKENS)

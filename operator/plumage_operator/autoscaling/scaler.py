@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from plumage.api.v1alpha1 import InferencePool
 from plumage.autoscaling import (
-    SETTLE,
+    STEADY_SECONDS,
     Autoscaler,
     CacheHeat,
     CacheJudge,
@@ -81,7 +81,7 @@ class PoolScaler:
         self._wanted = wanted
         first = self.load is None
         self.load = self._rules.completed(pool_load(pods, self.reports, wanted), now)
-        if self.load.steady_for >= SETTLE and self.load.fresh(now):
+        if self.load.steady_for >= STEADY_SECONDS and self.load.fresh(now):
             self.judge = judge_of(self.load) or self.judge
         if self.load.hit_ratio is not None and self.load.fresh(now):
             self._hit_ratio = self.load.hit_ratio

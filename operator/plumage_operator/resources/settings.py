@@ -84,10 +84,10 @@ ENGINE_LIVE: Final = ("feather",)
 AGENT_LIVE: Final = ("share", "maxChunks")
 
 
-def engine_sockets(context: PoolContext) -> settings.Meeting:
+def engine_sockets(context: PoolContext) -> settings.EngineSockets:
     """The sockets and key files that the engine and the agent of one pod share."""
     events, replay = (f"ipc://{RUN_FOLDER}/{name}" for name in ("events", "replay"))
-    return settings.Meeting(events, replay, f"{RUN_FOLDER}/token", key_files(context).engine_key)
+    return settings.EngineSockets(events, replay, f"{RUN_FOLDER}/token", key_files(context).engine_key)
 
 
 def engine_account(context: PoolContext) -> str:

@@ -226,7 +226,7 @@ async def test_fleet_report_is_for_operator_only(process: Process, namespace: Na
         (None, 401, "token is needed"),
         ("nonsense", 401, "no service account's token"),
         (namespace.token(OPERATOR), 401, "audience 'plumage'"),
-        (namespace.token(STRANGER, "plumage"), 403, f"{namespace.name}:{STRANGER} may not call here"),
+        (namespace.token(STRANGER, "plumage"), 403, f"{namespace.name}:{STRANGER} may not call this route"),
         (namespace.token(OPERATOR, "plumage"), 200, ""),
     ):
         answer = await process.ask(token)

@@ -64,7 +64,7 @@ def test_missing_metrics_prevent_shrinking_and_allow_growth() -> None:
     silent = pool([None] * 4)
     held = decide(silent, TOKENS)
     assert (held.replicas, held.reason) == (4, "MetricMissing")
-    assert held.message == "4 replicas, held: TotalTokensPerSecond missing: none of 4 ready replicas told it."
+    assert held.message == "4 replicas, held: TotalTokensPerSecond missing: none of 4 ready replicas reported it."
     assert decide(pool([100] * 4), TOKENS, TTFT).reason == "MetricMissing"  # TTFT is missing
     assert decide(pool([2000] * 4), TOKENS, TTFT).replicas == 8
 
@@ -106,7 +106,7 @@ def test_no_replica_is_removed_while_one_warms() -> None:
     load = pool([100] * 4, warming=1)
     held = decide(load, TOKENS)
     assert (held.replicas, held.reason) == (5, "ReplicaWarming")
-    assert held.message.startswith("5 replicas: w0 must be warm before one goes. 5 → ")
+    assert held.message.startswith("5 replicas: w0 must be warm before a replica is deleted. 5 → ")
     assert decide(load, TOKENS, most=3).reason == "ReplicaWarming"  # nor for a lower bound
     assert decide(pool([100] * 4, unready=1), TOKENS).replicas == 1  # a broken replica blocks nothing
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from plumage.settings import Meeting, SecretFiles
+from plumage.settings import EngineSockets, SecretFiles
 from plumage_cli.local.plan.vllm import VllmInterpreter
 
 __all__ = ["HOST", "LocalPaths"]
@@ -37,10 +37,10 @@ class LocalPaths:
         """The bearer token of engines and agents."""
         return self.folder / "fleet.token"
 
-    def meeting(self, index: int) -> Meeting:
+    def sockets(self, index: int) -> EngineSockets:
         """The event sockets and credentials that the engine and the agent of replica `index` share."""
         events, replay = (f"ipc://{self.folder}/{name}-{index}" for name in ("events", "replay"))
-        return Meeting(events, replay, str(self.token), self.secrets.engine_key)
+        return EngineSockets(events, replay, str(self.token), self.secrets.engine_key)
 
     @property
     def secrets(self) -> SecretFiles:

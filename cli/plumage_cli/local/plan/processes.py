@@ -70,7 +70,7 @@ def _engine(pool: InferencePool, paths: LocalPaths, replica: str, index: int, po
         return _vllm(pool, paths, replica, index, port)
     settings = simulator_settings(
         pool,
-        paths.meeting(index),
+        paths.sockets(index),
         model_folder=str(paths.model_folder),
         host=HOST,
         port=port,
@@ -85,7 +85,7 @@ def _vllm(pool: InferencePool, paths: LocalPaths, replica: str, index: int, port
     settings = vllm_settings(
         pool,
         paths.vllm,
-        paths.meeting(index),
+        paths.sockets(index),
         model_folder=paths.weights or paths.model_folder,
         index=index,
         port=port,
@@ -101,7 +101,7 @@ def _agent(
     url, warmup = f"http://{HOST}:{port}", pool.spec.directory.warmup
     settings = agent_settings(
         pool,
-        paths.meeting(index),
+        paths.sockets(index),
         model_folder=str(paths.model_folder),
         engine_url=f"http://{HOST}:{engine_port}",
         directory_url=paths.directory_url,

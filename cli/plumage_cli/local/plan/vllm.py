@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from plumage.api.v1alpha1 import InferencePool
 from plumage.models import WITH_WEIGHTS
-from plumage.settings import Meeting, plugin_settings, vllm_flags
+from plumage.settings import EngineSockets, plugin_settings, vllm_flags
 from plumage.settings.vllm import ROUTES
 
 __all__ = ["VllmInterpreter", "needs_weights", "vllm_settings"]
@@ -38,7 +38,7 @@ def needs_weights(pool: InferencePool) -> bool:
 def vllm_settings(
     pool: InferencePool,
     vllm: VllmInterpreter,
-    meeting: Meeting,
+    sockets: EngineSockets,
     *,
     model_folder: Path,
     index: int,
@@ -48,7 +48,7 @@ def vllm_settings(
     """Settings of `plumage_cli.local.processes.vllm_child`: its command and its additional environment."""
     flags = vllm_flags(
         pool,
-        meeting,
+        sockets,
         model=str(model_folder),
         host=host,
         port=port,
@@ -59,11 +59,11 @@ def vllm_settings(
     eager = ("--enforce-eager", "--gpu-memory-utilization=0.4") if vllm.cpu else ()
     return {
         "port": port,
-        "apiKeyFile": meeting.api_key,
+        "apiKeyFile": sockets.api_key,
         "command": [vllm.python, "-m", "vllm.entrypoints.openai.api_server", *flags[:own], *eager, *flags[own:]],
         "environment": {
             **_platform(vllm),
-            "PLUMAGE_VLLM": json.dumps(plugin_settings(pool, meeting.token, index)),
+            "PLUMAGE_VLLM": json.dumps(plugin_settings(pool, sockets.token, index)),
             "VLLM_PLUGINS": ROUTES,
             "VLLM_NO_USAGE_STATS": "1",
             **{variable.name: variable.value or "" for variable in pool.spec.engine.env},

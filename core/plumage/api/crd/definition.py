@@ -16,7 +16,7 @@ from plumage.cluster import GROUP, VERSION
 __all__ = ["FINGERPRINT", "definition", "definition_name", "definitions"]
 
 FINGERPRINT = f"{GROUP}/schema"
-"""Annotation of a definition: a hash of what it says, by which `plumage doctor` tells whether it is this version's."""
+"""Annotation of a definition: a hash of what it says, by which `plumage doctor` checks its version."""
 
 _CATEGORY = "plumage"
 _READY = '.status.conditions[?(@.type=="Ready")]'
@@ -25,7 +25,7 @@ _AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What a kind has beside its model. Columns: name, type, JSON path; those of `wide` show with -o wide."""
+    """A kind's model and its printer columns (name, type, JSON path); `wide` columns need `-o wide`."""
 
     model: type[Struct]
     plural: str
@@ -131,15 +131,15 @@ def _version(kind: _Kind) -> dict[str, Any]:
 
 
 def _object(model: type[Struct]) -> dict[str, Any]:
-    """The schema of the whole object: what every object has is the API server's, the status has no defaults."""
+    """The schema of the whole object. The API server defines the metadata; the status has no defaults."""
     whole = structural_schema(model)
     properties = whole["properties"]
     status: Any = model.model_fields["status"].annotation
-    told = properties["status"]["description"]
+    description = properties["status"]["description"]
     properties["apiVersion"] = {"description": properties["apiVersion"]["description"], "type": "string"}
     properties["kind"] = {"description": properties["kind"]["description"], "type": "string"}
     properties["metadata"] = {"type": "object"}
-    properties["status"] = {**structural_schema(status, defaults=False), "description": told}
+    properties["status"] = {**structural_schema(status, defaults=False), "description": description}
     whole["required"] = ["spec"]
     return whole
 

@@ -30,7 +30,7 @@ def structural_schema(model: type[Struct], *, defaults: bool = True) -> Schema:
 
 
 def structs_in(form: Any) -> Iterator[type[Struct]]:
-    """The struct itself, and those in its fields, each as often as it is met."""
+    """The struct itself and the structs in its fields, once for each place."""
     if isinstance(form, type) and issubclass(form, Struct):
         yield form
         for field in form.model_fields.values():
@@ -45,9 +45,9 @@ class _Definitions:
     def __init__(self, schemas: Mapping[str, Schema], structs: Mapping[str, type[Struct]], defaults: bool) -> None:
         self._schemas, self._structs, self.defaults = schemas, structs, defaults
 
-    def resolve(self, reference: str, told: Schema) -> tuple[Schema, type[Struct] | None]:
+    def resolve(self, reference: str, overrides: Schema) -> tuple[Schema, type[Struct] | None]:
         name = reference.rpartition("/")[2]
-        return {**self._schemas[name], **told}, self._structs.get(name)
+        return {**self._schemas[name], **overrides}, self._structs.get(name)
 
 
 def _struct(struct: type[Struct], schema: Schema, definitions: _Definitions) -> Schema:
@@ -72,14 +72,14 @@ def _struct(struct: type[Struct], schema: Schema, definitions: _Definitions) -> 
 
 
 def _default(value: Any) -> Schema:
-    """What an API server fills in, if anything; what is empty is left absent, so that an object stays readable."""
+    """The default that an API server fills in. Empty values stay absent, so that an object is easy to read."""
     if isinstance(value, Struct):
         return {"default": _expanded(value)}
     return {} if value in (None, "", (), {}) else {"default": _plain(value)}
 
 
 def _expanded(struct: Struct) -> Schema:
-    """A struct's default with its fields': an API server judges it by the rules before it would fill them in."""
+    """A struct's default with the defaults of its fields: an API server checks the rules before it fills them in."""
     unwritten = {name for rule in struct.rules for name in rule.written}
     fields = {
         field.alias or name: getattr(struct, name)
@@ -98,21 +98,21 @@ def _plain(value: Any) -> Any:
 
 
 def _default_in_words(value: Any) -> str:
-    """Of a field that has none on the server, since its being written is what counts."""
+    """The default as part of the description, for fields where a rule asks whether they were written."""
     return f" {value} when absent." if isinstance(value, str | int) else ""
 
 
 def _node(schema: Schema, definitions: _Definitions) -> Schema:
-    """One node; its default is the field's business."""
-    told = _told(schema)
+    """One node, without its default, which the field has."""
+    overrides = _overrides(schema)
     if "$ref" in schema:
-        schema, struct = definitions.resolve(schema["$ref"], told)
+        schema, struct = definitions.resolve(schema["$ref"], overrides)
         return _struct(struct, schema, definitions) if struct is not None else _node(schema, definitions)
     if "x-kubernetes-int-or-string" in schema:
         return _int_or_string(schema)
     if "anyOf" in schema:  # optional
-        (held,) = (option for option in schema["anyOf"] if option.get("type") != "null")
-        return _node({**held, **told}, definitions)
+        (option,) = (one for one in schema["anyOf"] if one.get("type") != "null")
+        return _node({**option, **overrides}, definitions)
     match schema.get("type"):
         case "array":
             return _list(schema, definitions)
@@ -122,7 +122,7 @@ def _node(schema: Schema, definitions: _Definitions) -> Schema:
             return _scalar(schema, kind)
 
 
-def _told(schema: Schema) -> Schema:
+def _overrides(schema: Schema) -> Schema:
     return {key: schema[key] for key in ("description", LIST_KEY) if key in schema}
 
 
@@ -165,7 +165,7 @@ def _between(low: str, high: str) -> Schema:
 
 
 def _list(schema: Schema, definitions: _Definitions) -> Schema:
-    """A list is whole (atomic), unless the field says by what its entries are told apart."""
+    """A list is atomic, unless the field names the key of its entries."""
     key = schema.get(LIST_KEY)
     kind = "atomic" if key is None else "map" if key else "set"
     return {
@@ -188,7 +188,7 @@ def _map(schema: Schema, definitions: _Definitions) -> Schema:
 
 
 def _in_words(schema: Schema) -> list[Schema]:
-    """What a pattern asks for, said so that nobody has to read it."""
+    """The pattern's rule with a message in words."""
     pattern = schema.get("pattern")
     if pattern not in WORDS:
         return []

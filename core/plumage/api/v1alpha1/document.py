@@ -1,4 +1,4 @@
-"""YAML text → plain documents, safely: bounded in size, depth and expansion, keys set twice told.
+"""YAML text → plain documents, safely: size, depth and expansion are bounded, and duplicate keys are reported.
 
 The bounds are checked on the parser's events and on the node graph, before anything is built from them: an alias costs
 nothing there, while what it expands to ("a billion laughs") would cost everything.

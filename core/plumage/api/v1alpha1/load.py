@@ -55,13 +55,13 @@ def check_documents(documents: Sequence[Document], source: str) -> list[Manifest
 
 
 def check_pool(documents: Sequence[Document], source: str) -> InferencePool:
-    """The one InferencePool in what `read_documents` found; how many there are is one more mistake."""
+    """The one InferencePool among the documents. ManifestError with every mistake; another number of pools is one."""
     if not documents:
         check_documents(documents, source)
     found, mistakes = _look(documents, source)
     kinds = [document.content.get("kind") for document in documents if document.content is not None]
     pools = kinds.count("InferencePool")
-    if pools != 1 and (pools or all(kind in tuple(KINDS) for kind in kinds)):  # a misspelt kind is told already
+    if pools != 1 and (pools or all(kind in tuple(KINDS) for kind in kinds)):  # a misspelt kind is reported already
         mistakes.append(f"must hold exactly one InferencePool, got {pools}")
     if mistakes:
         raise ManifestError(source, mistakes)
@@ -69,7 +69,7 @@ def check_pool(documents: Sequence[Document], source: str) -> InferencePool:
 
 
 def _look(documents: Sequence[Document], source: str) -> tuple[list[Manifest], list[str]]:
-    """The right ones as models, and the mistakes of all; one under the name of another would replace it."""
+    """The valid documents as models, and the mistakes of all. A second document of the same name is a mistake."""
     found: list[Manifest] = []
     mistakes: list[str] = []
     named: dict[tuple[str, str, str], int] = {}  # the first document of that name

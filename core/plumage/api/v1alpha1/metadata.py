@@ -17,7 +17,7 @@ API_VERSION = "inference.plumage.dev/v1alpha1"
 
 Generation = Annotated[int, Field(ge=0, le=2**53)]
 Tally = Annotated[int, Field(ge=0, le=1_000_000)]
-"""A number of replicas or routers that a status tells."""
+"""A number of replicas or routers in a status."""
 
 
 # All of an object's together have so many bytes in Kubernetes. `kubectl apply` keeps the whole manifest in one.

@@ -63,7 +63,7 @@ def _nearest(line: Any) -> str:
 
 
 def _is_long_key(line: Any) -> bool:
-    """Of a mapping: told of the whole, as an API server does. A key may be called `[key]` itself."""
+    """Whether a key of a mapping is too long; reported for the mapping, as an API server does. A key may be `[key]`."""
     return bool(line["type"] == "string_too_long" and line["loc"][-2:] == (line["input"], "[key]"))
 
 

@@ -22,8 +22,8 @@ from pydantic_core.core_schema import ErrorType
 __all__ = ["LIST_KEY", "Change", "Rule", "Struct"]
 
 LIST_KEY = "x-plumage-list-key"
-"""Of a list's field, in its json_schema_extra: the field that tells its entries apart, "" for entries that are their
-own keys. Whoever applies a part of the list changes that part then."""
+"""In a list field's json_schema_extra: the field that is the key of an entry; "" if the entry is its own key.
+A server-side apply of some entries then changes only those."""
 
 _KNOWN = frozenset(get_args(ErrorType))
 _BROKEN: Final = "broken_rule"

@@ -1,4 +1,4 @@
-"""Over what a decision is judged: the paper's next step, or our trial (FEATHER §4.3.1, decision 0001)."""
+"""The period over which a decision is judged: the paper's next step, or our trial (FEATHER §4.3.1, decision 0001)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Credit(Enum):
 
 
 class Credited(Protocol):
-    """What was decided and not judged yet. Throughputs are decode tokens a second."""
+    """Decisions that are not judged yet. Throughputs are decode tokens per second."""
 
     def choice(self, state: Bin) -> Decision | None:
-        """What must be done in `state` because it was chosen before; None when the policy is free."""
+        """The earlier choice that still holds in `state`; None if the policy may choose."""
         ...
 
     def hold(self, state: Bin, action: Decision) -> None:
@@ -45,7 +45,7 @@ class Credited(Protocol):
 
 
 class NextStep:
-    """Every decision is credited with the throughput of the next step that tells one (§4.3.4, Alg. 7 line 13)."""
+    """Every decision is credited with the throughput of the next step that has one (§4.3.4, Alg. 7 line 13)."""
 
     def __init__(self) -> None:
         self._taken: deque[tuple[Bin, Decision]] = deque(maxlen=_MOST)

@@ -15,12 +15,12 @@ __all__ = ["Learner"]
 
 
 class Learner(ABC):
-    """A `StopPolicy` but for what it knows. credit: a `Credit` by name; STEP makes the paper's form of the policy."""
+    """A `StopPolicy` without its table. credit: a `Credit` by name; STEP makes the paper's form of the policy."""
 
     def __init__(self, credit: str = defaults.CREDIT) -> None:
         self.credit, self._credited = make_credited(credit)
         self._reward = DecodeReward()
-        self._finished = 0  # requests that ended with steps that told no throughput: a batch that ends as one does so
+        self._finished = 0  # requests that ended in steps without a throughput, as all do if a batch ends together
 
     def decide(self, state: BatchState) -> Decision:
         if not state.at_stake:

@@ -1,8 +1,8 @@
 """What stop policies have learned, passed between engines of one fingerprint (model, device, configuration).
 
-An engine that was taught tells the teachers' experience again with its own, so counts are not added up: of a cell the
-pool knows the mean of all means, weighted by count, and the largest count. What a new engine is given counts for
-`CELL` choices a cell at most: a start, which its own experience outweighs soon. Pure: bytes in, rows out.
+An engine that started from shared tables reports their experience again with its own, so counts are not added up. For
+each cell the pool has the mean of all means, weighted by count, and the largest count. In a new engine a shared cell
+counts for `CELL` choices at most, so that its own experience soon outweighs it. Pure: bytes in, rows out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_ROWS = 4096
 
 
 class LearnedTable(msgspec.Struct, frozen=True):
-    """What an engine answers and is told. `life`: another one after each start of the engine."""
+    """The table that an engine sends and receives. life: differs after each start of the engine."""
 
     fingerprint: str
     policy: str
@@ -37,7 +37,7 @@ class Teachable(Protocol):
     def rows(self) -> Iterator[Row]: ...
 
     def merge(self, rows: Iterable[Row]) -> None:
-        """ConfigurationError, and nothing learned, for rows that are none."""
+        """Adds the rows. ConfigurationError, and no change, if they are not valid."""
         ...
 
 
@@ -68,7 +68,7 @@ def unpack(data: bytes) -> list[Row]:
 
 
 def merged(tables: Iterable[Iterable[Row]]) -> list[Row]:
-    """One start out of several engines' tables."""
+    """One table for a new engine from the tables of several."""
     cells: dict[tuple[int, int, int, str], list[float]] = {}  # largest count, sum of counts, sum of values
     for rows in tables:
         for batch, loss, peers, action, count, value in rows:

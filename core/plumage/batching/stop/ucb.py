@@ -4,9 +4,9 @@
 
 μ: summed reward of (state, action), n: its count, S: all counts. Unseen actions first, ties → ADD. Departures:
 - the mean is taken relative to the best mean known, so c means the same on every device (decision 0138);
-- c is how far trials of this choice are off their mean, as far as they have told, and before that what `exploration`
-  says: as in UCB-V (Audibert, Munos and Szepesvári 2009), noise is explored and what is certain is not. ADD, which is
-  vLLM's own way, has four times the benefit of the doubt: one slow moment must not turn into a habit of STOP (0150);
+- c is the deviation of this choice's trials from their mean, and `exploration` until there are enough trials. As in
+  UCB-V (Audibert, Munos and Szepesvári 2009), uncertain choices are explored more. ADD, as vLLM does it, has four
+  times the bonus, so that one slow moment does not turn into a habit of STOP (0150);
 - a choice is held, and credited with what followed until the batch turned over (`trial.py`), not with one step;
 - an action not seen in a state is judged by the states with the same loss; unseen there too, it is tried first;
 - where nothing is at stake it is not asked (`BatchState.at_stake`);
@@ -14,8 +14,8 @@
   last credits (sliding-window UCB).
 
 With `credit="Step"` a decision is credited with the next step and an unseen action is tried first in each state, as
-printed, and c is constant; with a memory that forgets nothing that is the paper's bandit (its c for unscaled rewards is
-not told).
+printed, and c is constant; with a memory that forgets nothing that is the paper's bandit (it does not
+state its c for unscaled rewards).
 """
 
 from __future__ import annotations
