@@ -44,6 +44,8 @@ PLACES = (
     "docs",
     "examples",
     "images",
+    "tests/contract",
+    "tests/unit",
     "scripts/test.sh",
     "tests/e2e_cluster_victims",
     "tests/e2e_cluster_vllm",

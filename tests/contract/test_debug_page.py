@@ -15,12 +15,12 @@ from plumage_operator.status.conditions import Reason, Type
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def words(page: str) -> set[str]:
+def backquoted(page: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", (DOCS / page).read_text()))
 
 
 def test_every_condition_and_every_reason_is_explained() -> None:
-    explained = words("how-to/debug.md")
+    explained = backquoted("how-to/debug.md")
     assert {str(type_) for type_ in Type} - explained == set()
     assert {str(reason) for reason in Reason} - explained == set()
     shown = set(get_args(ScalingReason)) - {
@@ -29,14 +29,14 @@ def test_every_condition_and_every_reason_is_explained() -> None:
         "Stabilized",
         "RateLimited",
     }  # AtTarget stands for
-    assert shown - words("how-to/autoscale.md") == set()
+    assert shown - backquoted("how-to/autoscale.md") == set()
 
 
 def test_every_event_is_explained() -> None:
     source = "".join(path.read_text() for path in (DOCS.parent / "operator").rglob("*.py"))
     events = set(re.findall(r'EmitEvent\("\w+", "(\w+)"', source))
     assert "ChildRepaired" in events
-    assert events - words("how-to/debug.md") == set()
+    assert events - backquoted("how-to/debug.md") == set()
 
 
 def test_pool_on_the_install_page_is_valid() -> None:

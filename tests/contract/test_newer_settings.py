@@ -73,12 +73,12 @@ def gateway_context() -> GatewayContext:
     return GatewayContext(gateway, CONFIG, (ServedPool(PoolContext(pool, CONFIG, 2), ("chat",)),))
 
 
-def written(who: str, file: str) -> dict[str, Any]:
+def written(reader: str, file: str) -> dict[str, Any]:
     """What the operator writes into its ConfigMap."""
-    if who == "gateway":
+    if reader == "gateway":
         made = [*build_gateway_children(gateway_context())]
     else:
-        pool = read_pool(pool_object(SIMULATED if who == "simulated" else VLLM))
+        pool = read_pool(pool_object(SIMULATED if reader == "simulated" else VLLM))
         made = [*build_children(PoolContext(pool, CONFIG, 2))]
     texts = {name: text for one in made if one["kind"] == "ConfigMap" for name, text in one["data"].items()}
     content: dict[str, Any] = json.loads(texts[file])
@@ -97,11 +97,11 @@ def everywhere(content: Any, way: str = "") -> Iterator[str]:
             yield from everywhere(below, f"{way}{number}.")
 
 
-@pytest.mark.parametrize(("who", "file"), READERS, ids=CASES)
+@pytest.mark.parametrize(("reader", "file"), READERS, ids=CASES)
 def test_unknown_fields_of_a_newer_operator_are_ignored_and_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, who: str, file: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, reader: str, file: str
 ) -> None:
-    read, content = READERS[who, file], written(who, file)
+    read, content = READERS[reader, file], written(reader, file)
     plain = read(tmp_path, content)
     assert plain.ignored == ()
     assert not caplog.records
@@ -109,27 +109,27 @@ def test_unknown_fields_of_a_newer_operator_are_ignored_and_logged(
     assert len(places) > 1
     newer = read(tmp_path, content)
     assert newer.model_dump() == plain.model_dump()
-    assert {*newer.ignored} == places, "options of policies are among them"
+    assert {*newer.ignored} == places, "it has options of policies"
     assert read(tmp_path, content).ignored == newer.ignored
     (line,) = [record.getMessage() for record in caplog.records]
     assert all(place in line for place in places)
 
 
-@pytest.mark.parametrize(("who", "file"), READERS, ids=CASES)
+@pytest.mark.parametrize(("reader", "file"), READERS, ids=CASES)
 @pytest.mark.parametrize("by", [None, "somebody"])
-def test_file_of_a_person_is_read_strictly(tmp_path: Path, who: str, file: str, by: str | None) -> None:
-    content = {name: value for name, value in written(who, file).items() if name not in MARK}
-    READERS[who, file](tmp_path, content)
+def test_file_of_a_person_is_read_strictly(tmp_path: Path, reader: str, file: str, by: str | None) -> None:
+    content = {name: value for name, value in written(reader, file).items() if name not in MARK}
+    READERS[reader, file](tmp_path, content)
     with pytest.raises(ConfigurationError, match="novelty"):
-        READERS[who, file](tmp_path, {**content, **NEWER, **({} if by is None else {"writtenBy": by})})
+        READERS[reader, file](tmp_path, {**content, **NEWER, **({} if by is None else {"writtenBy": by})})
 
 
-@pytest.mark.parametrize(("who", "file"), READERS, ids=CASES)
-def test_wrong_value_is_an_error_in_any_file(tmp_path: Path, who: str, file: str) -> None:
-    content = written(who, file)
+@pytest.mark.parametrize(("reader", "file"), READERS, ids=CASES)
+def test_wrong_value_is_an_error_in_any_file(tmp_path: Path, reader: str, file: str) -> None:
+    content = written(reader, file)
     name = next(name for name, value in content.items() if isinstance(value, dict))
     with pytest.raises(ConfigurationError, match=name):
-        READERS[who, file](tmp_path, {**content, **NEWER, name: 7})
+        READERS[reader, file](tmp_path, {**content, **NEWER, name: 7})
 
 
 def test_engine_ignores_unknown_policy_fields_from_its_agent() -> None:

@@ -1,7 +1,7 @@
 """Components one minor version apart: unknown fields of a newer one are ignored, missing fields of an older one have
 defaults.
 
-test_the_release_before.py covers what an older release writes and reads.
+test_previous_release.py covers what an older release writes and reads.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def test_other_release_adopts_kept_crds_as_the_manual_says(server: ApiServer, re
     release.uninstall("plumage")
     with pytest.raises(helm.HelmError, match="invalid ownership metadata"):
         release.install(CHART, "other", namespace="team-a")
-    command = _annotate_words()
+    command = _annotate_command()
     arguments = command.replace("NEW-NAMESPACE", "team-a").replace("NEW", "other").split()
     server.kubectl(*arguments[1:])
     release.install(CHART, "other", namespace="team-a")
@@ -145,7 +145,7 @@ def test_other_release_adopts_kept_crds_as_the_manual_says(server: ApiServer, re
             config.uninstall("other")
 
 
-def _annotate_words() -> str:
+def _annotate_command() -> str:
     """The command from the manual, on one line."""
     page = (ROOT / "docs" / "how-to" / "install.md").read_text().partition(REINSTALL)[2]
     command = page.partition("kubectl annotate")[2].partition("# or leave")[0]
@@ -258,7 +258,7 @@ def test_notes_name_how_to_find_leftovers_of_a_disabled_option(server: ApiServer
     for switch, kind in kinds.items():
         wanted[switch] = False
         notes = release.upgrade(CHART, "plumage", {"integrations": wanted})["notes"]
-        assert notes.count("is off now") == 1, "the others were so before, or are not"
+        assert notes.count("is off now") == 1, "one notice: the others were off before, or are still on"
         assert f"\nintegrations.{switch} was on and is off now." in notes
         command = f"  kubectl get {kind} --all-namespaces --selector app.kubernetes.io/managed-by=plumage\n"
         assert command in notes

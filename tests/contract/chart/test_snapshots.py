@@ -22,7 +22,7 @@ def test_rendered_chart_equals_its_snapshot(render: Any, case: tuple[str, dict[s
     path = FOLDER / f"{name}.yaml"
     if os.environ.get("UPDATE_SNAPSHOTS"):
         path.write_text(text)
-    assert path.exists(), f"UPDATE_SNAPSHOTS=1 writes {path.name}; look at it then"
+    assert path.exists(), f"UPDATE_SNAPSHOTS=1 writes {path.name}; review it then"
     assert text == path.read_text()
 
 

@@ -210,7 +210,7 @@ def test_status_out_of_bounds_is_refused(kinds: Kinds) -> None:
     verdict = kinds.patch("InferencePool", "limits", {"status": {"hitRatioPercent": 101}}, part="status")
     assert verdict.causes[0][0] == "status.hitRatioPercent"
     spec = kinds.patch("InferencePool", "limits", {"status": {"replicas": 7}})
-    assert "status" not in spec.body, "a status is written where statuses are written"
+    assert "status" not in spec.body, "only a status update writes a status"
 
 
 def test_scale_reads_and_writes_replicas(kinds: Kinds) -> None:

@@ -78,11 +78,13 @@ async def test_unknown_status_field_is_dropped_and_logged_once(
     written = observed(store)
     assert written["status"] == {"replicas": 3, "readyReplicas": 2}
     assert await performer.perform(written, [WriteStatus(STATUS)]) == ()
-    assert observed(store)["metadata"]["resourceVersion"] == written["metadata"]["resourceVersion"], "it wakes no watch"
+    assert observed(store)["metadata"]["resourceVersion"] == written["metadata"]["resourceVersion"], (
+        "the status is unchanged, so no watch event follows"
+    )
     (line,) = [message for message in caplog.messages if "provenReplicas" in message]
     assert line.startswith("the definition of inferencepools is older than this operator")
     (refusal,) = await performer.perform(written, [WriteStatus({**STATUS, "replicas": "three"})])
-    assert "status.replicas: expected numeric" in refusal.message, "another mistake stays one"
+    assert "status.replicas: expected numeric" in refusal.message, "other errors are still raised"
 
 
 def observed(store: Store) -> Any:

@@ -129,7 +129,7 @@ def test_valid_objects_are_accepted_by_both(kinds: Kinds, path: str, value: Any)
     verdict = kinds.judge(document)
     assert verdict.accepted, verdict.body
     assert mistakes(document) == []
-    assert mistakes(verdict.body) == [], "what the server fills in is right too"
+    assert mistakes(verdict.body) == [], "an object with the server's defaults is valid too"
 
 
 def test_model_name_is_immutable(kinds: Kinds) -> None:
@@ -139,6 +139,6 @@ def test_model_name_is_immutable(kinds: Kinds) -> None:
         path, text = path_and_message(message)
         assert (field, cause.endswith(f": {text}")) == (path, True), cause
     kept = {"spec": {"model": {"uri": "hf://Qwen/Qwen3-32B", "name": "Qwen3-8B"}}}
-    assert kinds.patch("InferencePool", "chat", kept).accepted, "other weights under the same name can be rolled"
+    assert kinds.patch("InferencePool", "chat", kept).accepted, "other weights under the same name are a rollout"
     for change in ({"engine": {"runtime": "VLLM", "image": "other:1"}}, {"router": {"gatewayRef": {"name": "front"}}}):
         assert kinds.patch("InferencePool", "chat", {"spec": change}).accepted

@@ -38,7 +38,7 @@ def test_hostile_yaml_is_refused_by_both(kinds: Kinds, name: str) -> None:
     text = HEAD + REFUSED[name]
     with pytest.raises(ManifestError) as caught:
         load_pool(text, "tricks")
-    assert len(str(caught.value)) < 1_000, "what is said of it is short"
+    assert len(str(caught.value)) < 1_000, "the error is short"
     verdict = kinds.create_yaml(text)
     assert verdict.code in (400, 422), verdict.body
     assert kinds.get("InferencePool", "tricks").code == 404

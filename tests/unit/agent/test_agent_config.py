@@ -107,7 +107,7 @@ def test_invalid_membership_file_means_no_peers(tmp_path: Path, text: str | None
 def test_memory_share_follows_the_membership_file(tmp_path: Path) -> None:
     members = tmp_path / "membership.json"
     share = ShareConfig(memory=16 << 20, replicas=2, members_file=members)
-    assert share_of(share) is None, "not there yet"
+    assert share_of(share) is None, "the file does not exist yet"
     for torn in ("{", "[]", '{"replicas": 7}', "{}"):
         members.write_text(torn)
         assert share_of(share) is None

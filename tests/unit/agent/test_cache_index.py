@@ -126,12 +126,12 @@ class World:
 
 
 @settings(max_examples=150, deadline=None)
-@given(steps=steps, look_every=st.integers(1, 5))
-def test_held_chunks_are_those_of_whole_chains(steps: list[tuple], look_every: int) -> None:
+@given(steps=steps, check_every=st.integers(1, 5))
+def test_held_chunks_are_those_of_whole_chains(steps: list[tuple], check_every: int) -> None:
     world = World()
     for number, (name, *arguments) in enumerate(steps):
         getattr(world, name)(*arguments)
-        if number % look_every == 0:
+        if number % check_every == 0:
             world.check()
     world.check()
     assert world.published == world.model.held()

@@ -34,7 +34,7 @@ async def test_match_of_a_router_may_end_inside_the_next_block() -> None:
     _block(short, 14)
     heat.used(shared)
     heat.used(shared)
-    assert link.uses() == {shared: 2}, "the pool knows nothing of it"
+    assert link.uses() == {shared: 2}, "the pool has no hotness of it"
     link._share.view.add(HotnessDelta(9, {11: (3, 30), 12: (4, 40), 13: (50, 50), 14: (60, 60), 10: (70, 20)}))
     assert link.uses() == {shared: 7}
     await link.close()
@@ -52,7 +52,7 @@ async def test_use_of_a_prefix_counts_for_every_chunk_of_it() -> None:
             heat.used(block)
     assert cold.reach == 1
     assert await link.chunk_uses(100) == {1: 9, 2: 9, 4: 9, 5: 9, 6: 9, 3: 2}
-    assert await link.chunk_uses(4) == {1: 9, 2: 9, 4: 9, 5: 9, 6: 9}, "the hottest, and then no more"
+    assert await link.chunk_uses(4) == {1: 9, 2: 9, 4: 9, 5: 9, 6: 9}, "the list ends after the hottest"
     await link.close()
 
 

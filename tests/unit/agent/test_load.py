@@ -64,7 +64,7 @@ def test_idle_engine_is_not_stalled_and_the_wait_restarts() -> None:
 )
 def test_restarted_engine_is_reported_once(before: EngineLoad, after: EngineLoad, another: bool) -> None:
     watch = RestartWatch()
-    assert watch.has_started(before), "the first life is one"
+    assert watch.has_started(before), "the first start is no restart"
     assert watch.has_started(after) is another
     assert not watch.has_started(after)
 
@@ -75,8 +75,8 @@ def test_fallen_counters_in_two_loads_mean_a_restart_where_no_start_time_is_know
     torn, restarted = EngineLoad(), EngineLoad(steps=3)
     assert watch.has_started(EngineLoad(steps=9, started=started))
     for whole in (10, 11):
-        assert not watch.has_started(torn), "a page that came without its counters"
+        assert not watch.has_started(torn), "a page without its counters"
         assert watch.doubtful
-        assert not watch.has_started(EngineLoad(steps=whole, started=started)), "the same life as before"
+        assert not watch.has_started(EngineLoad(steps=whole, started=started)), "the same start as before"
         assert not watch.doubtful
     assert [watch.has_started(load) for load in (restarted, restarted, restarted)] == [False, True, False]

@@ -92,9 +92,9 @@ def test_prefix_contained_in_another_is_left_out() -> None:
     longer, begun = prefix(0, 96, uses=5), prefix(0, 64, uses=4)
     assert hottest_of([begun, longer, longer], 1000) == [longer]
     adapted = prefix(0, 64, uses=4, adapter="lora")
-    assert hottest_of([longer, adapted], 1000) == [longer, adapted], "another adapter's blocks are others"
+    assert hottest_of([longer, adapted], 1000) == [longer, adapted], "another adapter has other blocks"
 
 
 def test_prefix_that_does_not_fit_makes_room_for_one_that_does() -> None:
     large, small = prefix(0, 640, uses=5), prefix(1000, 64, uses=4)
-    assert hottest_of([large, small, prefix(2000, 15, uses=9)], 100) == [small], "less than a chunk is no block"
+    assert hottest_of([large, small, prefix(2000, 15, uses=9)], 100) == [small], "a part of a chunk is no block"

@@ -65,15 +65,19 @@ def test_policies_without_earlier_changes(wanted: int, wish: int, behavior: Beha
 @pytest.mark.parametrize(
     ("history", "wanted", "wish", "behavior", "replicas"),
     [
-        pytest.param(changes(1, 5, 9), 100, 200, up(pods(300, 60)), 200, id="wish within the limit"),
-        pytest.param(changes(1, 5, 9), 100, 500, up(pods(5, 120)), 100, id="a tightened policy turns nothing round"),
-        pytest.param(changes(1, 5, 9), 100, 500, up(pods(150, 120)), 235, id="what came in the period counts"),
-        pytest.param(changes(1, 5, 9), 100, 500, up(percent(200, 120)), 255, id="of what there was at its start"),
-        pytest.param(changes(4, -2), 6, 24, up(percent(300, 300)), 16, id="what went counts as well"),
+        pytest.param(changes(1, 5, 9), 100, 200, up(pods(300, 60)), 200, id="proposal within the limit"),
+        pytest.param(
+            changes(1, 5, 9), 100, 500, up(pods(5, 120)), 100, id="a tightened policy does not reverse a change"
+        ),
+        pytest.param(changes(1, 5, 9), 100, 500, up(pods(150, 120)), 235, id="additions in the period count"),
+        pytest.param(
+            changes(1, 5, 9), 100, 500, up(percent(200, 120)), 255, id="the percentage is of the size at its start"
+        ),
+        pytest.param(changes(4, -2), 6, 24, up(percent(300, 300)), 16, id="removals count as well"),
         pytest.param(changes(-1, -5, -9), 100, 50, down(pods(25, 120)), 90, id="downwards"),
         pytest.param(changes(-1, -5, -9), 100, 2, down(percent(50, 120)), 57, id="downwards, rounded down"),
         pytest.param(changes(-1, -5, -9), 100, 0, down(pods(5, 120)), 100, id="downwards, tightened"),
-        pytest.param(changes(2, -4), 6, 1, down(pods(1, 300)), 6, id="downwards, both ways before"),
+        pytest.param(changes(2, -4), 6, 1, down(pods(1, 300)), 6, id="downwards, changes in both directions before"),
         pytest.param(changes(9, within=60.0), 20, 100, up(pods(10, 30)), 30, id="older than the period"),
     ],
 )
@@ -115,13 +119,19 @@ def wishes(*pairs: tuple[float, int]) -> History:
 @pytest.mark.parametrize(
     ("history", "wanted", "wish", "behavior", "replicas"),
     [
-        pytest.param(wishes((200, 10), (60, 4)), 10, 5, window(0, 300), 10, id="down: the most of the window"),
-        pytest.param(wishes((301, 10), (60, 6)), 10, 5, window(0, 300), 6, id="down: older wishes are out"),
-        pytest.param(wishes((60, 15)), 10, 5, window(0, 300), 10, id="down: a wish above what is there holds it"),
-        pytest.param(wishes((60, 3)), 10, 20, window(120, 300), 10, id="up: the least of the window holds it"),
-        pytest.param(wishes((60, 12)), 10, 20, window(120, 300), 12, id="up: the least of the window"),
+        pytest.param(
+            wishes((200, 10), (60, 4)), 10, 5, window(0, 300), 10, id="down: the largest proposal of the window"
+        ),
+        pytest.param(wishes((301, 10), (60, 6)), 10, 5, window(0, 300), 6, id="down: older proposals do not count"),
+        pytest.param(
+            wishes((60, 15)), 10, 5, window(0, 300), 10, id="down: a proposal above the present size holds it"
+        ),
+        pytest.param(
+            wishes((60, 3)), 10, 20, window(120, 300), 10, id="up: the smallest proposal of the window holds it"
+        ),
+        pytest.param(wishes((60, 12)), 10, 20, window(120, 300), 12, id="up: the smallest proposal of the window"),
         pytest.param(wishes((60, 3)), 10, 20, window(0, 300), 20, id="up: no window"),
-        pytest.param(wishes((300, 10)), 10, 5, window(0, 300), 5, id="down: the edge is out, as in Kubernetes"),
+        pytest.param(wishes((300, 10)), 10, 5, window(0, 300), 5, id="down: the edge does not count, as in Kubernetes"),
     ],
 )
 def test_windows(history: History, wanted: int, wish: int, behavior: BehaviorSpec, replicas: int) -> None:

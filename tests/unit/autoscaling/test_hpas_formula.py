@@ -23,7 +23,7 @@ TENTH = Tolerance()
         pytest.param([20000, 21000, 21000], 20000, 3, 0, 0, 3, id="within tolerance"),
         pytest.param([400, 95], 1000, 4, 2, 0, 3, id="unknown at target on the way down"),
         pytest.param([1000], 1000, 2, 1, 0, 2, id="unknown, at target"),
-        pytest.param([1900], 1000, 2, 1, 0, 2, id="unknown at nothing on the way up: no change"),
+        pytest.param([1900], 1000, 2, 1, 0, 2, id="unknown at zero on the way up: no change"),
         pytest.param([600], 1000, 2, 1, 0, 2, id="unknown at target on the way down: rounds up"),
         pytest.param([450], 500, 3, 1, 1, 3, id="unknown and unready: no change"),
         pytest.param([2000], 500, 3, 1, 1, 4, id="unknown and unready: up"),
@@ -44,7 +44,7 @@ def test_average_value_per_replica(
         pytest.param(8600, 14334, 5, 5, 3, id="scale down"),
         pytest.param(8600, 8888, 3, 3, 3, id="within tolerance"),
         pytest.param(8600, 8600, 3, 3, 3, id="on target"),
-        pytest.param(0, 500, 8, 8, 0, id="nothing at all"),
+        pytest.param(0, 500, 8, 8, 0, id="no replica"),
         pytest.param(20, 10, 3, 2, 4, id="ready ones only"),
     ],
 )

@@ -58,7 +58,7 @@ def test_preemption_lengthens_the_wait_and_a_good_try_shortens_it() -> None:
     for _ in range(6):
         limit.observe(20, 1, 1.0, 0)
         waited.append(raises(limit, ended=1))
-    assert waited == [2, 2, 2, 2, 2, 2], "a try that went well is half of it forgiven"
+    assert waited == [2, 2, 2, 2, 2, 2], "a successful try halves the wait"
     for _ in range(6):
         limit.observe(limit.limit, 1, 1.0, 0)
     assert [raises(limit, ended=1) for _ in range(6)] == [16, 8, 4, 2, 1, 1]

@@ -111,7 +111,7 @@ def test_import_path_names_a_stop_policy_with_its_options() -> None:
         waiting.insert(Candidate(number, (1, 2), 128, 0.0))
     waiting.add(waiting.select(now=0.0))
     assert waiting.select(now=0.0) is None
-    assert waiting.select(now=9.0) == 1, "it has waited for as long as it may"
+    assert waiting.select(now=9.0) == 1, "it is past the ageing bound"
     assert queue_options("own_batching:Small") == ["most", "order"]
 
 

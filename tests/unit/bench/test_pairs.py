@@ -37,7 +37,7 @@ def test_thing_compared_with_itself_is_one() -> None:
 def test_fewer_than_five_pairs_print_a_range_and_no_interval(pairs: int) -> None:
     over = [1.0, 2.0, 4.0, 8.0][:pairs]
     found = paired_ratio(over, [1.0] * pairs, random.Random(5))
-    assert (found.low, found.high) == (pytest.approx(over[0]), pytest.approx(over[-1])), "the least and the greatest"
+    assert (found.low, found.high) == (pytest.approx(over[0]), pytest.approx(over[-1])), "minimum and maximum"
     assert "95 %" not in str(found)
     assert f"range: 1.000 to {over[-1]:.3f}, {pairs} pairs" in str(found)
 

@@ -141,7 +141,7 @@ def test_quick_run_has_the_first_round_only(monkeypatch: pytest.MonkeyPatch, tmp
     fleet, report = _run(monkeypatch, tmp_path, quick=True)
     assert not fleet.second
     assert report.keys["products_rank"] == pytest.approx(10.0 / 9.5)  # among the contenders of a quick run
-    assert report.keys["rank_equal"] == pytest.approx(9.0 / 9.5), "each over its own eviction, the lower of the two"
+    assert report.keys["rank_equal"] == pytest.approx(9.0 / 9.5), "the lower of the two, each with its own eviction"
     assert report.keys["aa"] == pytest.approx(10.0 / 10.1)
     assert (report.keys["pairs"], report.keys["rank_verdict"]) == (5, "behind")
 
@@ -150,8 +150,8 @@ def test_baseline_counts_with_the_eviction_that_it_ran_on() -> None:
     """At 24a58ae `rank` compared ours with its own eviction to baselines with LRU (10 ÷ 9 here),
     and called it routing.
     """
-    rival = BASELINES[3]
-    rates = {OURS: [10.0] * 5, _OURS_LRU: [8.0] * 5, rival: [9.0] * 5, rival.over(OURS.eviction): [9.5] * 5}
+    baseline = BASELINES[3]
+    rates = {OURS: [10.0] * 5, _OURS_LRU: [8.0] * 5, baseline: [9.0] * 5, baseline.over(OURS.eviction): [9.5] * 5}
     found = Rates({_CELL: rates}, OURS).equals(_CELL)
     assert {eviction: ratio.ratio for eviction, (_, ratio) in found.items()} == {
         "Lru": pytest.approx(8.0 / 9.0),
@@ -176,12 +176,12 @@ def test_default_setting_is_judged_by_throughput_and_tail() -> None:
     def figures(first: float, tail: float, throughput: float) -> Figures:
         return Figures([first] * 90 + [tail] * 10, [1.0], 0.5, throughput, 0.0, 0.0)
 
-    rival = BASELINES[5]
+    baseline = BASELINES[5]
     found = {
         OURS: figures(2.0, 30.0, 9.0),
         _OURS_LRU: figures(2.0, 40.0, 8.0),
-        rival: figures(1.0, 20.0, 10.0),
-        rival.over(OURS.eviction): figures(4.0, 30.0, 9.0),
+        baseline: figures(1.0, 20.0, 10.0),
+        baseline.over(OURS.eviction): figures(4.0, 30.0, 9.0),
     }
     assert setting_keys(found) == {
         "setting_throughput_over_best": pytest.approx(0.8),

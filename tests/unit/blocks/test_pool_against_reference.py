@@ -140,8 +140,8 @@ def test_promotion_and_discard_move_idle_leaves_only() -> None:
     assert pool.bring([1, 2, 3], None, 0.0)
     assert pool.usage == 0.0
     assert pool.bring([4], 3, 0.0)
-    assert not pool.bring([5], 99, 0.0), "its parent is not here"
-    assert not pool.bring([2], 1, 0.0), "cached already"
+    assert not pool.bring([5], 99, 0.0), "its parent is not cached"
+    assert not pool.bring([2], 1, 0.0), "it is cached already"
     assert not pool.bring([7, 8, 9], None, 0.0), "no room"
     assert pool.pin([1, 2, 3, 4], 1.0) == 4
     assert not pool.discard(4), "in use"

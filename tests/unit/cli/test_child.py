@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.conditions import until
 
 from plumage_cli.errors import PortTakenError
 from plumage_cli.local.plan.processes import ProcessPlan
@@ -28,13 +29,6 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Chil
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     plan = ProcessPlan("engine chat-0", "engine", "some_module", {}, "http://x", "http://x/health")
     return Child(plan, tmp_path / "config.json", ChildLog(tmp_path / "child.log"), lambda _: None)
-
-
-async def until(condition: object, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "not in time"
-        await asyncio.sleep(0.02)
 
 
 SLEEPER = "import sys, time\nprint('up', sys.argv[1:], flush=True)\ntime.sleep(60)"
@@ -72,7 +66,7 @@ async def test_child_that_cannot_start_reports_why(tmp_path: Path, monkeypatch: 
     one.start()
     await until(lambda: one.crashes >= 2)
     assert one.last_exit == "ended with status 1"
-    assert set(one.log.last_lines().splitlines()) == {"    the cache needs 3 blocks"}, "not our own words"
+    assert set(one.log.last_lines().splitlines()) == {"    the cache needs 3 blocks"}, "not our own text"
     assert not one.refused
     await one.stop(1.0)
 

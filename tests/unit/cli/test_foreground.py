@@ -31,7 +31,7 @@ class Supervisor:
 async def test_idle_pool_prints_no_repeated_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreground, "_LINE", 0.001)
     signals, console = StopSignals(), Console(file=io.StringIO(), force_terminal=False)
-    looks = ["Warming", "Ready", "Ready", "Ready", "Warming", "Ready", "Ready"]
-    await show(Supervisor(looks, signals), console, signals)  # type: ignore[arg-type]
+    states = ["Warming", "Ready", "Ready", "Ready", "Warming", "Ready", "Ready"]
+    await show(Supervisor(states, signals), console, signals)  # type: ignore[arg-type]
     printed = [row.split()[1] for row in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     assert printed == ["Warming", "Ready", "Warming", "Ready"]

@@ -7,11 +7,12 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.conditions import until
 
 from plumage.membership import MemberState
 from plumage.models import resolve
@@ -70,7 +71,7 @@ async def test_no_replica_is_removed_while_one_warms(tmp_path: Path) -> None:
     await pool.scale(3)
     last.engine.state = ChildState.WAITING
     await pool.scale(2)
-    assert gone == [last.plan.id], "an engine that crashes again and again may go"
+    assert gone == [last.plan.id], "a crashing engine may be removed"
     pool.replicas.clear()
     await pool.stop()
 
@@ -121,12 +122,6 @@ def states(pool: supervisor.Supervisor) -> dict[str, str]:
     """The state of each replica, as a router reads it."""
     content = json.loads((pool.folder.path / "membership.json").read_text())
     return {replica["id"]: replica["state"] for replica in content["replicas"]}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20.0):
-        while not condition():  # noqa: ASYNC110 - a file has no event to wait for
-            await asyncio.sleep(0.001)
 
 
 async def test_failed_write_of_the_membership_file_is_retried(

@@ -30,7 +30,7 @@ SERVER = textwrap.dedent(
         print("ended in order", flush=True)
         sys.exit(0)
     signal.signal(signal.SIGTERM, end)
-    print("up", os.environ["TOLD"], flush=True)
+    print("up", os.environ["FROM_THE_CONFIG"], flush=True)
     while True:
         time.sleep(0.1)
     """
@@ -40,7 +40,7 @@ SERVER = textwrap.dedent(
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "engine.json"
-    path.write_text(json.dumps({"command": [sys.executable, "-c", SERVER], "environment": {"TOLD": "this"}}))
+    path.write_text(json.dumps({"command": [sys.executable, "-c", SERVER], "environment": {"FROM_THE_CONFIG": "this"}}))
     return path
 
 

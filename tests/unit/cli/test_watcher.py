@@ -61,7 +61,7 @@ async def test_removed_file_is_written_again(folder: PoolFolder) -> None:
     (folder.path / "router.json").unlink()
     await watcher.check()
     assert (folder.path / "router.json").read_text() == '{\n "pool": "chat"\n}'
-    assert (folder.path / "engine-key").read_text() == key, "the one that engines have"
+    assert (folder.path / "engine-key").read_text() == key, "the key that engines use"
     assert not (folder.path / "engine-chat-1.json").exists()
     assert lines == [f"{name} was deleted and is restored" for name in ("router.json", "engine-key")]
     await watcher.check()
@@ -73,7 +73,7 @@ async def test_whole_folder_is_restored_with_its_lock(folder: PoolFolder) -> Non
     shutil.rmtree(folder.path)
     assert live_pools() == []
     assert folder.restore() == ["router.json"]
-    assert live_pools() == ["chat"], "nobody sweeps it, nor takes it"
+    assert live_pools() == ["chat"], "nobody removes it or takes it over"
     assert folder.path.stat().st_mode & 0o777 == 0o700
     with pytest.raises(CliError, match="is already running"):
         PoolFolder.take("chat")
@@ -111,7 +111,7 @@ async def test_socket_of_a_new_owner_is_kept_in_its_place(folder: PoolFolder, st
     path.unlink()
     pid = 2
     await watcher.check()
-    assert not path.exists(), "the old owner's leads nowhere"
+    assert not path.exists(), "the path of the old owner has no listener"
     assert watcher.missing_sockets == []
     bound(stack, path)
     await watcher.check()

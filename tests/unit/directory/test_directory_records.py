@@ -65,7 +65,7 @@ def test_repetition_changes_nothing() -> None:
     assert held_chunks.record([Change(1, Tier.GPU, 64)]) != b""
     assert held_chunks.record([Change(1, Tier.GPU, 64)]) == b""
     assert held_chunks.record([Change(2, Tier.GONE)]) == b""
-    assert held_chunks.record([Change(1, Tier.HOST, 64)]) != b"", "another tier is news"
+    assert held_chunks.record([Change(1, Tier.HOST, 64)]) != b"", "another tier is a change"
 
 
 def test_held_chunks_are_bounded() -> None:
@@ -176,7 +176,7 @@ def test_buckets_are_rewritten_in_turn_and_the_log_stays_short(writes: int, larg
             logged, rewritten = 0, rewritten + len(due)
             for number in due:
                 schedule.seqs[number] = seq
-        assert rewritten <= BUCKETS, "more than all of them is of no use"
+        assert rewritten <= BUCKETS, "more than all of them is useless"
         while first < schedule.trim_before:
             kept -= sizes[first]
             first += 1

@@ -23,7 +23,7 @@ def test_full_held_chunks_drop_the_deepest_for_a_shallower_one() -> None:
     assert (held_chunks.count, held_chunks.refused, held_chunks.displaced) == (4, 2, 0)
     changes, _, _ = schema.unpack_records(held_chunks.record([Change(100, Tier.GPU, 64)]))
     assert changes == [(4, Tier.GONE, 0), (100, Tier.GPU, 64)]
-    assert held_chunks.record([Change(101, Tier.GPU, 256)]) == b"", "deeper than all that are held"
+    assert held_chunks.record([Change(101, Tier.GPU, 256)]) == b"", "deeper than all held chunks"
     assert (held_chunks.count, held_chunks.refused, held_chunks.displaced) == (4, 3, 1)
 
 
@@ -36,10 +36,10 @@ def test_most_used_chunk_is_dropped_last_and_returns_when_it_is_hot() -> None:
     assert [tier for _, tier, _ in changes] == [Tier.GONE, Tier.GPU] * 2
     assert held_chunks.record([Change(9, Tier.GPU, 1), Change(10, Tier.GPU, 1), Change(11, Tier.GPU, 1)]) != b""
     left, _ = replay(held_chunks)
-    assert {7, 8} <= left, "the rest goes for the new ones, these do not"
+    assert {7, 8} <= left, "others are dropped for the new ones, these are not"
     ranked(held_chunks, {})
     held_chunks.record([Change(12, Tier.GPU, 1), Change(13, Tier.GPU, 1)])
-    assert not {7, 8} & replay(held_chunks)[0], "hot no longer, and the deepest"
+    assert not {7, 8} & replay(held_chunks)[0], "no longer hot, and the deepest"
 
 
 def test_omitted_chunk_is_added_when_there_is_room() -> None:
@@ -48,7 +48,7 @@ def test_omitted_chunk_is_added_when_there_is_room() -> None:
     changes, _, _ = schema.unpack_records(
         held_chunks.record([Change(1, Tier.GONE), Change(2, Tier.GONE), Change(5, Tier.GONE)])
     )
-    assert changes == [(1, Tier.GONE, 0), (2, Tier.GONE, 0), (4, Tier.GPU, 256), (6, Tier.GPU, 384)], "5 is gone"
+    assert changes == [(1, Tier.GONE, 0), (2, Tier.GONE, 0), (4, Tier.GPU, 256), (6, Tier.GPU, 384)], "5 was dropped"
     held_chunks.clear()
     assert held_chunks.record([Change(9, Tier.GONE)]) == b""
     assert replay(held_chunks) == (set(), 0)
@@ -72,12 +72,12 @@ def test_smaller_share_drops_the_coldest_in_steps(monkeypatch: pytest.MonkeyPatc
     held_chunks.record([Change(chunk, Tier.GPU, 64 * chunk) for chunk in range(1, 11)])
     ranked(held_chunks, {9: 3})
     smaller = [schema.unpack_records(part)[0] for part in held_chunks.resize(4)]
-    assert smaller == [[(8, 0, 0), (7, 0, 0)], [(6, 0, 0), (5, 0, 0)], [(4, 0, 0)]], "the deepest, and not the hot one"
+    assert smaller == [[(8, 0, 0), (7, 0, 0)], [(6, 0, 0), (5, 0, 0)], [(4, 0, 0)]], "the deepest one, not the hot one"
     assert replay(held_chunks)[0] == {1, 2, 3, 9}
     larger = [len(schema.unpack_records(part)[0]) for part in held_chunks.resize(100)]
     assert sum(larger) == 6
     assert max(larger) == 2
-    assert replay(held_chunks)[0] == set(range(1, 11)), "they come back"
+    assert replay(held_chunks)[0] == set(range(1, 11)), "they return"
 
 
 def test_held_chunks_may_change_between_parts_of_a_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,8 +89,8 @@ def test_held_chunks_may_change_between_parts_of_a_ranking(monkeypatch: pytest.M
     assert replay(held_chunks)[0] == {1, 2, 5, 6}, "two at a time"
     held_chunks.record([Change(7, Tier.GONE), Change(6, Tier.HOST, 384)])
     rest = [schema.unpack_records(part)[0] for part in parts]
-    assert [len(part) for part in rest] == [2, 2], "one for another, in each part"
-    assert replay(held_chunks)[0] == {5, 6, 8, 9}, "not what the engine dropped meanwhile"
+    assert [len(part) for part in rest] == [2, 2], "one replaces another in each part"
+    assert replay(held_chunks)[0] == {5, 6, 8, 9}, "not the chunks that the engine evicted meanwhile"
     assert held_chunks.count == 4
 
 

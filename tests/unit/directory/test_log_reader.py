@@ -231,7 +231,7 @@ def test_pending_chunks_end_with_a_dead_engine() -> None:
     expected = [1 << 60, 2 << 60]
     mirror.hold_pending(expected, reader.slot, 0.0, 1e9)
     load(reader, replica)
-    assert mirror.match(expected)[reader.slot][0] == 2, "a snapshot of the same life ends no hold"
+    assert mirror.match(expected)[reader.slot][0] == 2, "a snapshot of the same epoch ends no hold"
     load(reader, replica, "2.b")
     assert mirror.match(expected) == {}
     assert mirror.pending == 0

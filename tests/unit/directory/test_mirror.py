@@ -65,7 +65,7 @@ def test_engine_count_of_a_prompt_replaces_the_estimate_of_pending_chunks() -> N
     mirror.count_pending(chain, 0, 1000.0)
     assert mirror.match(chain) == {0: (7, 280)}, "the engine's own count of each chunk stays"
     mirror.count_pending(chain, 1, 1000.0)
-    assert mirror.match(chain) == {0: (7, 280)}, "a slot that nobody has heard of has nothing to correct"
+    assert mirror.match(chain) == {0: (7, 280)}, "an unknown slot has nothing to correct"
 
 
 def test_count_of_another_replica_is_no_estimate() -> None:
@@ -272,7 +272,7 @@ def test_bit_is_cleared_before_it_is_used_again() -> None:
     mirror.apply(99, held(CHAINS[8][:1]))
     assert mirror.match(chain) == {}
     assert not mirror.sweep()
-    assert len(mirror) == 1, "what nobody holds any more is gone"
+    assert len(mirror) == 1, "chunks without an owner are removed"
 
 
 def test_mirror_serves_many_replicas() -> None:

@@ -35,14 +35,14 @@ class SlowMirror:
 
     def __init__(self) -> None:
         self.confirmed: dict[int, set[int]] = {}  # slot -> chunks that its engine holds
-        self.hoped: dict[int, dict[int, float]] = {}  # slot -> pending chunk -> end time
+        self.pending: dict[int, dict[int, float]] = {}  # slot -> pending chunk -> end time
 
     def holds(self, slot: int, chunk: int) -> bool:
-        return chunk in self.confirmed.get(slot, ()) or chunk in self.hoped.get(slot, ())
+        return chunk in self.confirmed.get(slot, ()) or chunk in self.pending.get(slot, ())
 
     def match(self, chain: Sequence[int]) -> dict[int, int]:
         found = {}
-        for slot in {*self.confirmed, *self.hoped}:
+        for slot in {*self.confirmed, *self.pending}:
             depth = 0
             while depth < len(chain) and self.holds(slot, chain[depth]):
                 depth += 1
@@ -65,7 +65,7 @@ class MirrorMachine(RuleBasedStateMachine):
         assume(slot != self.filling and slot not in self.unlearned)  # no log is applied while a snapshot takes over
         self.fast.apply(slot, [(chunk, 1, tokens_at(chunk))])
         self.slow.confirmed.setdefault(slot, set()).add(chunk)
-        self.slow.hoped.get(slot, {}).pop(chunk, None)
+        self.slow.pending.get(slot, {}).pop(chunk, None)
 
     @rule(slot=SLOTS, chain=st.sampled_from(CHAINS), depth=st.integers(1, 7))
     def add_prefix(self, slot: int, chain: list[int], depth: int) -> None:
@@ -81,7 +81,7 @@ class MirrorMachine(RuleBasedStateMachine):
     @rule(slot=SLOTS, chain=st.sampled_from(CHAINS), ttl=st.sampled_from([1.0, 3.0]), after_match=st.booleans())
     def hold(self, slot: int, chain: list[int], ttl: float, after_match: bool) -> None:
         self.expire()
-        hoped, confirmed = self.slow.hoped.setdefault(slot, {}), self.slow.confirmed.get(slot, ())
+        pending, confirmed = self.slow.pending.setdefault(slot, {}), self.slow.confirmed.get(slot, ())
         first = 0
         if after_match:
             self.fast.match(chain)
@@ -91,13 +91,13 @@ class MirrorMachine(RuleBasedStateMachine):
         else:
             chain = list(chain)  # one that was not matched
         self.fast.hold_pending(chain, slot, self.now, ttl)
-        hoped.update({chunk: self.now + ttl for chunk in chain[first:] if chunk not in confirmed})
+        pending.update({chunk: self.now + ttl for chunk in chain[first:] if chunk not in confirmed})
 
     @rule(slot=SLOTS, chain=st.sampled_from(CHAINS))
     def drop(self, slot: int, chain: list[int]) -> None:
         self.fast.drop_pending(chain, slot)
         for chunk in chain:
-            self.slow.hoped.get(slot, {}).pop(chunk, None)
+            self.slow.pending.get(slot, {}).pop(chunk, None)
 
     @rule(passed=st.sampled_from([0.5, 1.0, 2.0]))
     def wait(self, passed: float) -> None:
@@ -106,9 +106,9 @@ class MirrorMachine(RuleBasedStateMachine):
 
     def expire(self) -> None:
         list(self.fast.expire(self.now))
-        for hoped in self.slow.hoped.values():
-            for chunk in [chunk for chunk, until in hoped.items() if until <= self.now]:
-                del hoped[chunk]
+        for pending in self.slow.pending.values():
+            for chunk in [chunk for chunk, until in pending.items() if until <= self.now]:
+                del pending[chunk]
 
     def stage_snapshot(self, slot: int) -> StagedSnapshot:
         """Confirmed chunks are gone at once: none of them returns if the snapshot is abandoned."""
@@ -128,7 +128,7 @@ class MirrorMachine(RuleBasedStateMachine):
         staged.commit()
         self.slow.confirmed[slot] = set(chunks)
         for chunk in chunks:
-            self.slow.hoped.get(slot, {}).pop(chunk, None)
+            self.slow.pending.get(slot, {}).pop(chunk, None)
 
     @precondition(lambda self: self.filling is None)
     @rule(slot=SLOTS, chunks=st.sets(st.sampled_from(CHUNKS)))
@@ -147,9 +147,9 @@ class MirrorMachine(RuleBasedStateMachine):
 
     def confirmed_by_snapshot(self) -> None:
         """A confirmed chunk is not pending any more."""
-        hoped, left = self.slow.hoped.get(self.filling, {}), self.fast._pending.of(self.filling)
-        for chunk in [chunk for chunk in hoped if chunk in self.chunks and chunk not in left]:
-            del hoped[chunk]
+        pending, left = self.slow.pending.get(self.filling, {}), self.fast._pending.of(self.filling)
+        for chunk in [chunk for chunk in pending if chunk in self.chunks and chunk not in left]:
+            del pending[chunk]
             self.slow.confirmed.setdefault(self.filling, set()).add(chunk)
 
     @precondition(lambda self: self.filling is not None)
@@ -161,7 +161,7 @@ class MirrorMachine(RuleBasedStateMachine):
             self.snapshot.commit()
             self.slow.confirmed[self.filling] = set(self.chunks)
             for chunk in self.chunks:
-                self.slow.hoped.get(self.filling, {}).pop(chunk, None)
+                self.slow.pending.get(self.filling, {}).pop(chunk, None)
         else:
             self.snapshot.abandon()
         self.filling = None
@@ -178,7 +178,7 @@ class MirrorMachine(RuleBasedStateMachine):
         self.fast.drop_confirmed(slot)
         self.unlearned.add(slot)
         if slot not in self.fast._dropping:
-            assert len(self.slow.hoped.get(slot, ())) <= 2, "much is left to upkeep"
+            assert len(self.slow.pending.get(slot, ())) <= 2, "upkeep has much left to do"
             self.gone(slot)
 
     @precondition(lambda self: self.unlearned)
@@ -198,7 +198,7 @@ class MirrorMachine(RuleBasedStateMachine):
         if slot == self.filling:
             self.filling = None
         self.slow.confirmed.pop(slot, None)
-        self.slow.hoped.pop(slot, None)
+        self.slow.pending.pop(slot, None)
 
     @rule(steps=st.integers(1, SHARDS))
     def sweep(self, steps: int) -> None:
@@ -214,7 +214,7 @@ class MirrorMachine(RuleBasedStateMachine):
 
     @invariant()
     def holds_are_counted(self) -> None:
-        assert self.fast.pending == sum(map(len, self.slow.hoped.values()))
+        assert self.fast.pending == sum(map(len, self.slow.pending.values()))
 
 
 @pytest.fixture(autouse=True)

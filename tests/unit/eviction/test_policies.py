@@ -131,7 +131,7 @@ def test_hotness_keeps_a_shared_prefix_and_evicts_private_tails() -> None:
     for scan in range(5):
         serve(pool, list(range(tail, tail + 10)), 100.0 + scan)
         tail += 10
-    assert all(pool.match(prefix) == 8 for prefix in prefixes), "a scan of fresh prompts does not wash them out"
+    assert all(pool.match(prefix) == 8 for prefix in prefixes), "a scan of fresh prompts does not evict them"
 
 
 def test_hotness_frequency_outlives_eviction() -> None:

@@ -109,13 +109,13 @@ def test_weight_changes_only_once_another_shadow_has_more_hits() -> None:
     shadows.new(40)
     shadows.idle(40, 0.0, 8, 32)
     shadows.idle(40, 2.0, 32, 32)  # the eight used once are evicted; under weight 0 any eight of the forty
-    assert not shadows.choose(40), "nothing was found yet"
+    assert not shadows.choose(40), "no shadow has hits yet"
     assert shadows.weight == 0
     shadows.idle(80, 0.0, 0, 32)
     shadows.new(32)
     shadows.idle(100, 0.0, 32, 32)  # a scan: it empties the cache without weight
     shadows.again(40, 2.0, 32)
-    assert not shadows.choose(41), "asked too soon after the last time"
+    assert not shadows.choose(41), "too soon after the last check"
     assert shadows.choose(140)
     assert shadows.weight == 4 * 32
     assert not shadows.choose(180)

@@ -128,7 +128,7 @@ def test_clients_wait_for_their_answer_and_for_a_place() -> None:
     assert [arrival.at for arrival in first] == sorted(arrival.at for arrival in first)
     early = source.after(0, 0.1)
     assert early is not None
-    assert early.at > first[-1].at, "those who were ready first come first"
+    assert early.at > first[-1].at, "those that were ready first are first"
     late = source.after(1, 1e3)
     assert late is not None
     assert late.at == 1e3

@@ -96,9 +96,9 @@ async def test_known_keys_stay_valid_while_the_api_server_is_away(clock: Any) ->
     header = api.add("one")
     api.away = True
     callers = Callers(api, [NAME], lambda: NOW)
-    nobody = await refused(callers, header)
-    assert nobody.status == 503
-    assert "can't be reached" in str(nobody)
+    refusal = await refused(callers, header)
+    assert refusal.status == 503
+    assert "can't be reached" in str(refusal)
     api.away = False
     clock.now += module.SELDOM
     await callers.check(header)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from support.conditions import until
 
 from plumage.incluster import follow
 from plumage.incluster.api import ApiServer
@@ -87,12 +88,6 @@ async def follower(server: Server, tmp_path: Path) -> AsyncIterator[Follower]:
     await asyncio.wait([task])
     server.thawed.set()
     await runner.cleanup()
-
-
-async def until(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 async def test_watch_continues_from_the_last_seen_version(server: Server, follower: Follower) -> None:

@@ -79,7 +79,7 @@ def test_engine_agent_and_router_accept_their_files(tmp_path: Path) -> None:
     settings = json.loads(files["agent.json"])
     (tmp_path / "agent.json").write_text(json.dumps({**settings, "replica": "chat-engine-0"}))
     agent = AgentConfig.read(tmp_path / "agent.json")
-    assert str(agent.feather_file) == "/etc/plumage/engine.json", "what changes there it hands to the engine"
+    assert str(agent.feather_file) == "/etc/plumage/engine.json", "the agent hands changes of it to the engine"
     assert agent.directory_url == "redis://chat-directory.default.svc:6379"
     assert agent.events_endpoint == simulator.events_endpoint
     router = load_config(tmp_path / "router.json")
@@ -109,9 +109,13 @@ def test_vllm_flags_follow_the_manifest() -> None:
     assert json.loads(flags["--kv-events-config"])["endpoint"] == "ipc:///run/plumage/events"
     extra = json.loads(flags["--kv-transfer-config"])["kv_connector_extra_config"]
     assert extra["cpu_bytes_to_use"] == 4 << 30
-    assert "/metrics" in flags["--disable-access-log-for-endpoints"].split(","), "the agent asks it four times a second"
+    assert "/metrics" in flags["--disable-access-log-for-endpoints"].split(","), (
+        "the agent reads it four times a second"
+    )
     assert "--enable-prompt-tokens-details" in container["args"]
-    assert not any("include-usage" in argument for argument in container["args"]), "the router asks for each stream's"
+    assert not any("include-usage" in argument for argument in container["args"]), (
+        "the router requests each stream's usage"
+    )
     assert container["args"][-1] == "--max-num-seqs=8"
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
     token = next(one for one in container["env"] if one["name"] == "HF_TOKEN")
@@ -336,8 +340,8 @@ def test_hostile_values_stay_values() -> None:
 def test_network_policies_allow_router_agent_operator_and_monitoring_only() -> None:
     made = children(with_(SIMULATOR, "networkPolicy.monitoringNamespaces", ["prometheus"]))
     metrics = {"protocol": "TCP", "port": ROUTER_METRICS_PORT}
-    doors = made["NetworkPolicy", "chat-router"]["spec"]["ingress"]
-    assert [rule["ports"] for rule in doors if "from" in rule] == [[metrics]], "nobody but those who look"
+    rules_in = made["NetworkPolicy", "chat-router"]["spec"]["ingress"]
+    assert [rule["ports"] for rule in rules_in if "from" in rule] == [[metrics]], "only the monitoring"
     rules = made["NetworkPolicy", "chat-engine"]["spec"]["ingress"]
     assert all(rule["from"] for rule in rules)
     assert made["NetworkPolicy", "chat-directory"]["spec"]["ingress"][0]["ports"] == [{"protocol": "TCP", "port": 6379}]

@@ -10,7 +10,7 @@ import pytest
 from plumage_operator.kube.credentials import AuthorityChangedError, watch_authority
 
 
-async def lives_on(file: str | None) -> bool:
+async def keeps_running(file: str | None) -> bool:
     try:
         async with asyncio.timeout(0.2):
             await watch_authority(file, every=0.01)
@@ -31,10 +31,10 @@ async def test_changed_authority_ends_the_process(tmp_path: Path) -> None:
 
 async def test_unreadable_authority_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
-    assert await lives_on(str(file))
-    assert await lives_on(None)
+    assert await keeps_running(str(file))
+    assert await keeps_running(None)
     file.write_text("same")
-    assert await lives_on(str(file))
+    assert await keeps_running(str(file))
     trusting = asyncio.create_task(watch_authority(str(file), every=0.01))
     await asyncio.sleep(0)
     file.unlink()

@@ -53,7 +53,7 @@ def steps(world: Gateway, config: OperatorConfig) -> Iterator[Action]:
     for _ in range(10):
         world.run_controllers()
         count = 0
-        for action in _look(world, config):
+        for action in _reconcile(world, config):
             count += 1
             world.do([action])
             yield action
@@ -62,7 +62,7 @@ def steps(world: Gateway, config: OperatorConfig) -> Iterator[Action]:
     raise AssertionError(f"still {world.plan(config)} after 10 looks")
 
 
-def _look(world: Gateway, config: OperatorConfig) -> Iterator[Action]:
+def _reconcile(world: Gateway, config: OperatorConfig) -> Iterator[Action]:
     """A status describes the cluster after the changes."""
     yield from plan_gateway_changes(world.seen(), config)
     yield from plan_gateway_status(world.seen(), config, NOW)

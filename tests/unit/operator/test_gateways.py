@@ -74,10 +74,10 @@ def test_older_pool_serves_a_shared_name_and_both_are_reported() -> None:
     message = world.condition("Ready")["message"]
     assert "pools old and young are both asked for model chat" in message
     assert "Give young another name or weight 0" in message
-    assert world.reasons()["RouterReady"] == ("True", "Serving"), "what is served is served"
+    assert world.reasons()["RouterReady"] == ("True", "Serving"), "the pool that serves keeps serving"
     world.pool["spec"]["models"][0]["pools"][1]["weight"] = 0
     world.converge()
-    assert world.names() == {"young": ["chat"]}, "and weight 0 hands the name over"
+    assert world.names() == {"young": ["chat"]}, "weight 0 gives the name to the other pool"
     assert world.reasons()["Ready"] == ("True", "Serving")
 
 
@@ -113,7 +113,9 @@ def test_gateway_mounts_the_keys_of_its_present_pools() -> None:
     assert [(action.child["kind"], action.known) for action in changes if isinstance(action, Apply)] == [
         ("ConfigMap", True), ("Deployment", True),
     ]  # fmt: skip
-    assert not [one for one in changes if isinstance(one, Annotate)], "no kubelet looks before there is something new"
+    assert not [one for one in changes if isinstance(one, Annotate)], (
+        "an annotation makes the kubelet read the ConfigMap, so it comes after the change"
+    )
     world.converge()
     assert world.names() == {"chat": ["chat"], "code": ["code"]}
     assert len(keys()) == 2
@@ -220,7 +222,7 @@ def test_cordoned_replicas_of_each_pool_reach_the_router() -> None:
     assert json.loads(data["cordoned-code.json"]) == {"cordoned": []}
 
 
-def behind(gateway: Gateway | None, spec: dict[str, Any] | None = None, **more: Any) -> World:
+def pool_behind(gateway: Gateway | None, spec: dict[str, Any] | None = None, **more: Any) -> World:
     """A converged pool behind that gateway. spec: its other fields."""
     world = World(copy.deepcopy(attached("chat").pool))
     world.pool["spec"] |= spec or {}
@@ -234,17 +236,17 @@ def behind(gateway: Gateway | None, spec: dict[str, Any] | None = None, **more: 
 
 def test_pool_is_ready_once_its_gateway_serves_it() -> None:
     gateway = Gateway(attached("chat"))
-    assert behind(None).reasons()["Ready"] == ("False", "GatewayMissing")
-    assert behind(gateway).reasons()["Ready"] == ("False", "NotServed")
+    assert pool_behind(None).reasons()["Ready"] == ("False", "GatewayMissing")
+    assert pool_behind(gateway).reasons()["Ready"] == ("False", "NotServed")
     gateway.converge()
-    world = behind(gateway)
+    world = pool_behind(gateway)
     assert world.reasons()["Ready"] == ("True", "Serving")
     assert world.pool["status"]["address"] == "http://front-gateway.default.svc:8000"
     assert ("Deployment", "chat-router") not in world.objects
     gateway.pools = [attached("chat", born=5), attached("older", born=1)]
     gateway.pool["spec"]["models"] = [model("chat", "chat", "older")]
     gateway.converge()
-    world = behind(gateway)
+    world = pool_behind(gateway)
     assert world.reasons()["RouterReady"] == ("False", "NotServed")
     assert "pools older and chat are both asked for model chat" in world.condition("Ready")["message"]
     assert "address" not in world.pool["status"]
@@ -253,14 +255,14 @@ def test_pool_is_ready_once_its_gateway_serves_it() -> None:
 def test_engines_and_directory_allow_the_routers_of_the_gateway() -> None:
     gateway = Gateway(attached("chat"))
     gateway.converge()
-    world = behind(gateway)
+    world = pool_behind(gateway)
     routers = {"inference.plumage.dev/gateway": "front", "app.kubernetes.io/component": "gateway"}
     for part in ("engine", "directory"):
         rules = world.objects["NetworkPolicy", f"chat-{part}"]["spec"]["ingress"]
         peers = [peer["podSelector"]["matchLabels"] for rule in rules for peer in rule["from"] if "podSelector" in peer]
         assert routers in peers
     pod = next(iter(gateway.pods.values()))
-    assert routers.items() <= pod["metadata"]["labels"].items(), "and these are their pods' labels"
+    assert routers.items() <= pod["metadata"]["labels"].items(), "these are the labels of their pods"
 
 
 def test_pool_that_moves_behind_a_gateway_keeps_its_engines() -> None:
@@ -270,19 +272,19 @@ def test_pool_that_moves_behind_a_gateway_keeps_its_engines() -> None:
     alone = World(attached("chat", gateway=None).pool)
     alone.converge()
     engines = ("Deployment", "chat-engine")
-    assert alone.objects[engines]["spec"]["template"] == behind(gateway).objects[engines]["spec"]["template"]
+    assert alone.objects[engines]["spec"]["template"] == pool_behind(gateway).objects[engines]["spec"]["template"]
 
 
 def test_field_without_effect_is_named_in_accepted() -> None:
     gateway = Gateway(attached("chat"))
     gateway.converge()
-    door = {"networkPolicy": {"clientNamespaces": ["apps"]}}
-    for spec, reported in ((door, True), ({}, False)):
-        world = behind(gateway, spec)
+    network = {"networkPolicy": {"clientNamespaces": ["apps"]}}
+    for spec, reported in ((network, True), ({}, False)):
+        world = pool_behind(gateway, spec)
         accepted = world.condition("Accepted")
         assert (accepted["status"], accepted["reason"]) == ("True", "Valid")
         assert accepted["message"].startswith("spec.networkPolicy.clientNamespaces has no effect behind") is reported
-    alone = World(pool_object({"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}, **door}))
+    alone = World(pool_object({"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}, **network}))
     alone.converge()
     assert alone.condition("Accepted")["message"] == ""
 

@@ -61,7 +61,7 @@ async def test_silence_fails_the_probe_and_names_the_loop() -> None:
     assert "queue" not in text
 
 
-async def looks(cluster: Cluster, store: Store, count: int) -> list[str]:
+async def stale_after(cluster: Cluster, store: Store, count: int) -> list[str]:
     """Silent loops after so many checks, one a minute."""
     time = Time()
     heartbeats = Heartbeats(time)
@@ -79,15 +79,15 @@ async def looks(cluster: Cluster, store: Store, count: int) -> list[str]:
 async def test_silent_watch_is_found_frozen(kind: str, plural: str) -> None:
     cluster, store = Cluster(plural), Store()
     store.put(pool(4, kind))  # the watch reported version 4, and then nothing
-    assert await looks(cluster, store, 3) == []
-    (text,) = await looks(cluster, store, 8)
+    assert await stale_after(cluster, store, 3) == []
+    (text,) = await stale_after(cluster, store, 8)
     assert text.startswith("watches: no heartbeat")
 
 
 async def test_current_watch_is_alive() -> None:
     cluster, store = Cluster(), Store()
     store.put(pool(5))
-    assert await looks(cluster, store, 8) == []
+    assert await stale_after(cluster, store, 8) == []
 
 
 async def test_late_watch_is_alive() -> None:
@@ -107,10 +107,10 @@ async def test_late_watch_is_alive() -> None:
 async def test_unreachable_api_server_does_not_fail_the_watch() -> None:
     cluster, store = Cluster(), Store()
     cluster.away = True
-    assert await looks(cluster, store, 8) == []
+    assert await stale_after(cluster, store, 8) == []
 
 
-class Looks:
+class SimulatedOperator:
     """A thousand pools, twelve workers, and the operator's pulse, all in virtual time."""
 
     def __init__(self) -> None:
@@ -134,29 +134,29 @@ class Looks:
 
 
 async def test_long_queue_that_shrinks_is_alive() -> None:
-    looks = Looks()
-    while looks.queue.waiting:
-        await looks.second(4.3)
-        assert looks.heartbeats.stale() == []
-    assert looks.time.now > 360, "longer than the oldest may be overdue"
+    operator = SimulatedOperator()
+    while operator.queue.waiting:
+        await operator.second(4.3)
+        assert operator.heartbeats.stale() == []
+    assert operator.time.now > 360, "longer than the oldest key may be overdue"
 
 
 async def test_queue_without_progress_fails_the_probe() -> None:
-    looks = Looks()
+    operator = SimulatedOperator()
     for _ in range(170):
-        await looks.second(4.3, workers=0)
-    assert looks.heartbeats.stale() == []
+        await operator.second(4.3, workers=0)
+    assert operator.heartbeats.stale() == []
     for _ in range(20):
-        await looks.second(4.3, workers=0)
-    (text,) = looks.heartbeats.stale()
+        await operator.second(4.3, workers=0)
+    (text,) = operator.heartbeats.stale()
     assert text.startswith("queue: no heartbeat")
 
 
 async def test_queue_with_nothing_due_is_alive() -> None:
-    looks = Looks()
-    while looks.queue.waiting or looks.working:
-        await looks.second(1)
-    looks.queue.add(1, 1000)
+    operator = SimulatedOperator()
+    while operator.queue.waiting or operator.working:
+        await operator.second(1)
+    operator.queue.add(1, 1000)
     for _ in range(900):
-        await looks.second(1)
-    assert looks.heartbeats.stale() == []
+        await operator.second(1)
+    assert operator.heartbeats.stale() == []

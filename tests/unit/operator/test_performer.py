@@ -41,7 +41,7 @@ class Server:
         if request.method == "POST" and body.get("roleRef", {}).get("name") in self.refused:
             return web.json_response({"reason": "Forbidden", "message": "not yours to bind"}, status=403)
         if "dryRun" in request.query:
-            assert "name" not in body["metadata"], "that one is taken"
+            assert "name" not in body["metadata"], "that name is taken"
             return web.json_response(body, status=201)
         if request.method == "POST":
             return self._create(f"{request.path}/{body['metadata']['name']}", body)
@@ -153,14 +153,14 @@ async def test_binding_of_another_role_is_recreated(server: Server, performer: P
     live["roleRef"] = {**live["roleRef"], "name": "of-before"}
     server.asked.clear()
     assert await performer.perform(pool, [Apply(binding.child, known=known)]) == ()
-    assert server.asked[-3:] == ["POST", "DELETE", "POST"], "tried, then done"
+    assert server.asked[-3:] == ["POST", "DELETE", "POST"], "a dry run, then the replacement"
     (made,) = server.objects.values()
     assert made["roleRef"]["name"] == "plumage-router"
     del live["metadata"]["ownerReferences"], live["metadata"]["annotations"]
     server.objects = {path: {**live, "roleRef": {}} for path in server.objects}
     server.asked.clear()
     (refusal,) = await performer.perform(pool, [Apply(binding.child, known=known)])
-    assert refusal.reason is Reason.NAME_TAKEN, "somebody else's is left"
+    assert refusal.reason is Reason.NAME_TAKEN, "the object of another owner is left alone"
     assert "DELETE" not in server.asked
 
 

@@ -232,7 +232,7 @@ def test_last_scaling_decision_holds_without_a_new_one() -> None:
     world.scaling = ScalingDecision(4, "True", "ScaledUp", "4 are needed", fields=fields)
     world.converge()
     world.scaling = None  # a new operator has not polled yet
-    assert world.plan(now=NOW + 60) == (), "and writes nothing for it"
+    assert world.plan(now=NOW + 60) == (), "it writes nothing for it"
     assert {name: world.pool["status"][name] for name in fields} == fields
     assert world.pool["status"]["desiredReplicas"] == 4
 

@@ -112,7 +112,7 @@ async def test_change_during_a_failed_reconcile_skips_the_backoff(queue: WorkQue
     clock.now += 0.25
     await ready(queue)
     queue.done("a", failed=True)
-    assert queue.overdue == -60, "it is asked once only"
+    assert queue.overdue == -60, "the server is asked once only"
 
 
 async def test_retry_after_applies_to_changes_meanwhile(queue: WorkQueue[str], clock: Clock) -> None:

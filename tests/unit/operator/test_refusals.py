@@ -125,7 +125,7 @@ async def test_events_of_a_refused_status_are_emitted_once(
     store.put(changed(thing, 5, spec={"replicas": "many"}))  # nothing readable
     for _ in range(2):
         await reconciler.reconcile(key)
-    assert server.events[len(first) :] == [("POST", "InvalidSpec")], "what happened meanwhile"
+    assert server.events[len(first) :] == [("POST", "InvalidSpec")], "the change meanwhile"
     server.refused = ""
     assert await reconciler.reconcile(key) != 30
     assert len(server.events) == len(first) + 1
@@ -135,7 +135,7 @@ async def test_events_of_a_refused_status_are_emitted_once(
     server.events.clear()
     store.put(changed(thing, 901, uid="a-third"))
     await reconciler.reconcile(key)
-    assert server.events == first, "its namesake's status is not its own"
+    assert server.events == first, "the status of its namesake does not count"
 
 
 def changed(thing: dict[str, Any], version: int, spec: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -202,7 +202,7 @@ async def refusal_of(kind: str, server: Server, performer: Performer, message: s
 
 @pytest.mark.parametrize("switch", INTEGRATIONS)
 async def test_missing_optional_right_names_its_switch(switch: str, server: Server, performer: Performer) -> None:
-    assert yaml.safe_load(VALUES.read_text())["integrations"][switch] is False, "so that people meet it"
+    assert yaml.safe_load(VALUES.read_text())["integrations"][switch] is False, "so that users find it"
     group, version, plural = INTEGRATIONS[switch]
     kind = next(kind for kind, where in KINDS.items() if where == (f"{group}/{version}", plural))
     reported = await refusal_of(kind, server, performer, NO_RIGHT)

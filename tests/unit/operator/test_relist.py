@@ -60,11 +60,11 @@ async def test_relist_keeps_objects_that_a_watch_reported_meanwhile() -> None:
     pool, first = thing("InferencePool", "chat", 1), thing("Service", "again", 2)
     store = holding(pool, first)
 
-    def made_again() -> None:
+    def recreate() -> None:
         store.put(thing("Service", "again", 5))
         store.put(thing("Service", "new", 6))
 
-    assert await relist(Cluster(pool, meanwhile=made_again), store, _SERVICES, ()) == set()  # type: ignore[arg-type]
+    assert await relist(Cluster(pool, meanwhile=recreate), store, _SERVICES, ()) == set()  # type: ignore[arg-type]
     assert store.versions("Service") == {("default", "again"): 5, ("default", "new"): 6}
 
 

@@ -63,7 +63,7 @@ def containers() -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def troubles(container: str) -> dict[str, dict[str, Any]]:
+def statuses(container: str) -> dict[str, dict[str, Any]]:
     """A pod's status for each cause that a container can have, and for those of the whole pod."""
 
     def waiting(reason: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def refused(message: str) -> dict[str, Any]:
 
 def messages(component: str, container: str) -> dict[str, str]:
     found = {}
-    for name, status in troubles(container).items():
+    for name, status in statuses(container).items():
         cause = diagnose([pod_object(component, **status)], None, [], component)
         assert cause is not None, name
         found[name] = cause.message
@@ -129,10 +129,10 @@ def test_has_field_finds_existing_fields_only() -> None:
 @pytest.mark.parametrize(("component", "container"), containers())
 def test_remedy_names_existing_fields_of_its_own_component(component: str, container: str) -> None:
     for name, message in messages(component, container).items():
-        for whose, path in FIELD.findall(message):
-            kind = InferenceGateway if component == "gateway" and not whose else InferencePool
+        for other, path in FIELD.findall(message):
+            kind = InferenceGateway if component == "gateway" and not other else InferencePool
             assert has_field(kind, path), f"{name}: {path} of {component}: {message}"
-            assert whose or path.startswith(OF[component]), f"{name}: {path} is no field of {component}: {message}"
+            assert other or path.startswith(OF[component]), f"{name}: {path} is no field of {component}: {message}"
         for value in CHART_VALUE.findall(re.sub(FIELD, "", message)):
             held: Any = VALUES
             for key in value.split("."):
@@ -149,7 +149,7 @@ def test_all_components_are_walked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("component", "container", "trouble", "text"),
+    ("component", "container", "cause", "text"),
     [
         ("engine", "engine", "OOMKilled", "Raise spec.engine.resources.limits.memory"),
         ("router", "router", "OOMKilled", "Raise spec.router.resources.limits.memory"),
@@ -170,8 +170,8 @@ def test_all_components_are_walked() -> None:
         ("router", "router", "Unschedulable", "spec.router.resources"),
     ],
 )
-def test_remedy_names_the_field(component: str, container: str, trouble: str, text: str) -> None:
-    assert text in messages(component, container)[trouble]
+def test_remedy_names_the_field(component: str, container: str, cause: str, text: str) -> None:
+    assert text in messages(component, container)[cause]
 
 
 def test_start_timeout_is_named_for_engines_only() -> None:

@@ -135,7 +135,7 @@ def test_lost_children_are_kept_while_their_owner_exists() -> None:
     store.remove(pool_object())
     store.remove(service)
     store.put(pool_object())
-    assert lost() == frozenset(), "it went with its pool"
+    assert lost() == frozenset(), "it was deleted with its pool"
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["its deletion was not reported", "its deletion was reported"])
@@ -198,7 +198,7 @@ def test_pool_and_its_gateway_find_each_other() -> None:
     labels = gateway_labels_of("front")
     router = {"kind": "Pod", "metadata": {"namespace": "default", "name": "front-gateway-0", "labels": labels}}
     service = {"kind": "Service", "metadata": {"namespace": "default", "name": "front-gateway", "labels": labels}}
-    assert [store.put(router), store.put(service)] == [None, None], "they concern no pool"
+    assert [store.put(router), store.put(service)] == [None, None], "they belong to no pool"
 
     observed, alone = store.observe(POOL), store.observe(("default", "alone"))
     assert observed is not None

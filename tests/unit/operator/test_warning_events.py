@@ -76,7 +76,7 @@ async def test_pools_of_a_namespace_share_a_list(server: Server, api: KubeClient
     await warnings.list_for("team", ["chat-0"])
     assert len(server.asked) == 6, "a list is requested again after seconds"
     await warnings.list_for("other", ["chat-0"])
-    assert len(server.asked) == 9, "another namespace's are its own"
+    assert len(server.asked) == 9, "another namespace has a list of its own"
 
 
 async def test_slow_list_serves_once_it_arrives(server: Server, api: KubeClient) -> None:
@@ -113,7 +113,7 @@ async def test_unavailable_events_fail_nothing_and_are_requested_seldom(
     for at in (0.0, 6.0, 29.0):
         now[0] = at
         assert await warnings.list_for("team", ["chat-0"]) == ()
-    assert len(server.asked) == 1, "each pool of the namespace would ask a server in trouble"
+    assert len(server.asked) == 1, "each pool of the namespace would ask a failing server"
     now[0] = 30.0
     await warnings.list_for("team", ["chat-0"])
     assert len(server.asked) == 2

@@ -36,7 +36,7 @@ async def test_long_round_counts_the_wait_from_the_failure(world: World, tmp_pat
         await loop.round()
         assert len(world.asked) == 3, "two engines and a router"
         await loop.round()
-        assert len(world.asked) == 3 + 2, "the one that failed just now is left alone"
+        assert len(world.asked) == 3 + 2, "the one that failed just now is not polled"
 
 
 async def test_new_pod_with_an_old_address_is_polled_at_once(world: World, tmp_path: Path) -> None:

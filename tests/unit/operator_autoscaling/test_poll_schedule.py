@@ -86,6 +86,6 @@ def test_unknown_pools_are_not_kept() -> None:
     schedule.requested(CHAT, 0.0)
     schedule.start(CHAT, 1.0)
     schedule.record(CHAT, scaled=False, asleep=False)
-    assert not schedule.due(CHAT, 16.0), "who asked before it was there asked about nothing"
+    assert not schedule.due(CHAT, 16.0), "a request before the pool existed does not count"
     schedule.retain({OTHER})
     assert schedule.due(CHAT, 2.0), "a pool of this name would be new"

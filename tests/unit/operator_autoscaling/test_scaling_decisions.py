@@ -21,7 +21,7 @@ SPEC = {
 CONFIG = OperatorConfig("plumage:test", "engine:test")
 
 
-def word(before: int, after: int, reason: Any, **costs: int) -> ScalingDecision:
+def decision(before: int, after: int, reason: Any, **costs: int) -> ScalingDecision:
     decision = Decision(before, after, after, reason, f"{before} → {after} replicas: because.")
     return autoscaled_decision(decision, hit_ratio=0.5, last_scale_time=None, costs=costs)
 
@@ -39,14 +39,14 @@ def engines(actions: tuple[Action, ...]) -> Any:
 
 
 def test_decision_sets_the_size_the_status_and_one_event() -> None:
-    grown = seen(2, word(2, 5, "ScaledUp"))
+    grown = seen(2, decision(2, 5, "ScaledUp"))
     assert engines(plan_changes(grown, CONFIG)) == 5
     actions = plan_status(grown, CONFIG, START)
     assert EmitEvent("Normal", "ScaledUp", "2 → 5 replicas: because.") in actions
     [status] = [one.status for one in actions if isinstance(one, WriteStatus)]
     assert (status["desiredReplicas"], status["hitRatioPercent"]) == (5, 50)
     assert status["autoscaling"]["decision"] == "2 → 5 replicas: because."
-    observed = seen(5, word(2, 5, "ScaledUp"))
+    observed = seen(5, decision(2, 5, "ScaledUp"))
     assert not [
         one for one in plan_status(observed, CONFIG, START) if isinstance(one, EmitEvent) and one.reason == "ScaledUp"
     ]
@@ -63,7 +63,7 @@ def test_deployment_of_an_earlier_pool_is_ignored() -> None:
 
 
 def test_costs_are_written_before_the_deployment_shrinks() -> None:
-    shrunk = plan_changes(seen(2, word(2, 1, "ScaledDown", e1=-1)), CONFIG)
+    shrunk = plan_changes(seen(2, decision(2, 1, "ScaledDown", e1=-1)), CONFIG)
     assert isinstance(shrunk[0], Annotate)
     assert (shrunk[0].pod, dict(shrunk[0].annotations)) == ("e1", {"controller.kubernetes.io/pod-deletion-cost": "-1"})
     assert engines(shrunk) == 1

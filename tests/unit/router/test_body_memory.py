@@ -46,7 +46,7 @@ def test_large_bodies_leave_memory_for_small_ones() -> None:
         assert body.add(200_000)
         room.complete(body.held)
     late = Arriving(room)
-    assert not late.add(100_000), "whole bodies are never taken back"
+    assert not late.add(100_000), "complete bodies are never evicted"
     assert Arriving(room).add(SMALL), "small ones may use the reserve"
 
 

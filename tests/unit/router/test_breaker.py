@@ -32,10 +32,10 @@ def test_refused_connection_opens_breaker_at_once() -> None:
 def test_half_open_breaker_allows_one_trial() -> None:
     breaker = _open()
     assert breaker.allows(1.0)
-    assert breaker.state is BreakerState.OPEN, "asking changes nothing"
+    assert breaker.state is BreakerState.OPEN, "the question changes nothing"
     breaker.advance(1.0)
     assert breaker.allows(1.0)
-    assert breaker.allows(1.0), "asking takes no trial"
+    assert breaker.allows(1.0), "the question uses no trial"
     breaker.started()
     assert not breaker.allows(1.0)
     breaker.abandoned()
@@ -98,6 +98,6 @@ def test_returned_engine_gets_trial_at_once() -> None:
     breaker.started()
     assert not breaker.allows(0.1), "one trial"
     breaker.reached(back=True)
-    assert not breaker.allows(0.1), "which the probe does not repeat"
+    assert not breaker.allows(0.1), "a health check allows no second trial"
     breaker.failed(0.2)
     assert not breaker.allows(2.1), "the back-off has doubled"

@@ -20,7 +20,7 @@ from plumage_router.routing.audit import Audit
 from plumage_router.routing.decider import Decider
 
 
-def _said(message: Any) -> str:
+def _text(message: Any) -> str:
     content = message["content"]
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
@@ -29,7 +29,7 @@ class _Plain:
     """Renders without a template: the text of the messages."""
 
     def render_chat(self, body: Any) -> bytes:
-        return "".join(map(_said, body["messages"])).encode()
+        return "".join(map(_text, body["messages"])).encode()
 
     def render_completion(self, prompt: Any, add_special_tokens: bool = True) -> bytes:
         return prompt.encode() if isinstance(prompt, str) else bytes(prompt)
@@ -344,7 +344,7 @@ def test_audit_is_bounded_and_finds_latest_record() -> None:
     latest = list(audit.latest(100))
     assert [record.request_id for record in latest] == ["r9", "r9", "r8", "r8", "r7", "r7", "r6", "r6"]
     assert audit.find("r9") is latest[0]
-    assert len(latest[0].candidates) == 16, "of many candidates the best are kept"
+    assert len(latest[0].candidates) == 16, "the best of many candidates are kept"
     assert latest[0].considered == 40
     assert latest[0].available == 40
 

@@ -34,7 +34,7 @@ def test_previous_key_is_kept_without_file() -> None:
     keys.use(NEW, OLD)
     assert keys.all == (NEW, OLD)
     keys.use(None)
-    assert keys.all == (NEW,), "engines may ask for it until they are restarted"
+    assert keys.all == (NEW,), "engines may require it until they restart"
 
 
 def test_concurrent_refusals_end_with_one_key() -> None:

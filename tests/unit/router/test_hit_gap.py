@@ -27,7 +27,7 @@ def pass_windows(watch: HitGapWatch, replica: Replica, windows: int, error: floa
     watch.check([replica], (start + windows) * WINDOW)
 
 
-@pytest.mark.parametrize("error", [0.5, -0.5], ids=["promised too much", "promised too little"])
+@pytest.mark.parametrize("error", [0.5, -0.5], ids=["predicted too much", "predicted too little"])
 def test_lasting_gap_is_logged_once(error: float, caplog: pytest.LogCaptureFixture) -> None:
     watch, replica = HitGapWatch(), make()
     pass_windows(watch, replica, LASTING - 1, error)
@@ -72,13 +72,13 @@ def test_gap_is_forgotten_without_tokens() -> None:
     pass_windows(watch, replica, LASTING, 0.5)
     for number in range(LASTING + 1, 2 * LASTING):
         watch.check([replica], number * WINDOW)
-        assert watch.lasting == [replica.id], "a window may go on for a while"
+        assert watch.lasting == [replica.id], "a window may be longer"
         replica.totals.compared_tokens += LEAST // 10
     watch.check([replica], 2 * LASTING * WINDOW)
     assert watch.lasting == []
     assert watch.ratios == {replica.id: 0.0}
     pass_windows(watch, replica, LASTING - 1, 0.5, start=2 * LASTING)
-    assert watch.lasting == [], "it begins at none again"
+    assert watch.lasting == [], "the count starts at zero again"
     pass_windows(watch, replica, 1, 0.5, start=3 * LASTING - 1)
     assert watch.lasting == [replica.id]
 

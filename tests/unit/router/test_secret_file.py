@@ -19,7 +19,7 @@ class _Keys:
         file.write_text(text)
         self.auth = Auth(AuthConfig(api_keys_file=file))
 
-    def looks(self, count: int = 2) -> None:
+    def checks(self, count: int = 2) -> None:
         for _ in range(count):
             self.auth.refresh()
 
@@ -36,32 +36,32 @@ def keys(tmp_path: Path) -> _Keys:
 @pytest.mark.parametrize("text", ["", "\n\n", "# all keys are gone\n", "acme key-of-ac", "acme new-key\nbeta key-of-b"])
 def test_half_written_file_changes_nothing(keys: _Keys, text: str, caplog: pytest.LogCaptureFixture) -> None:
     keys.file.write_text(text)
-    keys.looks(4)
+    keys.checks(4)
     assert (keys.tenant("key-of-acme"), keys.tenant("key-of-beta")) == ("acme", "beta")
     assert [keys.tenant(key) for key in ("key-of-ac", "key-of-b", "new-key")] == [None, None, None]
     assert keys.auth.error is not None
-    assert len(caplog.records) == 1, "it is said once, not at each look"
+    assert len(caplog.records) == 1, "it is logged once, not at each check"
     assert "key-of" not in caplog.text
 
 
 def test_complete_file_counts(keys: _Keys) -> None:
     keys.file.write_text("acme new-k")
-    keys.looks()
+    keys.checks()
     keys.file.write_text("acme new-key\n")
-    keys.looks()
+    keys.checks()
     assert (keys.tenant("new-key"), keys.tenant("new-k"), keys.tenant("key-of-acme")) == ("acme", None, None)
     assert keys.auth.error is None
 
 
 def test_changing_file_is_not_read(keys: _Keys) -> None:
-    """Cut at the end of a line it looks complete, and lacks tenants."""
+    """Cut at the end of a line it seems complete, and lacks tenants."""
     keys.file.write_text("acme new-key\n")
-    keys.looks(1)
+    keys.checks(1)
     assert keys.tenant("key-of-beta") == "beta"
     keys.file.write_text("acme new-key\nbeta newer-key\n")
-    keys.looks(1)
+    keys.checks(1)
     assert keys.tenant("key-of-beta") == "beta"
-    keys.looks(1)
+    keys.checks(1)
     assert (keys.tenant("new-key"), keys.tenant("newer-key"), keys.tenant("key-of-beta")) == ("acme", "beta", None)
 
 
@@ -82,11 +82,11 @@ def test_mounted_secret_counts_at_once(tmp_path: Path) -> None:
 
 def test_returned_file_counts(keys: _Keys, tmp_path: Path) -> None:
     os.rename(keys.file, tmp_path / "elsewhere")
-    keys.looks()
+    keys.checks()
     assert keys.tenant("key-of-acme") == "acme"
     assert "cannot read" in str(keys.auth.error)
     os.rename(tmp_path / "elsewhere", keys.file)
-    keys.looks()
+    keys.checks()
     assert keys.auth.error is None
 
 

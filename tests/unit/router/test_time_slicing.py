@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from itertools import pairwise
 from typing import Any
+
+from support.conditions import until
 
 from plumage_router.http.time_slicing import TimeSlicer, run_now
 
@@ -17,12 +19,6 @@ def work(name: str, pieces: int, seen: list[str], error: Exception | None = None
     if error is not None:
         raise error
     return name
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 async def test_other_callbacks_run_between_slices() -> None:

@@ -54,7 +54,7 @@ def test_prediction_before_learning_is_service_plus_work() -> None:
     assert choice.slot == 0
     assert choice.scores == pytest.approx([2.0, 3.0])
     ticket = policy.routed(query, choice)
-    assert ticket.predicted_latency is None, "nobody knows yet what decoding adds"
+    assert ticket.predicted_latency is None, "the cost of decoding is unknown yet"
     again = policy.choose(query, _states(2))
     assert again.scores == pytest.approx([4.0, 3.0])
     policy.finished(ticket, 12.0, None)

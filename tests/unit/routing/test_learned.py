@@ -36,7 +36,7 @@ def _serve(policy: Lbgr, speeds: list[float], count: int, start: float = 0.0) ->
 
 def test_packed_figures_read_back() -> None:
     assert unpack(pack("Lbgr", {"a": ONE, "b": OTHER}), "Lbgr") == {"a": ONE, "b": OTHER}
-    assert unpack(pack("LbgrPaper", {"a": ONE}), "Lbgr") == {}, "another policy's numbers mean something else"
+    assert unpack(pack("LbgrPaper", {"a": ONE}), "Lbgr") == {}, "figures of another policy have another meaning"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_policy_shares_its_own_outcomes_only() -> None:
     assert not isinstance(make_policy("RoundRobin", rng=random.Random(1)), Learner)
     assert policy.learned(0) is None
     _serve(policy, [0.2, 0.8], 40)
-    assert policy.learned(0) is None, "20 outcomes less those while nothing was settled"
+    assert policy.learned(0) is None, "20 outcomes without those before the speed was known"
     _serve(policy, [0.2, 0.8], 200, 1000.0)
     first, second = policy.learned(0), policy.learned(1)
     assert first is not None
@@ -93,9 +93,9 @@ def test_new_router_starts_from_the_figures_of_others() -> None:
         assert not new.adopt(slot, OTHER, now), "once is enough"
     query = Query(now, 1000.0, {})
     states = [ReplicaState(slot) for slot in range(2)]
-    guessed = cold.choose(query, states).scores
+    unlearned = cold.choose(query, states).scores
     adopted = new.choose(query, states).scores
-    assert guessed[0] == guessed[1], "without them it knows no difference"
+    assert unlearned[0] == unlearned[1], "without them the replicas look alike"
     assert adopted[1] / adopted[0] == pytest.approx(0.8 / 0.2, rel=0.3)
     first = {new.choose(Query(now + step, 1000.0, {}), states).slot for step in range(20)}
     assert first == {0}
@@ -113,4 +113,4 @@ def test_own_outcomes_are_not_overwritten_and_a_new_replica_on_the_slot_starts_a
     assert not policy.adopt(0, OTHER, 100.0)
     policy.forget(0)
     assert policy.adopt(0, OTHER, 100.0), "another replica has the slot"
-    assert not policy.adopt(1, Learned(0.2, 3.0, ONE.ttft, ONE.latency, 3), 100.0), "too few outcomes say nothing"
+    assert not policy.adopt(1, Learned(0.2, 3.0, ONE.ttft, ONE.latency, 3), 100.0), "too few outcomes give no figures"

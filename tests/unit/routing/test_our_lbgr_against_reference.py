@@ -53,13 +53,13 @@ class SlowReplica:
     trust: float = 1.0  # at the last report of this replica
 
     def look(self) -> None:
-        promised = sum(promised * weight for promised, _, weight in self.grades)
+        predicted = sum(predicted * weight for predicted, _, weight in self.grades)
         kept = sum(kept * weight for _, kept, weight in self.grades)
-        self.trust = (kept + GOOD_FAITH) / (promised + GOOD_FAITH)
+        self.trust = (kept + GOOD_FAITH) / (predicted + GOOD_FAITH)
 
-    def grade(self, promised: float, kept: float) -> None:
+    def grade(self, predicted: float, kept: float) -> None:
         self.grades = [(one, other, weight * 0.95) for one, other, weight in self.grades]
-        self.grades.append((promised, min(kept, promised), 1.0))
+        self.grades.append((predicted, min(kept, predicted), 1.0))
 
     def fade(self) -> None:
         self.backlog.fade()

@@ -66,7 +66,7 @@ def drain(engine: SimEngine, limit: int = 10_000) -> list[StepReport]:
     reports = []
     while (report := engine.step(float(len(reports)))) is not None:
         reports.append(report)
-        assert len(reports) < limit, "the engine does not come to an end"
+        assert len(reports) < limit, "the engine does not end"
     return reports
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.conditions import until
 
 from plumage.models import resolve
 from plumage.rendering import ModelFolder
@@ -44,7 +45,7 @@ class Slow:
 
         def slowly(text: Text, given: str, *, add_special_tokens: bool) -> list[int]:
             self.begun.append(given)
-            assert self.go.wait(30), "nobody could let it go: it holds the loop"
+            assert self.go.wait(30), "nobody could release it: it blocks the loop"
             return encode(text, given, add_special_tokens=add_special_tokens)
 
         monkeypatch.setattr(Text, "encode", slowly)
@@ -56,12 +57,6 @@ def generation(prompt: str, **more: Any) -> Generation:
 
 async def token_ids(prompts: Prompts, prompt: str, **more: Any) -> list[int]:
     return await prompts.token_ids(prompts.read(generation(prompt, **more)))
-
-
-async def until(holds: Any) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 async def test_text_that_is_surely_too_long_is_refused_without_tokenizing(

@@ -61,7 +61,9 @@ class TestAdmission:
         residents = [node(2, 16, 1.0), node(3, 16, 2.0), node(4, 16, 3.0)]
         plan = plan_admission(node(1, 40, 9.0), residents, free_tokens=8)
         assert plan.victims == tuple(residents[:2])
-        assert not plan_admission(node(1, 60, 9.0), residents, free_tokens=8).admitted, "all of them are not enough"
+        assert not plan_admission(node(1, 60, 9.0), residents, free_tokens=8).admitted, (
+            "all of them together are too short"
+        )
         assert not plan_admission(node(1, 40, 1.5), residents, free_tokens=8).admitted, "the second is hotter"
 
     @given(nodes, st.lists(nodes, max_size=12), st.integers(0, 300))
@@ -247,7 +249,7 @@ class TestHostTier:
         promoted = engine.host.plan(engine.pool.tree, budget)
         assert promoted
         for one in promoted:
-            assert one.node.parent is None, "its parent is in the host too, and must come first"
+            assert one.node.parent is None, "its parent is in the host tier too, and must be promoted first"
             assert engine.pool.bring(engine.host.blocks_of(one.node), one.node.parent, 1.0)
         children = engine.host.plan(engine.pool.tree, budget)
         assert children

@@ -85,7 +85,7 @@ async def test_vllm_key_is_required_where_vllm_does_not_require_it() -> None:
                 assert (await http.post(path, headers=wrong)).status_code == 401
             assert (await http.post(path, headers={"authorization": "bearer two"})).status_code == 200
         assert [(await http.get(path)).status_code for path in ("/health", "/metrics")] == [200, 200]
-        assert (await http.post("/v1/completions")).status_code == 200, "vLLM asks there, inside"
+        assert (await http.post("/v1/completions")).status_code == 200, "vLLM checks its key there"
     assert "/pause" in routes.app.seen  # type: ignore[attr-defined]
 
 

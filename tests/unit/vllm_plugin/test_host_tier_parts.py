@@ -50,7 +50,7 @@ def key_of(name: str, group: int = 0) -> bytes:
     return name.encode().rjust(32, b"\1") + group.to_bytes(4, "big")
 
 
-def heats(prior: Prior | None = None, failed: list[Exception] | None = None) -> Heats:
+def new_hotness(prior: Prior | None = None, failed: list[Exception] | None = None) -> Heats:
     formula = parse_formula("frequency * clock")
     return Heats(
         CuckooFilter(4096, random.Random(0), fingerprint_bits=16),
@@ -78,13 +78,13 @@ def stored(residents: Residents, keys: list[bytes], parent: bytes | None = None,
 
 class TestHotness:
     def test_request_uses_its_whole_chain_once(self) -> None:
-        known = heats()
+        known = new_hotness()
         used(known, "abc", 3)
         used(known, "ab", 2)
         assert [known.frequency(chunk_key(key_of(name))) for name in "abcd"] == [5, 5, 3, 0]
 
     def test_pool_wide_hotness_comes_first_and_the_own_one_decides_the_rest(self) -> None:
-        known = heats(PoolPrior(a=7.0, b=8.0, c=7.0))
+        known = new_hotness(PoolPrior(a=7.0, b=8.0, c=7.0))
         used(known, "acd", 9)
         used(known, "aef", 1)
         used(known, "ae", 2)
@@ -93,13 +93,13 @@ class TestHotness:
             assert order == list("bacdefg")
 
     def test_uses_elsewhere_count_where_they_are_more(self) -> None:
-        known = heats(PoolPrior(a=7.0, b=2.0))
+        known = new_hotness(PoolPrior(a=7.0, b=2.0))
         used(known, "abc", 3)
         assert [known.frequency(chunk_key(key_of(name))) for name in "abcd"] == [7, 3, 3, 0]
 
     def test_failing_prior_is_logged_once_and_not_asked_again(self) -> None:
         failures: list[Exception] = []
-        known = heats(Broken(), failures)
+        known = new_hotness(Broken(), failures)
         used(known, "a", 1)
         assert known.admission(chunk_key(key_of("a"))) == 255
         assert known.admission(chunk_key(key_of("a"))) == 255
@@ -112,13 +112,13 @@ class TestHotness:
 
 class TestResidents:
     def test_rarely_used_chunk_and_its_children_are_not_admitted(self) -> None:
-        known = heats()
+        known = new_hotness()
         keys = used(known, "abc", 1)
         used(known, "a", 4)
         assert Residents(8, known).admit(keys, 8, 2, keys) == 1
 
     def test_hot_chunk_replaces_the_coldest_and_a_cold_one_does_not(self) -> None:
-        known = heats()
+        known = new_hotness()
         cold, warm, hot = used(known, "a", 2), used(known, "b", 3), used(known, "c", 4)
         residents = Residents(2, known)
         stored(residents, cold)
@@ -131,7 +131,7 @@ class TestResidents:
         assert residents.admit(cold, 0, 2, cold) == 0
 
     def test_equal_chunks_do_not_replace_each_other(self) -> None:
-        known = heats()
+        known = new_hotness()
         first, second = used(known, "a", 2), used(known, "b", 2)
         residents = Residents(1, known)
         stored(residents, first)
@@ -139,7 +139,7 @@ class TestResidents:
         assert residents.admit(second, 0, 2, second, always=True) == 1
 
     def test_deepest_chunk_of_a_chain_is_dropped_first(self) -> None:
-        known = heats()
+        known = new_hotness()
         chain, hot = used(known, "abc", 2), used(known, "xy", 5)
         residents = Residents(3, known)
         stored(residents, chain[:1])
@@ -150,7 +150,7 @@ class TestResidents:
         assert [key for key, _ in gone] == [chain[2], chain[1]]
 
     def test_offered_or_moving_chunk_is_not_dropped(self) -> None:
-        known = heats()
+        known = new_hotness()
         old, busy, hot = used(known, "a", 2), used(known, "b", 2), used(known, "c", 9)
         residents = Residents(2, known)
         stored(residents, old)
@@ -161,7 +161,7 @@ class TestResidents:
         assert len(residents) == 2
 
     def test_chunk_that_returned_is_dropped_once(self) -> None:
-        known = heats()
+        known = new_hotness()
         first, second = used(known, "a", 2), used(known, "b", 3)
         residents = Residents(2, known)
         for _ in range(3):
@@ -174,14 +174,14 @@ class TestResidents:
         assert [key for key, _ in gone] == [*first, *second]
 
     def test_chain_is_admitted_as_far_as_there_is_room(self) -> None:
-        known = heats()
+        known = new_hotness()
         chain, hotter = used(known, "abcd", 3), used(known, "x", 9)
         residents = Residents(3, known)
         stored(residents, hotter)
         assert residents.admit(chain, 2, 2, chain) == 2
 
     def test_entries_are_listed_newest_first_until_their_last_chunk_is_dropped(self) -> None:
-        known = heats()
+        known = new_hotness()
         residents = Residents(4, known)
         stored(residents, used(known, "ab", 2))
         stored(residents, used(known, "c", 3))
@@ -195,7 +195,7 @@ class TestResidents:
     @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 6)), max_size=60), st.integers(1, 6))
     def test_hottest_of_the_often_used_chunks_stay(self, uses: list[tuple[int, int]], room: int) -> None:
         """Against a slow model: new chains of one chunk, each compared with the coldest resident."""
-        known, slow = heats(), dict[bytes, None]()
+        known, slow = new_hotness(), dict[bytes, None]()
         residents = Residents(room, known)
         for name, times in uses:
             key = used(known, chr(97 + name), times)[0]

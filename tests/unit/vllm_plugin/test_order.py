@@ -235,7 +235,7 @@ def test_new_policy_takes_over_waiting_and_running_requests() -> None:
     bench.change_policy("ChtOrder", stride=2)
     assert [bench.admit() for _ in range(3)] == [aside, sibling, stranger]
     bench.order.match(bench.running)
-    assert bench.counters.get("admissions") == admissions + 3, "who runs already is not admitted again"
+    assert bench.counters.get("admissions") == admissions + 3, "a running request is not admitted again"
 
 
 def test_aged_request_keeps_its_turn_under_another_policy() -> None:
@@ -247,7 +247,7 @@ def test_aged_request_keeps_its_turn_under_another_policy() -> None:
     bench.change_policy("ChtOrder")
     bench.insert(1)
     bench.clock.now = 10.5
-    assert bench.admit() is old, "it is as old as it was"
+    assert bench.admit() is old, "its age is unchanged"
 
 
 @pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs", "Lpm", "DfsWeight"])

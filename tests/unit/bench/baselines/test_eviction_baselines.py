@@ -50,7 +50,7 @@ def test_ttl_evicts_expired_blocks_before_the_oldest() -> None:
     assert pool.match([2]) == 0, "unused for ten seconds"
     assert pool.match([1]) == 1
     serve(pool, [5], 11.6)
-    assert pool.match([1]) == 0, "nothing expired: the first to come is the first to go"
+    assert pool.match([1]) == 0, "nothing expired: first in, first out"
 
 
 def test_two_q_keeps_its_blocks_during_a_scan() -> None:
@@ -59,7 +59,7 @@ def test_two_q_keeps_its_blocks_during_a_scan() -> None:
     for block in (1, 100, 101, 102, 103, 104, 105, 106, 107, 1, 108, 109):
         serve(pool, [block], now)
         now += 1
-    assert pool.match([1]) == 1, "it came back while remembered, so it is long-term"
+    assert pool.match([1]) == 1, "it returned while it was remembered, so it is long-term"
     for block in range(200, 240):
         serve(pool, [block], now)
         now += 1

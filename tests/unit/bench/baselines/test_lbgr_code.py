@@ -38,5 +38,5 @@ def test_code_counts_characters_of_its_own_tree() -> None:
     query = Query(0.0, 640, {1: 640.0}, chunks, b"x" * 2560)
     policy.routed(query, policy.choose(query, _states(2)))
     later = policy.choose(Query(5.0, 640, {1: 640.0}, chunks, b"x" * 2560), _states(2))
-    assert later.slot == 0, "it goes by where it sent the prompt, not by what the directory says"
+    assert later.slot == 0, "it uses its own past choices, not the directory"
     assert later.scores[1] == pytest.approx(2.56)

@@ -47,7 +47,7 @@ def test_leaves_are_evicted_before_their_parents() -> None:
     index.insert(0, (1, 2, 3))
     index.insert(0, (1, 9))
     index.insert(0, (1, 8))
-    assert index.match((1, 2, 3)) == {0: 2}, "the coldest leaf went, not its parent"
+    assert index.match((1, 2, 3)) == {0: 2}, "the coldest leaf was evicted, not its parent"
     assert index.match((1, 9)) == {0: 2}
 
 

@@ -110,7 +110,7 @@ def test_cached_part_of_a_prompt_is_read(batch: Batch) -> None:
     batch.step(output({"a": 1, "b": 3}, [new("b", 20, [1, 3, 4, 5, 6], computed=8)], known=[("a", 9, [7])]))
     assert (batch.shape.decodes, batch.shape.distinct) == (1, 4 * SIZE)  # 1, 2, 7 and 3
     batch.step(output({"a": 1}, known=[("a", 10, None)]))
-    assert batch.shape.distinct == 4 * SIZE, "it holds them while the step has no room for it"
+    assert batch.shape.distinct == 4 * SIZE, "the request keeps them while the step has no room for it"
     batch.step(output({"a": 1}, known=[("a", 11, None)], preempted=["b"]))
     assert batch.shape.distinct == 3 * SIZE
 

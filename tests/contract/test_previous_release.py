@@ -60,7 +60,7 @@ def test_previous_release_and_this_version_read_each_others_documents(tmp_path: 
     origin, tag, old = _ROOT, _previous(_ROOT), tmp_path / "old"
     if tag is None:
         released = re.findall(r"^## \[?(\d+\.\d+\.\d+)", (_ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-        assert set(released) <= {_PRESENT}, "the changelog has releases whose tags are not here: git fetch --tags"
+        assert set(released) <= {_PRESENT}, "the changelog has releases whose tags are missing here: git fetch --tags"
         origin = tmp_path / "stands-for-it"
         _ran("git", "clone", "-q", "--shared", str(_ROOT), str(origin))
         _ran("git", "-C", str(origin), "tag", "v0.0.9")

@@ -24,7 +24,7 @@ def test_slot_with_the_longest_known_beginning_is_preferred() -> None:
     homes.sent([1, 2, 3, 4, 5], 3)
     assert lowered(homes, [1, 2, 3, 9]) == [1.0, 1.0, 0.8, 1.0]
     assert lowered(homes, [1, 2, 3, 4, 5, 6]) == [1.0, 1.0, 1.0, 0.8]
-    assert lowered(homes, [1, 2, 9]) == [1.0] * 4, "a beginning that many share is nobody's home"
+    assert lowered(homes, [1, 2, 9]) == [1.0] * 4, "a beginning that many share has no former replica"
     assert lowered(homes, []) == [1.0] * 4
 
 
@@ -39,7 +39,7 @@ def test_memory_is_bounded_and_ends_with_its_replica() -> None:
     homes = FormerHomes(0.25, most=2)
     for end in (1, 2, 1, 3):
         homes.sent([end], end)
-    assert lowered(homes, [2]) == [1.0] * 4, "the longest unused went"
+    assert lowered(homes, [2]) == [1.0] * 4, "the longest unused entry was dropped"
     assert lowered(homes, [1]) == [1.0, 0.8, 1.0, 1.0]
     homes.forget(1)
     assert lowered(homes, [1]) == [1.0] * 4
@@ -75,4 +75,4 @@ def test_former_replica_is_always_scored_in_a_large_fleet() -> None:
         choice = policy.choose(second, fleet)
         assert choice.slot == 150
         assert len(choice.considered) == len(choice.scores) <= 8
-        assert policy.choose(second, fleet[:150]).slot != 150, "it is no longer one of them"
+        assert policy.choose(second, fleet[:150]).slot != 150, "it is no longer a candidate"

@@ -15,7 +15,7 @@ BASE: dict[str, Any] = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"run
 AUTOSCALED = {**BASE, "autoscaling": {"minReplicas": 1, "maxReplicas": 9}}
 
 
-def made_anew(spec: dict[str, Any], **metadata: Any) -> World:
+def recreated(spec: dict[str, Any], **metadata: Any) -> World:
     """After a pool that was scaled to seven and serves."""
     world = World(pool_object(AUTOSCALED))
     world.scaling = ScalingDecision(7, "True", "ScaledUp", "7 are needed")
@@ -35,7 +35,7 @@ def collect(world: World) -> None:
 
 @pytest.mark.parametrize("annotations", [{}, {PAUSE: "true"}], ids=["going", "paused"])
 def test_recreated_pool_begins_with_its_own_size(annotations: dict[str, str]) -> None:
-    world = made_anew(AUTOSCALED, annotations=annotations)
+    world = recreated(AUTOSCALED, annotations=annotations)
     assert world.pool["status"]["desiredReplicas"] == 1
     world.pool["metadata"]["annotations"] = {}
     collect(world)
@@ -44,7 +44,7 @@ def test_recreated_pool_begins_with_its_own_size(annotations: dict[str, str]) ->
 
 
 def test_replicas_of_an_earlier_pool_do_not_count() -> None:
-    world = made_anew({**BASE, "replicas": 7})
+    world = recreated({**BASE, "replicas": 7})
     status = world.pool["status"]
     assert (status["replicas"], status["readyReplicas"], "provenReplicas" in status) == (0, 0, False)
     assert {name: world.reasons()[name] for name in ("EngineReady", "RouterReady")} == {

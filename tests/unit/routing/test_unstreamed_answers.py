@@ -87,7 +87,7 @@ def test_time_of_long_answers_is_no_waiting_work() -> None:
     assert first.predicted_ttft is not None
     again = fleet.send(now + 20.0 + first.predicted_ttft, 4000.0)
     assert again.predicted_ttft is not None
-    assert again.predicted_ttft < 1.7 * first.predicted_ttft, "all of it were owed until its end"
+    assert again.predicted_ttft < 1.7 * first.predicted_ttft, "until its end all of it would count"
 
 
 def test_invisible_queue_does_not_grow_without_end() -> None:

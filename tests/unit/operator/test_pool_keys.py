@@ -69,7 +69,7 @@ def test_secret_is_made_before_the_pods_and_again_when_they_wait_for_it() -> Non
         (None, {"deletionTimestamp": "2027-01-01T00:00:00Z"}),
         ({"model": {}}, {}),
     ],
-    ids=["of ones own", "paused", "deleted", "wrong"],
+    ids=["a secret of the user", "paused", "deleted", "wrong"],
 )
 def test_no_secret_is_made_without_need(spec: dict[str, Any] | None, metadata: dict[str, Any]) -> None:
     assert plan_key_secret(World(pool_object(spec, **metadata)).observed(), CONFIG) == ()
@@ -176,4 +176,4 @@ async def test_pods_that_wait_long_cost_one_request_in_ten_seconds(server: _Serv
         assert len(server.asked) == 2
         now -= 3600
         await reconciler.reconcile(("InferencePool", "default", "chat"))
-        assert len(server.asked) == 3, "a clock that was put back delays nothing"
+        assert len(server.asked) == 3, "a clock that was set back delays nothing"

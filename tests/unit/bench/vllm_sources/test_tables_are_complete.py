@@ -45,7 +45,7 @@ def test_every_name_of_vllm_is_in_a_table() -> None:
         | {name for kind in _PYTHON for name in dir(kind)}
     )
     unnamed = {f"{file}: {name}" for file, name in _used() if name not in known}
-    assert not unnamed, "put these into a table of compat, reads.py perhaps"
+    assert not unnamed, "put these into a table of compat, perhaps in reads.py"
 
 
 def test_tables_are_found() -> None:
@@ -90,7 +90,7 @@ def test_constructor_that_is_called_through_ours_is_in_a_table() -> None:
         if key is not None
     }
     # AsyncScheduler passes all arguments on.
-    assert behind - {"AsyncScheduler"} == made, "put what they are passed into Made, in reads.py"
+    assert behind - {"AsyncScheduler"} == made, "add the arguments of their constructors to Made, in reads.py"
 
 
 def _known() -> Iterator[tuple[ast.Module, dict[str, tuple[str, str]]]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
+from support.conditions import until
 
 from plumage.backoff import Backoff
 from plumage.directory.client import tasks
@@ -43,12 +44,6 @@ class Waits(Backoff):
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No wait between two attempts."""
     monkeypatch.setattr(Backoff, "next", lambda self: 0.0)
-
-
-async def until(true: Any) -> None:
-    async with asyncio.timeout(30.0):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def run(errors: Iterator[Exception | None]) -> tuple[list[Exception], Waits]:
@@ -117,7 +112,7 @@ def broken(*_: Any) -> Any:
 async def test_exchange_continues(caplog: pytest.LogCaptureFixture) -> None:
     exchange = SharedStream(NOWHERE, "key", make=broken, take=None, period=0.0, longest=1, lifetime=1)
     exchange.start()
-    await until(lambda: exchange.counts["failures"] > 2)
+    await until(lambda: exchange.counts["failures"] > 2, pause=0)
     await exchange.close()
     assert logged(caplog) == 1
 
@@ -128,7 +123,7 @@ async def test_offers_continue(caplog: pytest.LogCaptureFixture, monkeypatch: py
     monkeypatch.setattr(share.stream, "start", lambda: None)
     monkeypatch.setattr(share.learned, "exchange", broken)
     share.start()
-    await until(lambda: share.learned.counts["failures"] > 2)
+    await until(lambda: share.learned.counts["failures"] > 2, pause=0)
     await share.close()
     assert logged(caplog) == 1
 
@@ -138,7 +133,7 @@ async def test_hotness_continues(caplog: pytest.LogCaptureFixture, monkeypatch: 
     share = HotnessShare(NOWHERE, pool="chat")
     monkeypatch.setattr(share.stream.client, "get", broken)
     share.start()
-    await until(lambda: share.stream.counts["failures"] > 2)
+    await until(lambda: share.stream.counts["failures"] > 2, pause=0)
     await share.close()
     assert logged(caplog) == 1
 
@@ -148,7 +143,7 @@ async def test_heartbeats_continue(caplog: pytest.LogCaptureFixture, monkeypatch
     sync = DirectorySync(NOWHERE, pool="chat", mirror=Mirror(64))
     monkeypatch.setattr(sync, "_poll", broken)
     sync.start()
-    await until(lambda: sync.counts["failures"] > 2)
+    await until(lambda: sync.counts["failures"] > 2, pause=0)
     await sync.close()
     assert logged(caplog) == 1
 
@@ -180,7 +175,7 @@ async def test_writer_restarts_after_an_error(
 
     monkeypatch.setattr(writer._loop, "_write", work)
     writer.start()
-    await until(lambda: turns > 2)
+    await until(lambda: turns > 2, pause=0)
     assert writer.degraded
     assert writer.epoch is None
     await writer.close()

@@ -61,7 +61,7 @@ def test_keys_roll_the_routers() -> None:
         ({**POOL, "model": {"uri": "pvc://claim/model"}, "engine": {}}, True),
         ({**POOL, "keysRef": {"name": "mine"}}, True),
     ],
-    ids=["the same", "another engine", "less patient", "more patient", "of a claim", "another Secret"],
+    ids=["the same", "another engine", "shorter timeout", "longer timeout", "on a claim", "another Secret"],
 )
 def test_changed_pool_rolls_the_routers_only_if_their_pods_change(pool: dict[str, Any], rolls: bool) -> None:
     assert (template({}, POOL, pool) != template({}, POOL, POOL)) is rolls

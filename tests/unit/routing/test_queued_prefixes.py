@@ -23,7 +23,7 @@ def test_prompt_behind_the_same_prefix_counts_as_held() -> None:
     other = (*DOCUMENT[:60], *range(1000, 1040))
     found = queued.expected(_query(1.0, chunks=other), {3: 30.0, 4: 30.0})
     assert set(found) == {3}
-    assert 500.0 <= found[3] <= 600.0, "five sixths of what the two share, at least"
+    assert 500.0 <= found[3] <= 600.0, "at least five sixths of what the two share"
 
 
 def test_held_tokens_count_by_the_share_that_survives_a_long_queue() -> None:
