@@ -47,6 +47,7 @@ PLACES = (
     "tests/contract",
     "tests/unit",
     "scripts/test.sh",
+    "tests/e2e",
     "tests/e2e_cluster_victims",
     "tests/e2e_cluster_vllm",
     "README.md",

@@ -41,7 +41,7 @@ def sweepers(pool: Pool) -> list[psutil.Process]:
     return [one for one in living if one.cmdline()[1:3] == ["-m", "plumage_cli.local.folder.cleanup"]]
 
 
-async def test_files_and_sockets_that_are_removed_come_back(pool: Pool) -> None:
+async def test_removed_files_and_sockets_are_restored(pool: Pool) -> None:
     names = {path.name for path in sockets_of(pool)}
     assert names == {
         "control.sock",
@@ -64,7 +64,7 @@ async def test_files_and_sockets_that_are_removed_come_back(pool: Pool) -> None:
     assert lost(await load(pool, prompts(4, seed=3))) == []
 
 
-async def test_no_connection_is_refused_while_a_router_is_away(pool: Pool) -> None:
+async def test_connections_wait_while_the_router_restarts(pool: Pool) -> None:
     """Requests that the killed router had accepted are lost with it; those that come meanwhile wait for the next."""
     router = psutil.Process(pool.pids()["router"])
     router.kill()
@@ -83,7 +83,7 @@ async def test_no_connection_is_refused_while_a_router_is_away(pool: Pool) -> No
     assert (await pool.until(whole(2)))["router"]["restarts"] == 1
 
 
-async def test_a_router_that_stays_away_is_not_told_as_fresh(pool: Pool) -> None:
+async def test_stopped_router_is_reported_as_unknown(pool: Pool) -> None:
     await pool.until(lambda view: view["traffic"].get("directory") == "Fresh")
     os.kill(pool.pids()["router"], signal.SIGSTOP)
     try:
@@ -93,7 +93,7 @@ async def test_a_router_that_stays_away_is_not_told_as_fresh(pool: Pool) -> None
     await pool.until(lambda view: view["traffic"]["directory"] == "Fresh")
 
 
-async def test_after_kill_9_of_parent_and_sweeper_nothing_is_left(pool: Pool) -> None:
+async def test_kill_9_of_parent_and_sweeper_leaves_nothing(pool: Pool) -> None:
     pids = pool.pids()
     (sweeper,) = sweepers(pool)
     sweeper.kill()
@@ -109,7 +109,7 @@ async def test_after_kill_9_of_parent_and_sweeper_nothing_is_left(pool: Pool) ->
         free.bind(("127.0.0.1", pool.port))
 
 
-async def test_a_killed_sweeper_is_started_again(pool: Pool) -> None:
+async def test_killed_sweeper_is_restarted(pool: Pool) -> None:
     (first,) = sweepers(pool)
     first.kill()
     async with asyncio.timeout(60):

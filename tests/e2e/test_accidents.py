@@ -95,7 +95,7 @@ async def keep_sending(sender: Sender, rng: random.Random) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_accidents_in_any_order_lose_nothing_and_heal(runtime: Path) -> None:
+async def test_pool_recovers_from_accidents_in_any_order(runtime: Path) -> None:
     pool = Pool(runtime)
     try:
         await pool.until(whole(4))

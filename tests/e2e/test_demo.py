@@ -44,7 +44,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def test_the_demo_kills_an_engine_loses_nothing_and_compares(runtime: Path) -> None:
+def test_demo_kills_an_engine_loses_nothing_and_compares(runtime: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "plumage_cli", "demo", "--quick"],
         cwd=ROOT,
@@ -65,7 +65,7 @@ def test_the_demo_kills_an_engine_loses_nothing_and_compares(runtime: Path) -> N
     assert not list((runtime / "plumage").iterdir())
 
 
-def test_a_demo_that_is_kept_answers_the_printed_command_and_ends_on_ctrl_c(runtime: Path, tmp_path: Path) -> None:
+def test_kept_demo_answers_the_printed_command_and_ends_on_ctrl_c(runtime: Path, tmp_path: Path) -> None:
     """`make demo KEEP=1`."""
     if shutil.which("curl") is None:
         missing("the curl command", "apt-get install curl")
@@ -79,16 +79,16 @@ def test_a_demo_that_is_kept_answers_the_printed_command_and_ends_on_ctrl_c(runt
         start_new_session=True,
     )
     assert demo.stdout is not None
-    told = []
+    seen_text = []
     try:
         for line in demo.stdout:
-            told.append(line)
+            seen_text.append(line)
             if line.strip().startswith("curl "):
                 break
-        assert "pool chat keeps running; Ctrl-C ends it. Try:" in "".join(told)
+        assert "pool chat keeps running; Ctrl-C ends it. Try:" in "".join(seen_text)
         environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
         tried = subprocess.run(
-            ["bash", "-c", told[-1]], env=environment, capture_output=True, text=True, timeout=60, check=True
+            ["bash", "-c", seen_text[-1]], env=environment, capture_output=True, text=True, timeout=60, check=True
         )
         assert json.loads(tried.stdout)["choices"][0]["message"]["content"]
         os.killpg(demo.pid, signal.SIGINT)  # as a terminal does
@@ -96,13 +96,13 @@ def test_a_demo_that_is_kept_answers_the_printed_command_and_ends_on_ctrl_c(runt
     except BaseException:
         os.killpg(demo.pid, signal.SIGKILL)
         raise
-    assert demo.returncode == 0, "".join(told) + rest
-    assert "Traceback" not in "".join(told) + rest
+    assert demo.returncode == 0, "".join(seen_text) + rest
+    assert "Traceback" not in "".join(seen_text) + rest
     assert leftovers(runtime) == []
     assert not list((runtime / "plumage").iterdir())
 
 
-def test_the_live_table_of_a_terminal_is_drawn_again_and_again_until_ctrl_c(runtime: Path, tmp_path: Path) -> None:
+def test_live_table_is_redrawn_until_ctrl_c(runtime: Path, tmp_path: Path) -> None:
     few_fast_engines(tmp_path)
     screen, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
@@ -113,7 +113,7 @@ def test_the_live_table_of_a_terminal_is_drawn_again_and_again_until_ctrl_c(runt
     )  # fmt: skip
     os.close(terminal)
     try:
-        shown = read_until(screen, lambda told: told.count("hit ratio") >= 4 and not lacking(told))
+        shown = read_until(screen, lambda seen_text: seen_text.count("hit ratio") >= 4 and not lacking(seen_text))
         assert not lacking(shown), shown  # a demo that ends by itself ends the reading too
         os.write(screen, b"\x03")
         shown += read_until(screen, lambda _: False)
@@ -144,16 +144,16 @@ def few_fast_engines(folder: Path) -> None:
 
 def read_until(screen: int, enough: Callable[[str], bool], seconds: float = 90.0) -> str:
     """What the terminal shows, until that is enough or nobody writes any more."""
-    told, deadline = b"", time.monotonic() + seconds
-    while not enough(text := told.decode(errors="replace")):
+    seen_text, deadline = b"", time.monotonic() + seconds
+    while not enough(text := seen_text.decode(errors="replace")):
         assert time.monotonic() < deadline, text
         if not select.select([screen], [], [], 0.1)[0]:
             continue
         try:
-            told += os.read(screen, 65_536)
+            seen_text += os.read(screen, 65_536)
         except OSError:  # how Linux says that the other side is closed
             break
-    return told.decode(errors="replace")
+    return seen_text.decode(errors="replace")
 
 
 def table(output: str) -> list[str]:

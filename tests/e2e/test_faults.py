@@ -42,8 +42,8 @@ def process(view: dict[str, Any], replica: str, kind: str) -> dict[str, Any]:
 
 
 def another(victim: dict[str, Any], kind: str) -> Callable[[dict[str, Any]], bool]:
-    """Whether a pool of four is whole with another process in place of the victim's. Asked of the view: right after a
-    kill the whole pool may be told as it was."""
+    """True if a pool of four is whole with another process in place of the victim's. It reads the view, because
+    right after a kill the view may still show the old process."""
     return lambda view: whole(4)(view) and bool(process(view, victim["id"], kind)["pid"] != victim[kind]["pid"])
 
 
@@ -53,7 +53,7 @@ async def until(holds: Callable[[], bool], seconds: float = 90.0) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_an_engine_is_killed(pool: Pool) -> None:
+async def test_pool_recovers_from_a_killed_engine(pool: Pool) -> None:
     victim: dict[str, Any] = {}
 
     def kill() -> None:
@@ -74,7 +74,7 @@ async def test_an_engine_is_killed(pool: Pool) -> None:
     assert predicted <= actual + 40 * CHUNK_TOKENS, "the router still believes in what died with the engine"
 
 
-async def test_an_agent_is_killed_and_its_replica_serves_on(pool: Pool) -> None:
+async def test_replica_serves_while_its_killed_agent_restarts(pool: Pool) -> None:
     before = {replica["id"]: replica["finished"] for replica in status(pool)["replicas"]}
     victim: dict[str, Any] = {}
 
@@ -92,7 +92,7 @@ async def test_an_agent_is_killed_and_its_replica_serves_on(pool: Pool) -> None:
     assert after[victim["id"]] > before[victim["id"]]
 
 
-async def test_the_directorys_server_is_killed(pool: Pool) -> None:
+async def test_pool_recovers_from_a_killed_directory_server(pool: Pool) -> None:
     before = pool.view()
     shared = prompts(1, seed=3)[0]
     async with sending(pool) as sender:
@@ -118,7 +118,7 @@ async def test_the_directorys_server_is_killed(pool: Pool) -> None:
     assert status(pool)["totals"]["predictedHitTokens"] > predicted, "the router sees caches again"
 
 
-async def test_a_stopped_engine_loses_nothing(pool: Pool) -> None:
+async def test_stopped_engine_loses_no_request(pool: Pool) -> None:
     async with sending(pool) as sender:
         for session in prompts(40, seed=5):
             sender.send(session)
@@ -133,7 +133,7 @@ async def test_a_stopped_engine_loses_nothing(pool: Pool) -> None:
     await pool.until(whole(4))
 
 
-async def test_a_router_is_killed_and_starts_while_the_directory_is_down(pool: Pool) -> None:
+async def test_killed_router_restarts_without_the_directory(pool: Pool) -> None:
     """Requests come all the time. What had begun is cut with the router; all else succeeds once it listens again."""
     lives = pool.view()["router"]["restarts"] + 1
     async with sending(pool, patient=True) as sender:

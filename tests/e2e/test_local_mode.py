@@ -30,7 +30,7 @@ def pool(runtime: Path) -> Iterator[Pool]:
         pool.finish()
 
 
-async def test_scaling_under_load_loses_nothing(pool: Pool) -> None:
+async def test_scaling_under_load_loses_no_request(pool: Pool) -> None:
     async def scale() -> list[str]:
         said = []
         for replicas in (4, 1):
@@ -49,7 +49,7 @@ async def test_scaling_under_load_loses_nothing(pool: Pool) -> None:
     assert len(json.loads((pool.folder / "membership.json").read_text())["replicas"]) == 1
 
 
-async def test_scaling_up_that_fails_leaves_the_pool_as_it_was(pool: Pool) -> None:
+async def test_failed_scale_up_leaves_the_pool_unchanged(pool: Pool) -> None:
     (pool.folder / "engine-chat-2.json").mkdir()
     done = await asyncio.to_thread(pool.run, "scale", "3")
     assert done.returncode == 1
@@ -58,7 +58,7 @@ async def test_scaling_up_that_fails_leaves_the_pool_as_it_was(pool: Pool) -> No
     assert lost(await load(pool, prompts(4, seed=9))) == []
 
 
-async def test_ctrl_c_ends_what_is_in_flight_and_leaves_nothing(pool: Pool) -> None:
+async def test_ctrl_c_ends_requests_in_flight_and_leaves_nothing(pool: Pool) -> None:
     pids = pool.pids()
     async with openai.AsyncOpenAI(base_url=f"{pool.url}/v1", api_key="any", max_retries=0) as client:
         stream = await client.chat.completions.create(
@@ -80,7 +80,7 @@ async def test_ctrl_c_ends_what_is_in_flight_and_leaves_nothing(pool: Pool) -> N
     assert leftovers(pool.runtime) == []
 
 
-async def test_kill_minus_nine_of_the_parent_leaves_nothing(pool: Pool) -> None:
+async def test_kill_9_of_the_parent_leaves_nothing(pool: Pool) -> None:
     pids = pool.pids()
     assert len(pids) == 7
     pool.process.kill()
@@ -118,9 +118,9 @@ async def test_engines_answer_their_own_router_only(pool: Pool) -> None:
             for path in ("/health", "/metrics"):
                 assert (await client.get(f"{replica['url']}{path}")).status_code == 200
         assert (await client.post(f"{pool.url}/v1/completions", json=body)).status_code == 200
-    told = "".join(path.read_text() for path in pool.folder.glob("*.json"))
-    told += "".join(" ".join(psutil.Process(pid).cmdline()) for pid in pool.pids().values())
-    assert key not in told
+    visible = "".join(path.read_text() for path in pool.folder.glob("*.json"))
+    visible += "".join(" ".join(psutil.Process(pid).cmdline()) for pid in pool.pids().values())
+    assert key not in visible
     assert {path.stat().st_mode & 0o777 for path in pool.folder.glob("*-key")} == {0o600}
 
 
@@ -152,7 +152,7 @@ async def test_status_explain_and_doctor_find_the_pool(pool: Pool) -> None:
     assert "pool chat is already running" in second.stderr
 
 
-def test_a_port_in_use_says_so_and_leaves_nothing(runtime: Path) -> None:
+def test_used_port_is_reported_and_leaves_nothing(runtime: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

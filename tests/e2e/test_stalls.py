@@ -145,7 +145,7 @@ async def until(holds: Callable[[], Awaitable[Any]], seconds: float = 90.0) -> N
 
 
 def _server_time(client: redis.Redis) -> float:
-    """By the clock that heartbeats lapse by; read before a question, so that a slow test makes nobody late."""
+    """Seconds on the clock by which heartbeats expire. Read before a request, so a slow test counts as early."""
     seconds, micros = client.time()
     return float(seconds + micros / 1e6)
 
@@ -154,7 +154,7 @@ def body(prompt: str | list[int], **more: Any) -> dict[str, Any]:
     return {"model": MODEL, "prompt": prompt, "max_tokens": 2, "temperature": 0, **more}
 
 
-async def test_ghosts_of_a_replica_that_is_gone_for_good_are_gone_within_the_ttl(fleet: Fleet) -> None:
+async def test_blocks_of_a_dead_replica_are_forgotten_within_the_ttl(fleet: Fleet) -> None:
     async with ready(fleet) as http:
         prompts = [f"{number} " + WORDS for number in range(3)]
         for prompt in prompts:  # past the router: only this engine holds them
@@ -179,16 +179,16 @@ async def test_ghosts_of_a_replica_that_is_gone_for_good_are_gone_within_the_ttl
             left = client.pttl(beat)
             assert 0 < left <= BEAT_TTL * 1000, "the server forgets it without anybody's help"
 
-            lapses = _server_time(client) + left / 1000
+            expires = _server_time(client) + left / 1000
             looked, looks = _server_time(client), 0
             while (await fleet.replicas(http))["a"]["cacheKnown"]:
                 looks += 1
-                assert looked <= lapses + LOOK_SECONDS, "a heartbeat that lapsed is missed at the next look"
+                assert looked <= expires + LOOK_SECONDS, "an expired heartbeat is noticed at the next check"
                 await asyncio.sleep(0.05)
                 looked = _server_time(client)
-            assert looks, "until then its word counts"
+            assert looks, "its blocks count until then"
             assert not client.exists(beat)
-        assert await matched(prompts[1]) == 0, "no hit is predicted from the dead"
+        assert await matched(prompts[1]) == 0, "no hit is predicted from a dead replica"
         assert (await fleet.replicas(http))["a"]["why"] is not None
 
         async def served() -> bool:  # a busy machine may keep the other engine from its probe for a moment
@@ -197,7 +197,7 @@ async def test_ghosts_of_a_replica_that_is_gone_for_good_are_gone_within_the_ttl
         await until(served)
 
 
-async def test_requests_without_a_first_byte_leave_an_engine_that_hangs_and_answers_its_probe(fleet: Fleet) -> None:
+async def test_requests_without_a_first_byte_move_from_a_hanging_engine(fleet: Fleet) -> None:
     async with ready(fleet) as http:
         begun = asyncio.create_task(_stream(http, fleet, max_tokens=5000))
         sent: list[asyncio.Task[httpx.Response]] = []
@@ -224,12 +224,12 @@ async def test_requests_without_a_first_byte_leave_an_engine_that_hangs_and_answ
         assert stats["state"] == "Stalled"
         assert stats["running"] >= 1
         assert (await http.get(f"{fleet.engines[hanging]}/health")).status_code == 200
-        told = [await _explained(http, fleet, answer) for answer in answers]
-        assert hanging not in {record["replica"] for record in told}, "all were answered by the other"
-        moved = [record for record in told if record["failures"]]
+        records = [await _explained(http, fleet, answer) for answer in answers]
+        assert hanging not in {record["replica"] for record in records}, "all were answered by the other"
+        moved = [record for record in records if record["failures"]]
         assert moved, "RoundRobin sent half of them to the engine that hangs"
         assert {failure["replica"] for record in moved for failure in record["failures"]} == {hanging}
-        assert not begun.done(), "what has begun to answer is not begun anew elsewhere"
+        assert not begun.done(), "a started answer is not retried elsewhere"
         assert not poison.done()
         for task in (begun, poison):
             task.cancel()

@@ -54,7 +54,7 @@ def pool(runtime: Path) -> Iterator[Pool]:
         pool.finish()
 
 
-async def test_no_prompt_and_no_token_id_ever_reaches_the_directory(pool: Pool) -> None:
+async def test_directory_receives_no_prompt_and_no_token_id(pool: Pool) -> None:
     texts = [secret_text(number) for number in range(200)]
     with Recorder(pool.folder / "dir" / "directory.sock") as recorder:
         await send(pool, texts)
@@ -78,7 +78,7 @@ async def send(pool: Pool, texts: list[str]) -> None:
 
 
 async def until_all_kinds(recorder: Recorder) -> None:
-    """Until every part of the product has told the directory something."""
+    """Waits until every part of the product has written to the directory."""
     deadline = time.monotonic() + 60.0
     while missing := [kind for kind in KINDS if not any(kind.encode() in part(command) for command in recorder.sent)]:
         assert time.monotonic() < deadline, f"nobody wrote {missing}"
