@@ -23,6 +23,8 @@ PLACES = (
     "core/plumage/rendering",
     "core/plumage/routing",
     "core/plumage/settings",
+    "cli",
+    "scripts",
     "router",
     "operator",
     "core/plumage/blocks",

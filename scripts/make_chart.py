@@ -177,12 +177,12 @@ def _at(defaults: Any, path: list[str]) -> Any:
 
 
 def _default(value: Any, text: str, path: list[str]) -> Any:
-    """None for a map whose keys are told one by one."""
+    """None for a map whose keys have their own comments."""
     if not isinstance(value, dict) or not value:
         return value
     indent = "  " * len(path)
-    told = re.search(rf"^{indent[2:]}{path[-1]}:\n{indent}#", text, re.MULTILINE)
-    return None if told else value
+    has_comments = re.search(rf"^{indent[2:]}{path[-1]}:\n{indent}#", text, re.MULTILINE)
+    return None if has_comments else value
 
 
 if __name__ == "__main__":

@@ -81,8 +81,8 @@ def _all_structs(base: type[Struct]) -> Iterator[type[Struct]]:
 
 def _meaning(field: dict[str, Any], defs: dict[str, Any]) -> str:
     """pydantic leaves out a description that only repeats the struct's own."""
-    told: str = field.get("description") or defs[field["$ref"].rpartition("/")[2]]["description"]
-    return told.replace("|", "/")
+    text: str = field.get("description") or defs[field["$ref"].rpartition("/")[2]]["description"]
+    return text.replace("|", "/")
 
 
 def _summary(schema: dict[str, Any]) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 from plumage.errors import PlumageError
 from plumage_bench.beside_vllm import go_where_it_runs
 from plumage_bench.device import CPU, DEVICES
-from plumage_bench.harness import Context, run_benchmark, wide_console
+from plumage_bench.harness import Context, wide_console
 from plumage_bench.registry import NAMES, describe, load
+from plumage_bench.runner import run_benchmark
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import mean
 
-from plumage_bench.batching import BLOCK, CONTENDERS, LOADS, TAIL_BLOCKS, Load, Played, play
+from plumage_bench.batching_engine import BLOCK, CONTENDERS, LOADS, TAIL_BLOCKS, Load, Played, play
 from plumage_bench.harness import Context, ResultTable
 from plumage_bench.parallel import in_parallel
 

@@ -20,7 +20,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 class _BenchCommand(TyperCommand):
-    """`bench --help` lists all in a line each; `bench NAME --help` tells what that one measures, and its budget."""
+    """`bench --help` lists all benchmarks. `bench NAME --help` shows what one measures, its options and its budget."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         named = next((arg for arg in args if not arg.startswith("-")), None)
@@ -68,7 +68,8 @@ def bench(
     used = _device(benchmark, device)
     if find_spec("matplotlib") is None:  # what draws the plot is imported after the run
         raise ModuleNotFoundError(name="matplotlib")
-    from plumage_bench.harness import Context, run_benchmark, wide_console
+    from plumage_bench.harness import Context, wide_console
+    from plumage_bench.runner import run_benchmark
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends like an error: what was started is ended too
     run = load(name)

@@ -147,7 +147,7 @@ def _plugin(module: str) -> Callable[[], Iterator[Made]]:
 
 
 def _batching() -> Iterator[Made]:
-    from plumage_bench import batching
+    from plumage_bench import batching_engine as batching
 
     load, product = batching.LOADS[0], next(one for one in batching.CONTENDERS if one.queue == FEATHER_POLICY)
     ours = batching.ours_of(load, product)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from plumage.errors import ConfigurationError
 from plumage_bench import batching, batching_sweep
-from plumage_bench.batching import CACHE_BLOCKS, LOADS, Contender, Load, Played, play, requests
+from plumage_bench.batching_engine import CACHE_BLOCKS, LOADS, Contender, Load, Played, play, requests
 from plumage_bench.batching_sweep import COMPARED, sweep_tables, sweeps
 from plumage_bench.harness import Context
 

@@ -12,9 +12,10 @@ import pytest
 from rich.console import Console
 
 from plumage.errors import ConfigurationError
-from plumage_bench.harness import Context, Report, interval_keys, least_keys, run_benchmark
+from plumage_bench.harness import Context, Report, interval_keys, least_keys
 from plumage_bench.pairs import PairedRatio
 from plumage_bench.registry import describe
+from plumage_bench.runner import run_benchmark
 
 
 def context(out: Path, output: StringIO, **options: str) -> Context:
@@ -81,10 +82,10 @@ def test_commit_is_recorded_in_a_checkout(tmp_path: Path, monkeypatch: pytest.Mo
     def git(*words: str) -> str:
         return {"rev-parse": "0123456789", "status": " M file"}[words[0]]
 
-    monkeypatch.setattr("plumage_bench.harness._git", git)
+    monkeypatch.setattr("plumage_bench.runner._git", git)
     run_benchmark(describe("trace"), lambda given: Report({}), context(tmp_path, StringIO()))
     assert json.loads((tmp_path / "trace.json").read_text())["commit"] == "0123456789+"
-    monkeypatch.setattr("plumage_bench.harness._git", lambda *words: "")
+    monkeypatch.setattr("plumage_bench.runner._git", lambda *words: "")
     run_benchmark(describe("trace"), lambda given: Report({}), context(tmp_path, StringIO()))
     assert json.loads((tmp_path / "trace.json").read_text())["commit"] == ""
 

@@ -17,8 +17,9 @@ from rich.console import Console
 
 from plumage.errors import ConfigurationError
 from plumage_bench.contenders import OURS
-from plumage_bench.harness import Context, run_benchmark
+from plumage_bench.harness import Context
 from plumage_bench.registry import describe
+from plumage_bench.runner import run_benchmark
 from plumage_bench.scale import REPLICAS, REQUESTS, digest, run, scenario
 from plumage_bench.scenario import serve
 

@@ -7,27 +7,27 @@ from typing import Any, Final
 from plumage import batching
 from plumage.batching import BatchQueue
 from plumage.batching.interface import Uniform
+from plumage_bench.baselines.named import NamedBaselines
 
 __all__ = ["BASELINE_NAMES", "POLICY_NAMES", "make_queue", "path"]
 
-_HERE: Final = __name__
-_PATHS: Final = {
-    "Lpm": f"{_HERE}.sorted_queue:Lpm",
-    "DfsWeight": f"{_HERE}.sorted_queue:DfsWeight",
-    "Oracle": f"{_HERE}.oracle:Oracle",
-    "Dynamic": f"{_HERE}.dynamic:DynamicBatching",
-    "Radix": f"{_HERE}.radix:RadixQueue",
-}
-BASELINE_NAMES: Final = tuple(_PATHS)
-POLICY_NAMES: Final = (*batching.POLICIES, *_PATHS)
-"""The product's and the baselines'."""
-
-
-def path(name: str) -> str:
-    """What settings say for the policy called `name`: the product's names as they are, a baseline's import path."""
-    return _PATHS.get(name, name)
+_BASELINES: Final = NamedBaselines(
+    __name__,
+    {
+        "Lpm": "sorted_queue:Lpm",
+        "DfsWeight": "sorted_queue:DfsWeight",
+        "Oracle": "oracle:Oracle",
+        "Dynamic": "dynamic:DynamicBatching",
+        "Radix": "radix:RadixQueue",
+    },
+    batching.POLICIES,
+)
+BASELINE_NAMES: Final = _BASELINES.names
+POLICY_NAMES: Final = _BASELINES.with_product
+"""Names of the product's policies and the baselines."""
+path: Final = _BASELINES.path
 
 
 def make_queue(name: str, *, rng: Uniform, max_wait: float | None = None, **options: Any) -> BatchQueue:
-    """The queue called `name`, of the product or a baseline, made by the product's own function."""
+    """The queue `name` of the product or of a baseline, made by the product's own function."""
     return batching.make_queue(path(name), rng=rng, max_wait=max_wait, **options)

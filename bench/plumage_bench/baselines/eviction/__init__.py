@@ -8,27 +8,27 @@ from typing import Any, Final
 
 from plumage import eviction
 from plumage.eviction import EvictionPolicy, Randomness
+from plumage_bench.baselines.named import NamedBaselines
 
 __all__ = ["BASELINE_NAMES", "POLICY_NAMES", "make_policy", "path"]
 
-_HERE: Final = __name__
-_PATHS: Final = {
-    "RltCode": f"{_HERE}.rlt_code:RltCode",
-    "Lfu": f"{_HERE}.classic:Lfu",
-    "Fifo": f"{_HERE}.classic:Fifo",
-    "TwoQ": f"{_HERE}.twoq:TwoQ",
-    "Ttl": f"{_HERE}.classic:Ttl",
-}
-BASELINE_NAMES: Final = tuple(_PATHS)
-POLICY_NAMES: Final = (*eviction.POLICY_NAMES, *_PATHS)
-"""The product's and the baselines'."""
-
-
-def path(name: str) -> str:
-    """What settings say for the policy called `name`: the product's names as they are, a baseline's import path."""
-    return _PATHS.get(name, name)
+_BASELINES: Final = NamedBaselines(
+    __name__,
+    {
+        "RltCode": "rlt_code:RltCode",
+        "Lfu": "classic:Lfu",
+        "Fifo": "classic:Fifo",
+        "TwoQ": "twoq:TwoQ",
+        "Ttl": "classic:Ttl",
+    },
+    eviction.POLICY_NAMES,
+)
+BASELINE_NAMES: Final = _BASELINES.names
+POLICY_NAMES: Final = _BASELINES.with_product
+"""Names of the product's policies and the baselines."""
+path: Final = _BASELINES.path
 
 
 def make_policy(name: str, *, capacity: int, rng: Randomness, **options: Any) -> EvictionPolicy:
-    """The policy called `name`, of the product or a baseline, made by the product's own function."""
+    """The policy `name` of the product or of a baseline, made by the product's own function."""
     return eviction.make_policy(path(name), capacity=capacity, rng=rng, **options)

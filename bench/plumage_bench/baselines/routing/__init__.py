@@ -6,30 +6,30 @@ from typing import Any, Final
 
 from plumage import routing
 from plumage.routing import Randomness, RoutingPolicy
+from plumage_bench.baselines.named import NamedBaselines
 
 __all__ = ["BASELINE_NAMES", "POLICY_NAMES", "make_policy", "path"]
 
-_HERE: Final = __name__
-_PATHS: Final = {
-    "LbgrCode": f"{_HERE}.lbgr_code:LbgrCode",
-    "LlmD": f"{_HERE}.llmd:LlmD",
-    "LlmDWeighted": f"{_HERE}.llmd_weighted:LlmDWeighted",
-    "Dynamo": f"{_HERE}.dynamo:Dynamo",
-    "SglangCacheAware": f"{_HERE}.sglang:SglangCacheAware",
-    "AIBrix": f"{_HERE}.aibrix:AIBrix",
-    "ProductionStack": f"{_HERE}.production_stack:ProductionStack",
-    "KubeAI": f"{_HERE}.kubeai:KubeAI",
-}
-BASELINE_NAMES: Final = tuple(_PATHS)
-POLICY_NAMES: Final = (*routing.POLICY_NAMES, *_PATHS)
-"""The product's and the baselines'."""
-
-
-def path(name: str) -> str:
-    """What settings say for the policy called `name`: the product's names as they are, a baseline's import path."""
-    return _PATHS.get(name, name)
+_BASELINES: Final = NamedBaselines(
+    __name__,
+    {
+        "LbgrCode": "lbgr_code:LbgrCode",
+        "LlmD": "llmd:LlmD",
+        "LlmDWeighted": "llmd_weighted:LlmDWeighted",
+        "Dynamo": "dynamo:Dynamo",
+        "SglangCacheAware": "sglang:SglangCacheAware",
+        "AIBrix": "aibrix:AIBrix",
+        "ProductionStack": "production_stack:ProductionStack",
+        "KubeAI": "kubeai:KubeAI",
+    },
+    routing.POLICY_NAMES,
+)
+BASELINE_NAMES: Final = _BASELINES.names
+POLICY_NAMES: Final = _BASELINES.with_product
+"""Names of the product's policies and the baselines."""
+path: Final = _BASELINES.path
 
 
 def make_policy(name: str, *, rng: Randomness, **options: Any) -> RoutingPolicy:
-    """The policy called `name`, of the product or a baseline, made by the product's own function."""
+    """The policy `name` of the product or of a baseline, made by the product's own function."""
     return routing.make_policy(path(name), rng=rng, **options)

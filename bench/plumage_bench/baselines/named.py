@@ -1,0 +1,20 @@
+"""Baselines by short names, beside the product's own policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+__all__ = ["NamedBaselines"]
+
+
+class NamedBaselines:
+    """paths: `module:Class` by name, relative to `package`. product: names of the product's policies."""
+
+    def __init__(self, package: str, paths: Mapping[str, str], product: Iterable[str]) -> None:
+        self._paths = {name: f"{package}.{path}" for name, path in paths.items()}
+        self.names = tuple(self._paths)
+        self.with_product = (*product, *self._paths)
+
+    def path(self, name: str) -> str:
+        """The value in settings: a baseline's import path, a product's name unchanged."""
+        return self._paths.get(name, name)

@@ -1,0 +1,165 @@
+"""One simulated engine under a load of shared prefixes, for `batching` and its sweep: loads, contenders, results."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from plumage_bench.ours import Ours
+from plumage_engine.simulator.engine.device import PRESETS
+from plumage_engine.simulator.engine.request import SimRequest
+from plumage_engine.simulator.engine.settings import EngineSettings
+from plumage_engine.simulator.engine.sim_engine import SimEngine
+
+__all__ = [
+    "BLOCK",
+    "CACHE_BLOCKS",
+    "CONTENDERS",
+    "LOADS",
+    "TAIL_BLOCKS",
+    "Contender",
+    "Load",
+    "Played",
+    "ours_of",
+    "play",
+    "requests",
+    "settings_of",
+    "throughput",
+]
+
+BLOCK, CACHE_BLOCKS, BUDGET = 16, 200_000, 32_768
+NO_AGEING = 86_400  # seconds; the most that a manifest can say
+TAIL_BLOCKS = 6  # of each request's own
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Equal `groups` with `prefix` shared tokens, in random order; Poisson arrivals, `rate` a second. `batch`: most
+    running requests. `levels`: of the prefix tree; two neighbours on one level share all levels above it. `steps`:
+    rates that follow each other instead of `rate`, each for its part of the requests."""
+
+    name: str
+    device: str
+    count: int
+    groups: int
+    prefix: int = 5_000
+    rate: float = 100.0
+    output: int = 200
+    batch: int = 500
+    levels: int = 1
+    steps: tuple[float, ...] = ()
+    cache_blocks: int = CACHE_BLOCKS
+
+    def rate_at(self, number: int) -> float:
+        """Requests a second when this one comes."""
+        return self.steps[number * len(self.steps) // self.count] if self.steps else self.rate
+
+    def prefix_blocks(self, group: int) -> list[int]:
+        """Names of the group's shared blocks."""
+        blocks, last = self.prefix // BLOCK, self.levels - 1
+        depths = [block * self.levels // blocks for block in range(blocks)]
+        return [((depth << 16) + (group >> last - depth) + 1 << 20) + block for block, depth in enumerate(depths)]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """`ordered`: the running batch is sorted by prefix."""
+
+    label: str
+    queue: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    ordered: bool = False
+
+
+LOADS = (
+    Load("gpu, 5 groups", "gpu", 3_000, 5),
+    Load("gpu, 5 groups, longer", "gpu", 10_000, 5),
+    Load("gpu, pairs", "gpu", 3_000, 1_500, prefix=500),
+    Load("gpu, no sharing", "gpu", 600, 600, batch=64),
+    Load("cpu, 20 groups", "cpu", 2_000, 20, prefix=2_000, rate=20.0, output=100, batch=64),
+)
+CONTENDERS = (
+    Contender("FCFS", "Fcfs"),
+    Contender("tree order", "ChtOrder"),
+    Contender("tree order, sorted batch", "ChtOrder", ordered=True),
+    Contender("heuristic", "Heuristic"),
+    Contender("bandit, trial", "Bandit"),
+    Contender("bandit, step", "Bandit", {"credit": "Step", "forgetting": "None", "exploration": 0.1}),
+    Contender("bandit, step, c = 1", "Bandit", {"credit": "Step", "forgetting": "None", "exploration": 1.0}),
+    Contender("Q, trial", "QLearning"),
+    Contender("Q, step, ε × 0.999", "QLearning", {"credit": "Step", "decay": 0.999}),
+    Contender("Q, step, ε × 0.9", "QLearning", {"credit": "Step", "decay": 0.9}),
+)
+
+
+def requests(load: Load, seed: int) -> list[SimRequest]:
+    """In order of arrival."""
+    rng, now, made = random.Random(f"batching {load.name} {seed}"), 0.0, []
+    groups = [number % load.groups for number in range(load.count)]
+    rng.shuffle(groups)
+    for number, group in enumerate(groups):
+        now += rng.expovariate(load.rate_at(number))
+        hashes = load.prefix_blocks(group)
+        hashes += [(number + 1 << 40) + block for block in range(TAIL_BLOCKS)]
+        made.append(SimRequest(number, BLOCK * len(hashes) + 1, hashes, load.output, now, group=group))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """Output tokens a second over the whole load; mean seconds between two tokens of an answer; mean size of the
+    running batch over the time that anything ran."""
+
+    throughput: float
+    between: float
+    batch: float
+
+
+def throughput(load: Load, contender: Contender, seed: int) -> float:
+    """Output tokens a second over the whole load."""
+    return play(load, contender, seed).throughput
+
+
+def ours_of(load: Load, contender: Contender) -> Ours:
+    """The manifest of an engine under that load. Ageing is out of reach, so that orders are compared."""
+    feather = {"policy": contender.queue, "maxWaitSeconds": NO_AGEING, "orderBatch": contender.ordered}
+    return Ours(
+        {
+            "engine.simulator.blockSize": BLOCK,
+            "engine.simulator.cacheBlocks": load.cache_blocks,
+            "engine.simulator.maxNumSeqs": load.batch,
+            "engine.simulator.maxBatchedTokens": BUDGET,
+            "engine.eviction.policy": "Lru",
+            "engine.batchLimit": "Static",
+            **{f"engine.feather.{name}": value for name, value in feather.items()},
+        }
+    )
+
+
+def settings_of(load: Load, contender: Contender) -> EngineSettings:
+    """Of the engine: the manifest's, and the contender's own options of a policy."""
+    made = ours_of(load, contender).engine(PRESETS[load.device])
+    return replace(made, queue_options={**made.queue_options, **contender.options})
+
+
+def play(load: Load, contender: Contender, seed: int) -> Played:
+    """Serve the load whole."""
+    engine, now = SimEngine(settings_of(load, contender), rng=random.Random(f"policy {seed}")), 0.0
+    left = list(reversed(requests(load, seed)))
+    busy = decoded = waited = batched = 0.0
+    while left or len(engine):
+        while left and left[-1].arrival <= now:
+            engine.submit(left.pop(), now)
+        report = engine.step(now)
+        if report is None:
+            now = left[-1].arrival
+        else:
+            now += report.seconds
+            busy += report.seconds
+            batched += report.seconds * engine.load().running
+            waited += report.seconds * report.decode_tokens
+            decoded += report.decode_tokens
+        engine.end_step(now)
+    return Played(load.count * load.output / now, waited / decoded if decoded else 0.0, batched / busy)
