@@ -60,7 +60,7 @@ class Fleet:
             last = self.agent.stream.last
             await asyncio.sleep(0.3)
         heard, said = self.sync._replicas["chat-0"].reader, self.agent.writer
-        await until(lambda: (heard.epoch, heard.count, heard.digest) == (said.epoch, said.count, said.digest))
+        await until(lambda: (heard.epoch, heard.count, heard.digest) == (said.epoch, said.held.count, said.held.digest))
 
 
 def prose(number: int, words: int) -> str:
