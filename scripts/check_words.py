@@ -44,6 +44,7 @@ PLACES = (
     "charts",
     "crds",
     "docs",
+    "engine/plumage_engine/vllm",
     "examples",
     "images",
     "tests/contract",

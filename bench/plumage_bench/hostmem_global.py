@@ -119,7 +119,7 @@ class Pool:
                 for key in path:
                     uses[key] = uses.get(key, 0) + faded
         for replica in self._replicas:
-            replica.heats.tell({key: number for key, number in uses.items() if replica.holds(key)})
+            replica.heats.update({key: number for key, number in uses.items() if replica.holds(key)})
 
 
 class Replica:
@@ -131,14 +131,14 @@ class Replica:
         from plumage_engine.vllm.eviction import ordered_pool
         from plumage_engine.vllm.guard import Guard
         from plumage_engine.vllm.offload.install import install
-        from plumage_engine.vllm.pool_hotness import PooledHeats
+        from plumage_engine.vllm.pool_hotness import PoolHotness
         from plumage_engine.vllm.settings import PluginEviction
 
         self.engine = PretendEngine(
             model, blocks=device + 1, seed=seed, block_size=BLOCK, max_num_seqs=_BATCH, max_num_batched_tokens=2048,
             max_model_len=8192, **host_tier_arguments(host),
         )  # fmt: skip
-        self.heats = PooledHeats(lambda: 0.0)
+        self.heats = PoolHotness(lambda: 0.0)
         settings, counters = tier_of(kind), Counters()
         guard, eviction = Guard("promotion", counters), Guard("eviction", counters)
         prior, rng, engine = self.heats if kind == "global" else None, random.Random(seed), self.engine

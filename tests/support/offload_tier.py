@@ -90,8 +90,8 @@ class Tier:
     def settle(self, seconds: float = 120.0) -> None:
         """Until all that is on its way to the disk or from it has arrived; its threads are real ones."""
         deadline = time.monotonic() + seconds
-        while self.disk.moving:
-            assert time.monotonic() < deadline, f"{self.disk.moving} chunks still move after {seconds} s"
+        while self.disk.in_transfer:
+            assert time.monotonic() < deadline, f"{self.disk.in_transfer} chunks still move after {seconds} s"
             time.sleep(0.002)
             self.connector.manager._process_finished_jobs()
 
@@ -145,16 +145,16 @@ class Tier:
         """Every place of the file is free, or one chunk's, or one's that is on its way; memory keeps what is moved."""
         coming = [slot for one in disk._writing.values() for slot in one.slots]
         late = [slot for one in disk._io._transfers.values() if one.store and not one.wanted for slot in one.slots]
-        places = [*disk._free, *disk._places.values(), *coming, *late, *disk._kept.values()]
+        places = [*disk._free, *disk._slot_of.values(), *coming, *late, *disk._reserved.values()]
         assert sorted(places) == list(range(disk._slots))
-        assert set(disk._order) == set(disk._places)
+        assert set(disk._order) == set(disk._slot_of)
         chunks = dict(self.manager.residents.items())
         assert all(chunks[key].ref_cnt > 0 for one in disk._writing.values() for key in one.keys)
         assert all(chunks[key].ref_cnt == -1 for one in disk._reading.values() for key in one.keys)
         jobs = {job for job, known in self.connector.manager._jobs.items()}
         assert {*disk._writing, *disk._reading} <= jobs
         alive = set(self.connector._req_status)
-        assert set(self.connector.manager._promises) <= alive
+        assert set(self.connector.manager._reservations) <= alive
 
     def _check_slots(self) -> None:
         manager, residents = self.manager, self.manager.residents

@@ -1,4 +1,4 @@
-"""Fewer requests run while preemptions tell of pressure on KV memory (the article §4.2; decision 0091)."""
+"""Lowers the number of running requests while preemptions show pressure on KV memory (the article §4.2; 0091)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AdaptiveLimit"]
 
 
 class AdaptiveLimit:
-    """vLLM's limit of running requests, moved after each step and never above what it was."""
+    """Moves vLLM's limit of running requests after each step, and never above its first value."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -22,12 +22,12 @@ class AdaptiveLimit:
 
     def scheduled(self, output: SchedulerOutput) -> None:
         if not output.preempted_req_ids and self._limit.limit == self._most:
-            return  # nothing presses, and there is nowhere to rise to
+            return  # no pressure, and the limit can't rise
         running, preempted = len(self._scheduler.running), len(output.preempted_req_ids or ())
         usage, ended = self._scheduler.kv_cache_manager.usage, len(output.finished_req_ids)
         self._limit.observe(running, preempted, usage, ended)
         self._scheduler.max_num_active_reqs = self._limit.limit
 
-    def lift(self) -> None:
-        """Give vLLM's own limit back."""
+    def restore(self) -> None:
+        """Restore vLLM's own limit."""
         self._scheduler.max_num_active_reqs = self._most

@@ -1,7 +1,7 @@
-"""The plugin's features around one scheduler of vLLM: what is switched on, and who is told of each step.
+"""Installs the plugin's features around one vLLM scheduler and notifies them of each step.
 
-Each feature has a guard: what fails in one leaves the others, and vLLM, as they are. That begins at its import: what a
-feature needs of vLLM is imported where it is installed, and a name that is gone leaves that feature off.
+Each feature has a guard, so a failure leaves other features and vLLM as they are. A feature imports its names of vLLM
+where it is installed; a missing name leaves that feature off.
 """
 
 from __future__ import annotations
@@ -23,20 +23,23 @@ if TYPE_CHECKING:
     from plumage_engine.vllm.feather.request_order import RequestOrder
     from plumage_engine.vllm.feather.waiting_queue import Feather
     from plumage_engine.vllm.offload.host_tier.chunk_hotness import Prior
-    from plumage_engine.vllm.offload.host_tier.store_manager import SelectiveManager
+    from plumage_engine.vllm.offload.host_tier.store_manager import HostTierManager
 
 __all__ = ["Features"]
 
 _log = logging.getLogger("vllm.plumage")
 _BY_ARRIVAL = PluginFeather(policy="Fcfs", order_batch=False)
-_TIER = "plumage_engine.vllm.offload.spec"
-_ELSEWHERE = ("mp", "ray")
+_TIER_MODULE = "plumage_engine.vllm.offload.spec"
+_SEPARATE_WORKERS = ("mp", "ray")
 """vLLM's executors whose workers are other processes."""
 _Listener = tuple[Guard, Callable[[Any], None]]
 
 
 class Features:
-    """counters: what they count. guards: by feature, whether it is on, and why not. clock: seconds, monotonic."""
+    """counters: shared by all features.
+    guards: by feature, whether it is on and why not.
+    clock: seconds, monotonic.
+    """
 
     def __init__(
         self, scheduler: Scheduler, settings: PluginSettings, clock: Callable[[], float] = time.monotonic
@@ -61,7 +64,7 @@ class Features:
 
     @property
     def order(self) -> RequestOrder | None:
-        """FEATHER's; None without it."""
+        """FEATHER's order of requests; None without FEATHER."""
         return None if self._feather is None else self._feather.order
 
     @property
@@ -70,8 +73,11 @@ class Features:
         return 0 if self._feather is None else self._feather.held_back
 
     def change_feather(self, config: PluginFeather | None) -> bool:
-        """Between two steps: another batching policy, None for the order of arrival. False: it is as it was.
-        ConfigurationError where FEATHER is off. Whether the batch is sorted is decided at the engine's start."""
+        """Change the batching policy between two steps; None means the order of arrival.
+
+        False: nothing changed. ConfigurationError where FEATHER is off. Whether the batch is sorted is decided at the
+        engine's start.
+        """
         if config == self.settings.feather:
             return False
         if self._feather is None:
@@ -82,24 +88,24 @@ class Features:
             raise ConfigurationError(f"FEATHER is off in this engine: {guard.reason}")
         self._order_batch(config)
         self.settings = self.settings.model_copy(update={"feather": config})
-        _log.info("plumage: feather: the policy is %s from now on", (config or _BY_ARRIVAL).policy)
+        _log.info("plumage: feather: the policy is now %s", (config or _BY_ARRIVAL).policy)
         return True
 
     def step_scheduled(self, output: SchedulerOutput) -> None:
-        """vLLM's `schedule()` has returned. Preemptions are counted whichever features are on."""
+        """vLLM's `schedule()` has returned. Preemptions are counted whether or not a feature is on."""
         if preempted := getattr(output, "preempted_req_ids", None):
             self.counters.add("preemptions", len(preempted))
-        _tell(self._at_schedule, output)
+        _notify(self._at_schedule, output)
 
     def step_ended(self, output: SchedulerOutput) -> None:
-        """The device is done with the step; vLLM has not looked at its output yet."""
-        _tell(self._at_end, output)
+        """The device has finished the step; vLLM has not read its output yet."""
+        _notify(self._at_end, output)
 
     def request_ended(self, request: Request) -> None:
-        """Finished or aborted, wherever it was."""
-        _tell(self._at_free, request)
+        """A request was finished or aborted, in any state."""
+        _notify(self._at_free, request)
 
-    # -- at start ----------------------------------------------------------------------------------------------------
+    # -- at start ------------------------------------------------------------------------------------------------------
 
     def _guard(self, feature: str) -> Guard:
         guard = self.guards[feature] = Guard(feature, self.counters)
@@ -125,14 +131,17 @@ class Features:
         return Feather(self._scheduler, config, guard, self.counters, self._rng(), self._clock)
 
     def _order_batch(self, config: PluginFeather | None) -> None:
-        """In this process; workers in others are reached by the entry point, and tell their own logs."""
+        """Sort batches in this process. The entry point reaches workers of other processes; their own logs report
+        failures.
+        """
         if config is None or not config.order_batch or "batchOrder" in self.guards:
             return
         from plumage_engine.vllm.feather import batch_order
 
         vllm_config = getattr(self._scheduler, "vllm_config", None)
-        if getattr(getattr(vllm_config, "parallel_config", None), "distributed_executor_backend", None) in _ELSEWHERE:
-            _log.info("plumage: batchOrder: the workers are processes of their own; their logs tell if it fails")
+        parallel = getattr(vllm_config, "parallel_config", None)
+        if getattr(parallel, "distributed_executor_backend", None) in _SEPARATE_WORKERS:
+            _log.info("plumage: batchOrder: the workers are separate processes; their logs report failures")
             return
         batch_order.install(self._guard("batchOrder"), vllm_config)
 
@@ -140,14 +149,14 @@ class Features:
         guard = self._guard("batchLimit")
         limit = attempt(guard, lambda: self._make_limit(guard))
         if limit is not None:
-            guard.fall_back = limit.lift
+            guard.fall_back = limit.restore
             self._at_schedule.append((guard, limit.scheduled))
 
     def _make_limit(self, guard: Guard) -> AdaptiveLimit | None:
         from plumage_engine.vllm.batch_limit import AdaptiveLimit
-        from plumage_engine.vllm.compat.limit import complaints
+        from plumage_engine.vllm.compat.limit import problems
 
-        if reasons := complaints(self._scheduler):
+        if reasons := problems(self._scheduler):
             guard.refuse(reasons)
             return None
         return AdaptiveLimit(self._scheduler)
@@ -162,49 +171,52 @@ class Features:
 
         attempt(guard, install)
 
-    def follow_host_tier(self, prior: Prior | None) -> None:
-        """Configure host memory, where `--kv-transfer-config` names our tier. prior: the pool's word on hotness."""
-        if (refused := _refused_tier(self._scheduler)) is not None:
+    def install_host_tier(self, prior: Prior | None) -> None:
+        """Configure host memory where `--kv-transfer-config` names our tier.
+
+        prior: hotness that the pool measured.
+        """
+        if (refused := _disabled_tier(self._scheduler)) is not None:
             self.guards["hostTier"] = refused
             return
         guard, promotion = Guard("hostTier", self.counters), Guard("promotion", self.counters)
         if attempt(guard, lambda: _has_our_tier(self._scheduler)):
-            self._begin_tier(guard, promotion, prior)
+            self._start_host_tier(guard, promotion, prior)
         elif not guard.on:
             self.guards["hostTier"] = guard
 
-    def _begin_tier(self, guard: Guard, promotion: Guard, prior: Prior | None) -> None:
-        tier = attempt(guard, lambda: self._install_tier(promotion, prior))
+    def _start_host_tier(self, guard: Guard, promotion: Guard, prior: Prior | None) -> None:
+        tier = attempt(guard, lambda: self._make_host_tier(promotion, prior))
         if tier is None:
             self.guards["hostTier"] = guard
         else:
             self.guards |= {} if self.settings.host_tier.promotion == "Off" else {"promotion": promotion}
-            self._tell_eviction(prior)
+            self._use_pool_hotness(prior)
             self.guards |= {"hostTier": tier.guard, "hotness": tier.prior_guard, **tier.refused}
             if tier.disk is not None:
                 self.guards["disk"] = tier.disk.guard
 
-    def _tell_eviction(self, prior: Prior | None) -> None:
-        """The pool's word counts for the device's blocks too, where they are evicted by hotness."""
+    def _use_pool_hotness(self, prior: Prior | None) -> None:
+        """Let the pool's hotness rank the device's blocks too, where they are evicted by hotness."""
         guard = self.guards.get("eviction")
         if prior is not None and guard is not None and guard.on:
             from plumage_engine.vllm.eviction import ordered_pool
 
             attempt(guard, lambda: ordered_pool.use_pool_hotness(self._scheduler, prior.prior))
 
-    def _install_tier(self, promotion: Guard, prior: Prior | None) -> SelectiveManager | None:
+    def _make_host_tier(self, promotion: Guard, prior: Prior | None) -> HostTierManager | None:
         from plumage_engine.vllm.offload.install import install
 
         settings, seed = self.settings.host_tier, self.settings.seed
         return install(self._scheduler, settings, promotion, self.counters, prior=prior, seed=seed)
 
     def _rng(self) -> random.Random:
-        """One for each feature, so that none draws on what another does."""
+        """A generator for each feature, so that no feature changes another's draws."""
         return random.Random(self.settings.seed)
 
 
-def _refused_tier(scheduler: Any) -> Guard | None:
-    """Its guard, where our tier is asked for and this vLLM has moved what it is made of."""
+def _disabled_tier(scheduler: Any) -> Guard | None:
+    """The tier's guard, where our tier is configured and this vLLM lacks what it needs."""
     if not _wants_our_tier(scheduler):
         return None
     from plumage_engine.vllm.offload import fallback
@@ -214,12 +226,14 @@ def _refused_tier(scheduler: Any) -> Guard | None:
 
 def _wants_our_tier(scheduler: Any) -> bool:
     transfer = getattr(getattr(scheduler, "vllm_config", None), "kv_transfer_config", None)
-    return (getattr(transfer, "kv_connector_extra_config", None) or {}).get("spec_module_path") == _TIER
+    return (getattr(transfer, "kv_connector_extra_config", None) or {}).get("spec_module_path") == _TIER_MODULE
 
 
 def _has_our_tier(scheduler: Any) -> bool:
-    """Asked of the manager itself: without our tier nothing of it is imported. AttributeError where it is asked for and
-    this vLLM has moved the way to it."""
+    """Whether the manager is ours; without our tier nothing of it is imported.
+
+    AttributeError where our tier is configured and this vLLM keeps its manager elsewhere.
+    """
     if _wants_our_tier(scheduler):
         tiers = scheduler.connector.connector_scheduler.manager
     else:
@@ -227,10 +241,10 @@ def _has_our_tier(scheduler: Any) -> bool:
     return type(tiers).__module__.startswith("plumage_engine.")
 
 
-def _tell(listeners: list[_Listener], what: object) -> None:
+def _notify(listeners: list[_Listener], event: object) -> None:
     for guard, listen in listeners:
         if guard.on:
             try:
-                listen(what)
+                listen(event)
             except Exception as error:
                 guard.failed(error)

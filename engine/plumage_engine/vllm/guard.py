@@ -1,11 +1,11 @@
-"""A feature's safety net: whatever goes wrong in a hook, vLLM serves on as it would without us.
+"""Switches a feature off when one of its hooks fails, so that vLLM serves on without it.
 
 Used as
     try:
         ...
     except Exception as error:
         self._guard.failed(error)
-which costs nothing while all is well.
+which costs nothing while no hook fails.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ _log = logging.getLogger("vllm.plumage")
 
 
 class Guard:
-    """`on` until the first failure of `feature`. counters: where failures are counted. fall_back: brings vLLM's own
-    behaviour back; called once."""
+    """`on` until the first failure of `feature`.
+
+    counters: count its failures.
+    fall_back: restores vLLM's own behaviour; called once.
+    """
 
     def __init__(self, feature: str, counters: Counters, fall_back: Callable[[], None] = lambda: None) -> None:
         self.feature = feature
@@ -34,38 +37,42 @@ class Guard:
         self.fall_back = fall_back
         self.counters = counters
 
-    def told(self) -> dict[str, Any]:
-        """As stats have it."""
+    def report(self) -> dict[str, Any]:
+        """The state as stats report it."""
         return {"on": self.on, "reason": self.reason}
 
     def failed(self, error: Exception) -> None:
-        """Switch the feature off, loudly, and give vLLM's own behaviour back."""
+        """Switch the feature off, log the error, and restore vLLM's own behaviour."""
         self.counters.add("failures", label=self.feature)
         if not self.on:
             return
         self.on = False
         self.reason = f"{type(error).__name__}: {error}"
         _log.error(
-            "plumage: %s failed and is off until the engine is restarted; vLLM goes on as it would without it. "
+            "plumage: %s failed and is off until the engine is restarted; vLLM serves on without it. "
             "Please report this with the lines below.", self.feature, exc_info=error,
         )  # fmt: skip
         try:
             self.fall_back()
         except Exception as second:
             self.counters.add("failures", label=self.feature)
-            _log.error("plumage: %s: vLLM's own way could not be taken up whole", self.feature, exc_info=second)
+            _log.error("plumage: %s: vLLM's own behaviour is not completely restored", self.feature, exc_info=second)
 
     def refuse(self, reasons: list[str]) -> None:
-        """Leave the feature off from the start. reasons: what of this vLLM, of the model or of the options is against
-        it, each a sentence that needs no other."""
+        """Leave the feature off from the start.
+
+        reasons: what of this vLLM, the model or the options conflicts with it; each a sentence of its own.
+        """
         self.on = False
         self.reason = "; ".join(reasons)
         _log.error("plumage: %s stays off: %s", self.feature, self.reason)
 
 
 def attempt(guard: Guard, install: Callable[[], _Made]) -> _Made | None:
-    """What `install` returns. None, with the feature off, where this vLLM has moved what it imports or takes hold of;
-    a ConfigurationError is the user's to mend, and passes."""
+    """Return what `install` returns, or None, with the feature off, where this vLLM lacks a name or its shape changed.
+
+    ConfigurationError is the user's mistake and is raised.
+    """
     try:
         return install()
     except ConfigurationError:

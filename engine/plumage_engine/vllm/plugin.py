@@ -1,11 +1,11 @@
 """The entry point that vLLM calls in each of its processes (group `vllm.general_plugins`).
 
 It does nothing unless PLUMAGE_VLLM is set. Then vLLM takes our scheduler where the command line names none, and its
-workers sort their batches. The way by flag is `--scheduler-cls plumage_engine.vllm.scheduler.make_scheduler`, and needs
-no entry point; it reaches the batch of a worker in the engine core's own process only.
+workers sort their batches. `--scheduler-cls plumage_engine.vllm.scheduler.make_scheduler` works without the entry
+point, but sorts batches only where the worker runs in the engine core's process.
 
-vLLM calls it without a safety net: where vLLM has moved what is patched here, the log says so and vLLM goes on
-without. An engine core without our scheduler has nobody who could tell of it, so the API server does (`absent`).
+vLLM does not catch exceptions here. Where it lacks a name that is patched, the log says so and vLLM runs without our
+scheduler. An engine core without our scheduler cannot report that, so the API server does (`absent`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from plumage_engine.vllm.settings import ENVIRONMENT, read_settings
 __all__ = ["GUARD", "SCHEDULER", "absent", "register"]
 
 SCHEDULER = "plumage_engine.vllm.scheduler.make_scheduler"
-"""As `--scheduler-cls` names it."""
+"""The value of `--scheduler-cls`."""
 
 GUARD = Guard("scheduler", Counters())
-"""Of this process: off where our scheduler can't be offered to vLLM, or can't be imported."""
+"""Of this process: off where our scheduler can't be offered to vLLM or can't be imported."""
 
 
 def register() -> None:
-    """Idempotent, as vLLM asks. ConfigurationError stops vLLM before it loads a model."""
+    """Register the plugin. Idempotent, as vLLM requires. ConfigurationError stops vLLM before it loads a model."""
     if not _wanted():
         return
     settings = read_settings(None, os.environ)
@@ -37,16 +37,19 @@ def register() -> None:
 
 
 def absent(config: Any) -> Guard:
-    """Of the feature that is off where the engine core has nothing of ours that answers. The reason is what this
-    process, which was started in the same way, comes to by itself. config: vLLM's SchedulerConfig."""
+    """The guard of the feature whose absence leaves the engine core without an answer for our routes.
+
+    This process started with the same settings, so it derives the reason itself.
+    config: vLLM's SchedulerConfig.
+    """
     named = getattr(config, "scheduler_cls", None)
     if named not in (None, SCHEDULER):
-        return _refused("scheduler", f"--scheduler-cls names another one, {named}")
+        return _refused("scheduler", f"--scheduler-cls names another scheduler, {named}")
     if named is None and not _wanted():
-        return _refused("scheduler", f"nothing asks for it: set {ENVIRONMENT}, or --scheduler-cls {SCHEDULER}")
+        return _refused("scheduler", f"nothing switches it on: set {ENVIRONMENT}, or --scheduler-cls {SCHEDULER}")
     if not GUARD.on or attempt(GUARD, _ours) is None:
         return GUARD
-    return _refused("fleet", "the engine core's log says what its half lacks")
+    return _refused("fleet", "the engine core's log has the reason")
 
 
 def _refused(feature: str, reason: str) -> Guard:
@@ -60,9 +63,9 @@ def _wanted() -> bool:
 
 
 def _offer_scheduler() -> None:
-    from plumage_engine.vllm.compat.config import SchedulerConfig, complaints
+    from plumage_engine.vllm.compat.config import SchedulerConfig, problems
 
-    if reasons := complaints():
+    if reasons := problems():
         GUARD.refuse(reasons)
         return
     own = SchedulerConfig.get_scheduler_cls
@@ -85,7 +88,7 @@ def _ours() -> Any:
 
 
 def _order_batches() -> None:
-    """Reach the runner once a worker is made: importing it costs seconds that the other processes need not spend."""
+    """Hook the workers' constructor, because importing the model runner costs other processes seconds."""
     from plumage_engine.vllm.compat.worker import WorkerBase
 
     own = WorkerBase.__init__

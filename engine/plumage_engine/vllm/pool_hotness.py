@@ -1,7 +1,7 @@
-"""What the pool knows of hotness, as the agent hands it over: it ranks host memory's chunks before local uses do, and
-the device's cached blocks where they are evicted by hotness (0152).
+"""Hotness that the whole pool measured, as the agent reports it (decision 0152).
 
-It lapses: an agent that is away, or whose directory is, leaves the ranking to what this engine saw by itself.
+It ranks host memory's chunks before local uses do, and the device's cached blocks where they are evicted by hotness.
+A report expires: without an agent or a directory the engine ranks by its own uses.
 """
 
 from __future__ import annotations
@@ -10,22 +10,28 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-__all__ = ["LIFETIME", "MOST", "PooledHeats", "Told"]
+__all__ = ["LIFETIME", "MAX_CHUNKS", "HotnessReport", "PoolHotness"]
 
 LIFETIME = 60.0
-"""Seconds that an agent's word holds; it renews it every ten."""
-MOST = 1 << 16
-"""Chunks that it may name."""
+"""Seconds that a report is valid; the agent sends one every ten."""
+MAX_CHUNKS = 1 << 16
+"""Chunks that a report may name."""
 
 
-class Told(msgspec.Struct, frozen=True):
-    """The agent's word, as JSON. heats: by block hash (64 bits, as KV events tell it), the pool's uses of it."""
+class HotnessReport(msgspec.Struct, frozen=True):
+    """The agent's report, as JSON.
+
+    heats: the pool's uses by block hash (the low 64 bits, as KV events have them).
+    """
 
     heats: dict[int, float]
 
 
-class PooledHeats:
-    """The `Prior` of `offload.host_tier.chunk_hotness` over the agent's last word. clock: seconds, monotonic."""
+class PoolHotness:
+    """The last report. It implements `Prior` of `offload.host_tier.chunk_hotness`.
+
+    clock: seconds, monotonic.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -33,14 +39,17 @@ class PooledHeats:
         self._until = float("-inf")
 
     def __len__(self) -> int:
-        """Chunks that are ranked now."""
+        """Chunks with a valid hotness."""
         return len(self._heats) if self._clock() < self._until else 0
 
-    def tell(self, heats: Mapping[int, float]) -> None:
-        """Replace the last word. heats: uses, in the pool, of the chunk with that 64-bit hash."""
+    def update(self, heats: Mapping[int, float]) -> None:
+        """Replace the last report.
+
+        heats: the pool's uses by 64-bit block hash.
+        """
         self._heats = heats
         self._until = self._clock() + LIFETIME
 
     def prior(self, key: int) -> float | None:
-        """The pool's uses of a chunk; None where it said nothing of it, or not of late."""
+        """The pool's uses of a chunk; None where the report does not name it or has expired."""
         return self._heats.get(key) if self._clock() < self._until else None

@@ -1,8 +1,8 @@
 """vLLM's scheduler with the plugin's features: `--scheduler-cls plumage_engine.vllm.scheduler.make_scheduler`.
 
-vLLM only calls what `--scheduler-cls` names, so a factory will do: it derives from the asynchronous scheduler or from
-the plain one, as vLLM itself would choose. `schedule()` stays vLLM's own. Of vLLM's names only those classes must be
-where they were; each feature imports its own where it is installed (`features`).
+`--scheduler-cls` may name a factory. It derives from the asynchronous or the plain scheduler, as vLLM would choose.
+`schedule()` stays vLLM's own. Only vLLM's scheduler classes must be importable; each feature imports its own names
+where it is installed (`features`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ __all__ = ["PlumageAsyncScheduler", "PlumageScheduler", "make_scheduler"]
 
 
 class _Hooks(Scheduler):
-    """What the features are told. plumage: the features; fleet: what the fleet's routes ask."""
+    """Reports steps and ended requests to the features.
+
+    plumage: the features.
+    fleet: the engine core's half of the routes; None where this vLLM has no place for it.
+    """
 
     def __init__(self, *args: Any, plumage: PluginSettings, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.plumage = Features(self, plumage)
         self.fleet = _make_fleet(self, self.plumage)
-        self.plumage.follow_host_tier(None if self.fleet is None else self.fleet.heats)
+        self.plumage.install_host_tier(None if self.fleet is None else self.fleet.heats)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         output = super().schedule(*args, **kwargs)
@@ -43,10 +47,10 @@ class _Hooks(Scheduler):
         return super().update_from_output(scheduler_output, model_runner_output)
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
-        """Also on the way to sleep. Those who follow the events, and the record, hear of it at once."""
+        """Also called on the way to sleep. The reset is published at once, to the record as well."""
         done = bool(super().reset_prefix_cache(*args, **kwargs))
         if self.fleet is not None:
-            self.fleet.tell_events()
+            self.fleet.publish_events()
         return done
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
@@ -59,11 +63,11 @@ class PlumageScheduler(_Hooks):
 
 
 class PlumageAsyncScheduler(_Hooks, AsyncScheduler):
-    """For asynchronous scheduling. The hooks stand before vLLM's class in the order of resolution."""
+    """For asynchronous scheduling. The hooks precede vLLM's class in the method resolution order."""
 
 
 def make_scheduler(**kwargs: Any) -> Scheduler:
-    """Called by vLLM with its scheduler's own arguments. ConfigurationError stops vLLM, with what to mend."""
+    """vLLM calls it with its scheduler's own arguments. ConfigurationError stops vLLM and names the mistake."""
     config = kwargs["vllm_config"]
     given = getattr(config, "additional_config", None)
     check_keys(given)
@@ -74,7 +78,7 @@ def make_scheduler(**kwargs: Any) -> Scheduler:
 
 
 def _make_fleet(scheduler: Scheduler, features: Features) -> Fleet | None:
-    """What answers the fleet's routes; None where this vLLM has no place for it: the API server says so then."""
+    """The engine core's half of the routes; None, with the guard `fleet` off, where this vLLM has no place for it."""
     guard = Guard("fleet", features.counters)
 
     def make() -> Fleet:

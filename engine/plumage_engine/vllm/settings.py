@@ -1,7 +1,7 @@
-"""What the plugin is told, by `--additional-config '{"plumage": {...}}'` or by the environment variable PLUMAGE_VLLM.
+"""The plugin's settings: `--additional-config '{"plumage": {...}}'` or the environment variable PLUMAGE_VLLM.
 
-Both hold one JSON object with the fields of `PluginSettings`; where both are given the command line's is taken, whole.
-Without either the plugin does nothing. `{}` switches on what each field's default says.
+Both hold one JSON object with the fields of `PluginSettings`. The command line replaces the environment variable
+completely. Without either the plugin does nothing. `{}` switches on each field's default.
 """
 
 from __future__ import annotations
@@ -45,26 +45,35 @@ _log = logging.getLogger("vllm.plumage")
 
 
 class PluginFeather(FeatherConfig):
-    """FEATHER's queue in vLLM. chunk_tokens is rounded to whole blocks, at least one. order_batch sorts the running
-    batch inside the worker."""
+    """FEATHER's queue in vLLM.
+
+    chunk_tokens: rounded to whole blocks, at least one.
+    order_batch: sort the running batch inside the worker.
+    """
 
 
 class PluginEviction(EvictionConfig):
-    """The order of eviction in vLLM's block pool."""
+    """The eviction policy of vLLM's block pool."""
 
 
 class PluginFleet(Section):
-    """The routes under /v1/plumage. admin_token_file: their bearer token's; without one only callers on this machine
-    are served. record_blocks: cached blocks that a snapshot can tell of (about 550 bytes each)."""
+    """The routes under /v1/plumage.
+
+    admin_token_file: holds their bearer token; without one only callers on this machine are served.
+    record_blocks: cached blocks that a snapshot can list (about 550 bytes each).
+    """
 
     admin_token_file: Path | None = None
     record_blocks: int = Field(500_000, ge=1, le=50_000_000)
 
 
 class PluginSettings(Section):
-    """feather: None leaves vLLM's own queue; eviction: None its own order, LRU. host_tier: how the offloading spec
-    admits and promotes; the tier itself is switched on by `--kv-transfer-config`. batch_limit: "Adaptive" lets fewer
-    requests run while preemptions show pressure. fleet: the routes that agents call."""
+    """feather: None leaves vLLM's own queue.
+    eviction: None leaves vLLM's own order, LRU.
+    host_tier: how the offloading spec admits and promotes; `--kv-transfer-config` switches the tier itself on.
+    batch_limit: "Adaptive" lowers the number of running requests while preemptions show pressure.
+    fleet: the routes that agents call.
+    """
 
     feather: PluginFeather | None = PluginFeather()
     eviction: PluginEviction | None = PluginEviction()
@@ -77,7 +86,7 @@ class PluginSettings(Section):
 def read_settings(additional_config: object, environment: Mapping[str, str]) -> PluginSettings | None:
     """The settings, or None where the plugin is not configured. ConfigurationError names every mistake.
 
-    additional_config: vLLM's, a mapping from JSON, or whatever object another plugin put there.
+    additional_config: vLLM's, a mapping from JSON, or any object that another plugin put there.
     """
     given = additional_config.get(SECTION) if isinstance(additional_config, Mapping) else None
     where = f"--additional-config, {SECTION}"
@@ -92,35 +101,38 @@ def read_settings(additional_config: object, environment: Mapping[str, str]) -> 
 
 
 def read_feather(body: bytes) -> PluginFeather | None:
-    """The value of `feather` alone, as an engine that runs is told another. ConfigurationError names every mistake."""
+    """The value of `feather` alone, as a running engine receives it. ConfigurationError names every mistake."""
     try:
-        told = json.loads(body)
-        refuse_code(told)
-        mark = {name: told.pop(name) for name in MARK if isinstance(told, dict) and name in told}
-        settings = _validated({"feather": told, "eviction": None, **mark}, SECTION)
+        given = json.loads(body)
+        refuse_code(given)
+        mark = {name: given.pop(name) for name in MARK if isinstance(given, dict) and name in given}
+        settings = _validated({"feather": given, "eviction": None, **mark}, SECTION)
         _try_policies(settings, SECTION)
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"the body must be JSON, what the settings have as `feather`: {error}") from error
+        raise ConfigurationError(f"the body must be the JSON value of `feather` in the settings: {error}") from error
     return settings.feather
 
 
 def check_keys(additional_config: object) -> None:
-    """That nothing in vLLM's `--additional-config` was meant for the plugin and is not under "plumage". Other keys are
-    other plugins'. ConfigurationError for one that only the plugin has, or that looks like "plumage"; for one whose
-    name others may have as well there is a line in the log."""
+    """Check that no setting of the plugin stands outside of "plumage" in vLLM's `--additional-config`.
+
+    ConfigurationError for a key that only the plugin has, or that resembles "plumage". A key that other plugins may
+    have
+    as well is logged.
+    """
     if not isinstance(additional_config, Mapping):
         return
     for key in map(str, additional_config):
         if key in _OWN:
             raise ConfigurationError(f"--additional-config: {_beneath(key)}")
         if key != SECTION and get_close_matches(key.lower(), [SECTION], cutoff=_ALIKE):
-            raise ConfigurationError(f'--additional-config: {key!r} is not read; "{SECTION}" is what the plugin reads')
+            raise ConfigurationError(f'--additional-config: {key!r} is not read; the plugin reads "{SECTION}"')
         if key in _COMMON:
-            _log.warning("plumage: --additional-config: %s; as it stands it is left to other plugins", _beneath(key))
+            _log.warning("plumage: --additional-config: %s; it is left to other plugins", _beneath(key))
 
 
 def _beneath(key: str) -> str:
-    return f'{key!r} is not read where it stands; write {{"{SECTION}": {{"{key}": …}}}}'
+    return f'{key!r} is not read there; write {{"{SECTION}": {{"{key}": …}}}}'
 
 
 def _parsed(text: str) -> object:
@@ -143,7 +155,7 @@ def _path(item: Any) -> str:
 
 
 def _allowed(item: Any) -> str:
-    """The names that would have been right, where the mistake is an unknown one."""
+    """The valid names, where the mistake is an unknown name."""
     if item["type"] != "extra_forbidden":
         return ""
     section: type[Section] = PluginSettings
@@ -154,7 +166,7 @@ def _allowed(item: Any) -> str:
 
 
 def _try_policies(settings: PluginSettings, where: str) -> None:
-    """Make each policy once, so that a wrong name or option is told before vLLM loads a model."""
+    """Make each policy once, so that a wrong name or option fails before vLLM loads a model."""
     try:
         if settings.feather is not None:
             _try_queue(settings.feather)
@@ -168,7 +180,7 @@ def _try_policies(settings: PluginSettings, where: str) -> None:
 def _try_queue(config: PluginFeather) -> None:
     what, policy, options = f"batching policy {config.policy}", config.policy, config.options
     if "max_wait" in options:
-        raise ConfigurationError(f"{what} has no option max_wait; say it in feather.maxWaitSeconds")
+        raise ConfigurationError(f"{what} has no option max_wait; set feather.maxWaitSeconds")
     refuse_given(what, options, ("policy", "rng"), queue_options(policy))
     _try(what, lambda: make_queue(policy, rng=random.Random(0), **options))
 
@@ -182,7 +194,7 @@ def _try_eviction(config: PluginEviction) -> None:
 def _try(what: str, make: Callable[[], object]) -> None:
     try:
         make()
-    except (TypeError, ValueError, ArithmeticError) as error:  # of its right type, and yet no value for it
+    except (TypeError, ValueError, ArithmeticError) as error:  # the type is right, the value is not
         raise ConfigurationError(f"{what}: an option can't be used: {error}") from error
 
 

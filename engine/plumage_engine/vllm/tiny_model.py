@@ -2,9 +2,9 @@
 
     python -m plumage_engine.vllm.tiny_model FOLDER [--size tiny|m8] [--tokenizer bytes|bpe] [--seed N]
 
-vLLM's own `--load-format dummy` makes outputs that depend on almost nothing (400 requests, 8 different answers), so a
-wrong block of the KV cache would not be seen. These weights are scaled until each answer hangs on the whole context:
-changing one block of a prompt changes at least 95 of 100 greedy answers (tests/vllm/parity holds that).
+Outputs of vLLM's `--load-format dummy` hardly depend on the prompt (400 requests, 8 different answers), so a wrong
+block of the KV cache would not show. These weights are scaled so that each answer depends on the whole context:
+changing one block of a prompt changes at least 95 of 100 greedy answers (checked in tests/vllm/parity).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VOCABULARY = 32_000
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A Llama's numbers. `hidden` is heads × head_dim."""
+    """A Llama's dimensions. `hidden` is heads × head_dim."""
 
     layers: int
     heads: int
@@ -49,17 +49,19 @@ SIZES: Mapping[str, Size] = MappingProxyType(
         "m8": Size(layers=8, heads=8, head_dim=64, intermediate=1024),
     }
 )
-"""tiny: for tests, a step takes milliseconds. m8: attention costs what it costs in a large model's share (benches)."""
+"""tiny: for tests, a step takes milliseconds.
+m8: attention takes the same share of a step as in a large model (benches).
+"""
 
-# Standard deviations, as multiples of 1/√inputs. Attention that looks at a few tokens, wherever they are, and whose
-# result outweighs the token's own embedding.
+# Standard deviations, as multiples of 1/√inputs: attention selects a few tokens at any distance, and its result
+# outweighs the token's own embedding.
 _GAINS: Mapping[str, float] = MappingProxyType(
     {"q": 1.4, "k": 1.4, "v": 1.0, "o": 4.0, "gate": 1.0, "up": 1.0, "down": 2.0, "head": 3.0}
 )
 
 
 def write_model(folder: Path, size: str = "tiny", tokenizer: Literal["bytes", "bpe"] = "bytes", seed: int = 0) -> Path:
-    """Write all of it; the same arguments give the same folder. Seconds: under 1, with "bpe" about 5."""
+    """Write the folder; the same arguments give the same files. It takes under 1 s, with "bpe" about 5 s."""
     folder.mkdir(parents=True, exist_ok=True)
     made = bytes_only() if tokenizer == "bytes" else train(seeded_text(random.Random(seed)), VOCABULARY)
     config = llama_config(made, SIZES[size], tied=False)
@@ -76,7 +78,10 @@ def write_model(folder: Path, size: str = "tiny", tokenizer: Literal["bytes", "b
 
 
 def llama_config(tokenizer: Tokenizer, size: Size, *, tied: bool) -> dict[str, Any]:
-    """What config.json holds. tied: the output layer is the embedding."""
+    """The content of config.json.
+
+    tied: the output layer is the embedding.
+    """
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -134,7 +139,7 @@ def _norms(size: Size) -> Iterator[str]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The command line above."""
+    """Run the command above."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--size", choices=tuple(SIZES), default="tiny")

@@ -1,6 +1,6 @@
-"""Small, real tokenizers: byte-level BPE as today's models use it, made here so that nothing need be downloaded.
+"""Small, real tokenizers: byte-level BPE, made here so that nothing must be downloaded.
 
-A ChatML template and its special tokens go with them; `scripts/make_tiny_model.py` trains the built-in model folder's
+They have the special tokens of a ChatML template. `scripts/make_tiny_model.py` trains the built-in model folder's
 tokenizer with the same code.
 """
 
@@ -17,8 +17,8 @@ __all__ = ["CONTEXT", "bytes_only", "seeded_text", "tokenizer_config", "train"]
 
 CONTEXT = 32768
 _BOS, _START, _END = _SPECIALS = ("<|bos|>", "<|im_start|>", "<|im_end|>")
-# Contractions, words with one leading mark, up to three digits, punctuation, line ends, blanks: the split that
-# today's byte-level models use in one form or another.
+# Contractions, words with one leading mark, up to three digits, punctuation, line ends, blanks: the split of most
+# byte-level models.
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -26,8 +26,11 @@ _SPLIT = (
 
 
 def train(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    """Byte-level BPE of at most `vocabulary` tokens: every byte is a token, so that no text is unknown and ids turn
-    back into the same bytes. The same texts and version of `tokenizers` give the same tokenizer."""
+    """Train byte-level BPE of at most `vocabulary` tokens.
+
+    Every byte is a token, so no text is unknown and ids decode to the same bytes. The same texts and version of
+    `tokenizers` give the same tokenizer.
+    """
     tokenizer = _split_in_words(Tokenizer(models.BPE()))
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary - len(_SPECIALS),
@@ -39,13 +42,13 @@ def train(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 
 
 def bytes_only() -> Tokenizer:
-    """A token a byte: as many tokens as a prompt has bytes, which makes its blocks easy to count."""
+    """A tokenizer with one token a byte, so the blocks of a prompt are easy to count."""
     alphabet = {letter: number for number, letter in enumerate(_bytes())}
     return _with_specials(_split_in_words(Tokenizer(models.BPE(vocab=alphabet, merges=[]))))
 
 
 def seeded_text(rng: random.Random, words: int = 60_000, lines: int = 40_000) -> Iterator[str]:
-    """Text to train on, without a corpus: made-up words used as often as words are (Zipf), numbers, punctuation."""
+    """Text to train on: made-up words with a Zipf distribution, numbers and punctuation."""
     syllables = [a + b + c for a in _ONSETS for b in "aeiou" for c in ("", "n", "r", "st")]
     known = ["".join(rng.choices(syllables, k=rng.choice((1, 2, 2, 3, 3, 4)))) for _ in range(words)]
     weights = list(accumulate(1 / place for place in range(1, words + 1)))
@@ -58,7 +61,7 @@ _ONSETS = ("b", "ch", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s"
 
 
 def tokenizer_config() -> dict[str, Any]:
-    """What tokenizer_config.json holds for any of these."""
+    """The content of tokenizer_config.json for any of these."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": _BOS,
@@ -83,7 +86,7 @@ def _split_in_words(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _with_specials(tokenizer: Tokenizer) -> Tokenizer:
-    """The special tokens last, and BOS before a raw prompt."""
+    """Add the special tokens last, and BOS before a raw prompt."""
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in _SPECIALS])
     add_bos = processors.TemplateProcessing(single=f"{_BOS} $A", special_tokens=[(_BOS, tokenizer.token_to_id(_BOS))])
     tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), add_bos])

@@ -16,8 +16,8 @@ import pytest
 from plumage.errors import ConfigurationError
 from plumage.tiering.coldest import ColdestFirst
 from plumage_engine.vllm.offload.disk_tier.options import DiskOptions, read_disk
-from plumage_engine.vllm.offload.disk_tier.slot_file import DamagedError, Slab
-from plumage_engine.vllm.offload.disk_tier.transfers import DiskIo, Transfer
+from plumage_engine.vllm.offload.disk_tier.slot_file import DamagedError, SlotFile
+from plumage_engine.vllm.offload.disk_tier.transfers import DiskTransfers, Transfer
 
 SIZE = 8192
 
@@ -44,17 +44,17 @@ class TestOptions:
             read_disk({"disk_path": path, "disk_bytes_to_use": size})
 
 
-class TestSlab:
+class TestSlotFile:
     @pytest.fixture
-    def slab(self, tmp_path: Path) -> Iterator[Slab]:
-        slab = Slab(tmp_path / "deep" / "kv", SIZE)
+    def slab(self, tmp_path: Path) -> Iterator[SlotFile]:
+        slab = SlotFile(tmp_path / "deep" / "kv", SIZE)
         yield slab
         slab.close()
 
     def chunk(self, seed: int) -> np.ndarray[Any, Any]:
         return np.random.default_rng(seed).integers(-128, 127, SIZE, dtype=np.int8)
 
-    def test_slot_holds_what_was_written_last(self, slab: Slab) -> None:
+    def test_slot_holds_what_was_written_last(self, slab: SlotFile) -> None:
         for seed in (1, 2):
             slab.write(3, self.chunk(seed))
         slab.write(4, self.chunk(5))
@@ -62,23 +62,23 @@ class TestSlab:
         slab.read(3, into)
         assert np.array_equal(into, self.chunk(2))
 
-    def test_file_has_no_name(self, slab: Slab, tmp_path: Path) -> None:
+    def test_file_has_no_name(self, slab: SlotFile, tmp_path: Path) -> None:
         slab.write(0, self.chunk(1))
         assert not list((tmp_path / "deep" / "kv").iterdir())
 
-    def test_unwritten_slot_is_damaged(self, slab: Slab) -> None:
+    def test_unwritten_slot_is_damaged(self, slab: SlotFile) -> None:
         slab.write(1, self.chunk(1))
         with pytest.raises(DamagedError, match="slot 0 holds other bytes"):
             slab.read(0, np.empty(SIZE, dtype=np.int8))
 
-    def test_changed_bit_is_found(self, slab: Slab) -> None:
+    def test_changed_bit_is_found(self, slab: SlotFile) -> None:
         slab.write(1, self.chunk(1))
         slab._file.seek(SIZE + 4000)
         slab._file.write(bytes([int(self.chunk(1)[4000]) & 255 ^ 1]))
         with pytest.raises(DamagedError, match="slot 1 holds other bytes"):
             slab.read(1, np.empty(SIZE, dtype=np.int8))
 
-    def test_truncated_file_is_found(self, slab: Slab) -> None:
+    def test_truncated_file_is_found(self, slab: SlotFile) -> None:
         slab.write(1, self.chunk(1))
         slab._file.truncate(SIZE + 100)
         with pytest.raises(DamagedError, match="slot 1 ends after 100 of 8192"):
@@ -87,7 +87,7 @@ class TestSlab:
     def test_impossible_folder_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(OSError, match="Not a directory"):
-            Slab(tmp_path / "file" / "kv", SIZE)
+            SlotFile(tmp_path / "file" / "kv", SIZE)
 
 
 class TestOrder:
@@ -142,8 +142,8 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.memory = np.repeat(np.arange(8, dtype=np.int8)[:, None], SIZE, axis=1)
-        self.slab, self.threads, self.clock = Slab(folder, SIZE), Threads(), Clock()
-        self.io = DiskIo(self.slab, self.memory, self.threads, self.clock, 10.0)
+        self.slab, self.threads, self.clock = SlotFile(folder, SIZE), Threads(), Clock()
+        self.io = DiskTransfers(self.slab, self.memory, self.threads, self.clock, 10.0)
 
     def start(self, job: int, slots: list[int], rows: list[int], *, store: bool) -> Transfer:
         transfer = Transfer(job, [b"%d" % slot for slot in slots], slots, rows, store)
@@ -189,8 +189,8 @@ class TestDiskIo:
     def test_cancelled_job_touches_no_memory(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         bench.start(1, [0], [2], store=True)
         bench.ended()
-        gate, read = threading.Event(), Slab.read
-        monkeypatch.setattr(Slab, "read", lambda *given: gate.wait(60) and read(*given))
+        gate, read = threading.Event(), SlotFile.read
+        monkeypatch.setattr(SlotFile, "read", lambda *given: gate.wait(60) and read(*given))
         up = bench.start(2, [0], [6], store=False)
         up.give_up()
         gate.set()
@@ -200,7 +200,7 @@ class TestDiskIo:
 
     def test_chunk_that_never_ends_is_given_up(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         gate = threading.Event()
-        monkeypatch.setattr(Slab, "write", lambda *given: gate.wait(60))
+        monkeypatch.setattr(SlotFile, "write", lambda *given: gate.wait(60))
         transfer = bench.start(1, [0], [2], store=True)
         deadline = time.monotonic() + 60
         while not transfer.begun and time.monotonic() < deadline:
@@ -214,10 +214,10 @@ class TestDiskIo:
     def write(self, bench: Bench, monkeypatch: pytest.MonkeyPatch, chunks: int, seconds: float) -> None:
         """One after the other, each in so many seconds. Between two of them nothing moves for a minute."""
 
-        def slowly(self: Slab, slot: int, data: object) -> None:
+        def slowly(self: SlotFile, slot: int, data: object) -> None:
             bench.clock.now += seconds
 
-        monkeypatch.setattr(Slab, "write", slowly)
+        monkeypatch.setattr(SlotFile, "write", slowly)
         for job in range(chunks):
             assert not bench.io.too_slow()
             bench.start(job, [0], [2], store=True)

@@ -17,9 +17,9 @@ from pydantic import SecretStr
 
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.pool_hotness import LIFETIME, PooledHeats
+from plumage_engine.vllm.pool_hotness import LIFETIME, PoolHotness
 from plumage_engine.vllm.routes import api_server
-from plumage_engine.vllm.routes.api_server import FleetRoutes
+from plumage_engine.vllm.routes.api_server import ApiServerRoutes
 
 STATS = {"running": 0, "waiting": 0, "counters": {"failures": {"record": 2}}, "features": {}}
 
@@ -45,15 +45,15 @@ async def stats(name: str, body: bytes) -> tuple[int, bytes]:
     return 200, json.dumps(STATS).encode()
 
 
-def made(ask: Callable[[str, bytes], Awaitable[tuple[int, bytes]]] | None, token: str | None = None) -> FleetRoutes:
-    routes = FleetRoutes()
+def made(ask: Callable[[str, bytes], Awaitable[tuple[int, bytes]]] | None, token: str | None = None) -> ApiServerRoutes:
+    routes = ApiServerRoutes()
     routes.app, routes.ask = Server(), ask
     routes.token = SecretStr(token) if token else None
     return routes
 
 
 @asynccontextmanager
-async def client(routes: FleetRoutes, host: str = "127.0.0.1", **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def client(routes: ApiServerRoutes, host: str = "127.0.0.1", **options: Any) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app=routes, client=(host, 1234), **options)
     async with httpx.AsyncClient(transport=transport, base_url="http://engine") as http:
         yield http
@@ -130,7 +130,7 @@ async def test_engine_core_without_our_scheduler_is_logged_and_not_asked_again()
 
     async def stock(name: str, body: bytes) -> tuple[int, bytes]:
         asked.append(name)
-        routes.go_without(guard)
+        routes.disable(guard)
         raise RuntimeError("Call to plumage method failed")
 
     routes = made(stock)
@@ -203,7 +203,7 @@ async def test_drain_outlasts_a_step_longer_than_the_answer_timeout(monkeypatch:
             raise TimeoutError
         return await stats(name, body)
 
-    monkeypatch.setattr(api_server, "_LOOK", 0.001)
+    monkeypatch.setattr(api_server, "_POLL_SECONDS", 0.001)
     async with client(made(slow)) as http:
         answer = await http.post("/v1/plumage/drain", json={"timeoutSeconds": 60})
     assert (answer.status_code, answer.json()["drained"]) == (200, True)
@@ -250,9 +250,9 @@ async def test_scrape_reads_the_counters() -> None:
 
 def test_pool_wide_hotness_expires() -> None:
     now = [100.0]
-    heats = PooledHeats(lambda: now[0])
+    heats = PoolHotness(lambda: now[0])
     assert heats.prior(1) is None
-    heats.tell({1: 5.0})
+    heats.update({1: 5.0})
     assert (heats.prior(1), heats.prior(2), len(heats)) == (5.0, None, 1)
     now[0] += LIFETIME
     assert (heats.prior(1), len(heats)) == (None, 0)

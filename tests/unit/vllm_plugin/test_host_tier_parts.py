@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from plumage.errors import ConfigurationError
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.formula_parser import parse_formula
-from plumage_engine.vllm.offload.host_tier.chunk_hotness import Heats, Prior
+from plumage_engine.vllm.offload.host_tier.chunk_hotness import ChunkHotness, Prior
 from plumage_engine.vllm.offload.host_tier.memory_check import check_host_memory, machine_memory
 from plumage_engine.vllm.offload.host_tier.residents import Residents, chunk_key
 
@@ -50,9 +50,9 @@ def key_of(name: str, group: int = 0) -> bytes:
     return name.encode().rjust(32, b"\1") + group.to_bytes(4, "big")
 
 
-def new_hotness(prior: Prior | None = None, failed: list[Exception] | None = None) -> Heats:
+def new_hotness(prior: Prior | None = None, failed: list[Exception] | None = None) -> ChunkHotness:
     formula = parse_formula("frequency * clock")
-    return Heats(
+    return ChunkHotness(
         CuckooFilter(4096, random.Random(0), fingerprint_bits=16),
         tokens=TOKENS,
         admission=formula,
@@ -62,7 +62,7 @@ def new_hotness(prior: Prior | None = None, failed: list[Exception] | None = Non
     )
 
 
-def used(known: Heats, names: str, times: int) -> list[bytes]:
+def used(known: ChunkHotness, names: str, times: int) -> list[bytes]:
     """The chain of chunks named by letters, used so often."""
     keys = [key_of(name) for name in names]
     for _ in range(times):
@@ -73,7 +73,7 @@ def used(known: Heats, names: str, times: int) -> list[bytes]:
 def stored(residents: Residents, keys: list[bytes], parent: bytes | None = None, start: int = 0) -> None:
     for key in keys:
         residents.insert(key, Chunk())
-    residents.join(keys, parent, start)
+    residents.add_entry(keys, parent, start)
 
 
 class TestHotness:
@@ -155,7 +155,7 @@ class TestResidents:
         residents = Residents(2, known)
         stored(residents, old)
         residents.insert(busy[0], Chunk(ref_cnt=1))
-        residents.join(busy, None, 0)
+        residents.add_entry(busy, None, 0)
         assert residents.admit(hot, 0, 2, [*hot, *old]) == 0
         assert residents.evict(1, set(old)) is None
         assert len(residents) == 2

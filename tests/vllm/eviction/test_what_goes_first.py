@@ -10,7 +10,7 @@ from support.vllm_blocks import BLOCK, Cache, check, free_list
 from plumage.errors import ConfigurationError
 from plumage_engine.vllm.compat import block_pool as surface
 from plumage_engine.vllm.eviction.ordered_pool import EvictionOrder, OrderedPool, use_pool_hotness
-from plumage_engine.vllm.pool_hotness import PooledHeats
+from plumage_engine.vllm.pool_hotness import PoolHotness
 
 BlockPool = surface.BlockPool
 
@@ -196,9 +196,9 @@ def test_what_vllm_no_longer_has_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     cache = Cache(8, None)
     monkeypatch.setattr(surface, "SURFACE", {BlockPool: ("touch(blocks, twice)", "no_such_method")})
     del cache.pool.null_block
-    complaints = surface.complaints(cache.scheduler)
-    assert len(complaints) == 3, complaints
-    assert any("no_such_method" in complaint for complaint in complaints)
+    problems = surface.problems(cache.scheduler)
+    assert len(problems) == 3, problems
+    assert any("no_such_method" in problem for problem in problems)
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
@@ -217,10 +217,10 @@ def _install(cache: Cache) -> None:
 
 def test_what_the_pool_uses_outlives_what_is_used_alike_here() -> None:
     for kept in (1, 2):
-        cache, heats = Cache(14), PooledHeats(lambda: 0.0)
+        cache, heats = Cache(14), PoolHotness(lambda: 0.0)
         use_pool_hotness(cache.scheduler, heats.prior)
         name = cache.request(prompt(kept, 5, 6)).block_hashes[0]
-        heats.tell({int.from_bytes(name[-8:], "big"): 200.0})
+        heats.update({int.from_bytes(name[-8:], "big"): 200.0})
         for first in (1, 2):
             cache.serve(prompt(first, 5, 6))
         for other in range(10, 12):

@@ -16,7 +16,7 @@ from plumage_engine.vllm.offload.promotion import connector_hooks
 from plumage_engine.vllm.offload.promotion.promoter import Promoter
 
 _RESIDENTS = (
-    "admit", "get", "insert", "join", "evict", "_drop", "clear", "on_store_miss", "on_request_finished",
+    "admit", "get", "insert", "add_entry", "evict", "_drop", "clear", "on_store_miss", "on_request_finished",
     "mark_evictable", "mark_non_evictable",
 )  # fmt: skip
 
@@ -87,7 +87,9 @@ def test_of_host_memory(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, metho
 
 
 @pytest.mark.parametrize("times", [0, 3])
-@pytest.mark.parametrize("place", ["_promote", "_loading", "_place", "_settle", "device.take", "device.place", "end"])
+@pytest.mark.parametrize(
+    "place", ["_promote", "_loading", "_place", "_check_unused", "device.take", "device.place", "end"]
+)
 def test_of_promotion(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, place: str, times: int) -> None:
     tier = start(tiny_model)
     owner: Any = tier.promoter
@@ -132,15 +134,15 @@ def test_of_what_events_tell(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 _OF_THE_DISK = {
-    "disk.make_room": 15, "disk._start": 25, "disk._settle": 25, "disk._written": 12, "disk._read": 10,
-    "disk._look_at": 100, "disk.left": 20, "tiers._promise": 80, "tiers._unpromise": 20, "tiers._write_down": 100,
-    "memory._who_goes": 30, "memory._tier": 60,
+    "disk.make_room": 15, "disk._start": 25, "disk._end_transfer": 25, "disk._written": 12, "disk._read": 10,
+    "disk._collect_ended": 100, "disk.evicted_from_host": 20, "tiers._reserve": 80, "tiers._unreserve": 20,
+    "tiers._write_ahead": 100, "memory._choose_victims": 30, "memory._tier": 60,
 }  # fmt: skip
 """Calls to let pass. A storm makes more than twice as many; how many it is depends on the disk's threads."""
 
 
 @pytest.mark.parametrize(
-    ("place", "times"), [*((place, 0) for place in _OF_THE_DISK), ("disk.forget", 0), *_OF_THE_DISK.items()]
+    ("place", "times"), [*((place, 0) for place in _OF_THE_DISK), ("disk.clear", 0), *_OF_THE_DISK.items()]
 )
 def test_of_the_disk(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, times: int) -> None:
     tier = start(tiny_model, chunks=8, disk=(tmp_path / "kv", 60))

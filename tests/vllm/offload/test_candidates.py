@@ -9,7 +9,7 @@ from typing import Any
 
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.formula_parser import parse_formula
-from plumage_engine.vllm.offload.host_tier.chunk_hotness import Heats
+from plumage_engine.vllm.offload.host_tier.chunk_hotness import ChunkHotness
 from plumage_engine.vllm.offload.host_tier.residents import Residents
 from plumage_engine.vllm.offload.promotion.candidates import Candidates
 
@@ -27,7 +27,7 @@ class Chunk:
 def parts(*in_device: bytes) -> tuple[Residents, Candidates]:
     formula = parse_formula("frequency")
     record = CuckooFilter(4096, random.Random(0))
-    residents = Residents(16, Heats(record, tokens=16, admission=formula, promotion=formula))
+    residents = Residents(16, ChunkHotness(record, tokens=16, admission=formula, promotion=formula))
     device: Any = SimpleNamespace(holds=lambda key: key in in_device)
     return residents, Candidates(residents, device)
 
@@ -35,7 +35,7 @@ def parts(*in_device: bytes) -> tuple[Residents, Candidates]:
 def store(residents: Residents, keys: list[bytes], parent: bytes | None = None, start: int = 0) -> None:
     for key in keys:
         residents.insert(key, Chunk())
-    residents.join(keys, parent, start)
+    residents.add_entry(keys, parent, start)
 
 
 def test_a_chunk_that_left_and_came_back_is_in_one_piece_of_a_plan() -> None:

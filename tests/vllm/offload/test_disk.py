@@ -15,8 +15,8 @@ from support.offload_tier import Tier, chain
 from vllm.v1.kv_offload.tiering.fs import thread_pool
 
 from plumage_engine.vllm.compat.kv_tiering import DualQueueThreadPool
-from plumage_engine.vllm.offload.disk_tier.slot_file import Slab
-from plumage_engine.vllm.offload.disk_tier.transfers import DiskIo, Transfer
+from plumage_engine.vllm.offload.disk_tier.slot_file import SlotFile
+from plumage_engine.vllm.offload.disk_tier.transfers import DiskTransfers, Transfer
 
 Start = Callable[..., Tier]
 
@@ -54,7 +54,7 @@ def use(tier: Tier, prefix: int, times: int = 3, blocks: int = 4) -> set[bytes]:
 
 def on_disk(tier: Tier) -> set[bytes]:
     """Hashes of the blocks that lie there."""
-    return {key[:-4] for key in tier.disk._places}
+    return {key[:-4] for key in tier.disk._slot_of}
 
 
 def found(tier: Tier, prefix: int, blocks: int = 4) -> int:
@@ -132,7 +132,7 @@ class TestWhatGoesWhere:
         refused = tier.counters.get("disk_refusals")
         assert tier.disk.make_room(cold) == []
         assert tier.counters.get("disk_refusals") == refused
-        tier.disk.left(cold[:2])
+        tier.disk.evicted_from_host(cold[:2])
         assert tier.disk.make_room(cold) == []
         assert tier.counters.get("disk_refusals") == refused + 2
         fill(tier, prefixes=9)
@@ -208,8 +208,8 @@ class TestWhatGoesWrong:
     def test_damaged_places_are_misses(self, start: Start) -> None:
         tier = start()
         fill(tier)
-        slab: Slab = tier.disk._io._slab
-        for slot in tier.disk._places.values():
+        slab: SlotFile = tier.disk._io._slab
+        for slot in tier.disk._slot_of.values():
             slab._file.seek(slot * slab.size)
             slab._file.write(b"\1")
         there = len(tier.disk)
@@ -234,10 +234,10 @@ class TestWhatGoesWrong:
         tier = start()
         fill(tier)
 
-        def broken(self: Slab, slot: int, into: Any) -> None:
+        def broken(self: SlotFile, slot: int, into: Any) -> None:
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr(Slab, "read", broken)
+        monkeypatch.setattr(SlotFile, "read", broken)
         assert found(tier, 0) < 4 * 32
         assert not tier.counters.get("disk_damaged")
         assert not tier.disk.guard.on
@@ -252,10 +252,10 @@ class TestWhatGoesWrong:
         fill(tier, prefixes=7)
         wrote, there = tier.counters.get("disk_writes"), len(tier.disk)
 
-        def full(self: Slab, slot: int, data: Any) -> None:
+        def full(self: SlotFile, slot: int, data: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(Slab, "write", full)
+        monkeypatch.setattr(SlotFile, "write", full)
         for prefix in range(20, 26):
             tier.serve(f"{prefix}", chain(prefix, 4))
             tier.settle()
@@ -271,17 +271,17 @@ class TestWhatGoesWrong:
         """A request that waits for it computes its prompt itself; a reset does not wait for it either."""
         tier = start()
         fill(tier)
-        gate, read = threading.Event(), Slab.read
+        gate, read = threading.Event(), SlotFile.read
 
-        def hangs(self: Slab, slot: int, into: Any) -> None:
+        def hangs(self: SlotFile, slot: int, into: Any) -> None:
             gate.wait(300)
             read(self, slot, into)
 
-        monkeypatch.setattr(Slab, "read", hangs)
+        monkeypatch.setattr(SlotFile, "read", hangs)
         tier.engine.add("waits", chain(0, 4) + chain(901, 1)[:5], 2)
         for _ in range(20):
             tier.engine.step()
-        assert tier.disk.moving
+        assert tier.disk.in_transfer
         assert tier.disk.guard.on
         monkeypatch.setattr(tier.disk._io, "_patience", 0.0)
         tier.engine.finish(10_000)
@@ -302,10 +302,10 @@ class SharedDisk:
         self.now, self.pace = 0.0, pace
         self.met = threading.Barrier(self.threads, self.pass_time, timeout=120)
         patch.setattr(thread_pool, "time", SimpleNamespace(monotonic=lambda: self.now))
-        patch.setattr(Slab, "write", lambda *given: self.met.wait())
+        patch.setattr(SlotFile, "write", lambda *given: self.met.wait())
         self.pool = DualQueueThreadPool(4, 2)
         memory = np.zeros((self.threads, self.size), dtype=np.int8)
-        self.io = DiskIo(Slab(folder, self.size), memory, self.pool, lambda: self.now, self.patience)
+        self.io = DiskTransfers(SlotFile(folder, self.size), memory, self.pool, lambda: self.now, self.patience)
 
     def pass_time(self) -> None:
         self.now += self.threads * self.size / self.pace
@@ -360,20 +360,20 @@ class TestResets:
     def test_in_the_middle_of_a_copy(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         """The places are used again before the old copies' threads come back: none of them may matter."""
         tier = start()
-        gate, write = threading.Event(), Slab.write
+        gate, write = threading.Event(), SlotFile.write
 
-        def late(self: Slab, slot: int, data: Any) -> None:
+        def late(self: SlotFile, slot: int, data: Any) -> None:
             gate.wait(300)
             write(self, slot, data)
 
-        monkeypatch.setattr(Slab, "write", late)
+        monkeypatch.setattr(SlotFile, "write", late)
         for prefix in range(6):
             tier.serve(f"{prefix}", chain(prefix, 4))
-        assert tier.disk.moving
+        assert tier.disk.in_transfer
         assert tier.engine.reset()
-        assert not tier.disk.moving
+        assert not tier.disk.in_transfer
         tier.check()
         gate.set()
-        monkeypatch.setattr(Slab, "write", write)
+        monkeypatch.setattr(SlotFile, "write", write)
         fill(tier)
         assert found(tier, 0) == 4 * 32

@@ -23,7 +23,7 @@ from plumage_engine.policies import HostTierConfig
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.offload.host_tier.copy_worker import TorchWorker
-from plumage_engine.vllm.offload.host_tier.store_manager import SelectiveManager
+from plumage_engine.vllm.offload.host_tier.store_manager import HostTierManager
 from plumage_engine.vllm.offload.install import install
 from plumage_engine.vllm.settings import ENVIRONMENT
 
@@ -153,7 +153,7 @@ class TestStart:
 
     @pytest.mark.parametrize("option", ["store_threshold", "eviction_policy"])
     def test_an_option_of_vllms_that_we_decide(self, tiny_model: Path, option: str) -> None:
-        with pytest.raises(ConfigurationError, match=f"{option} has no effect here; say it in the plugin's hostTier"):
+        with pytest.raises(ConfigurationError, match=f"{option} has no effect here; set the plugin's hostTier"):
             PretendEngine(tiny_model, blocks=16, **host_tier_arguments(16, **{option: 2}))
 
     @pytest.mark.parametrize("option", ["disk_pth", "disk_bytes", "diskPath"])
@@ -167,7 +167,7 @@ class TestStart:
         monkeypatch.setenv(ENVIRONMENT, '{"hostTier": {"minFrequency": 3}}')
         engine = PretendEngine(tiny_model, blocks=16, **host_tier_arguments(16))
         manager = engine.scheduler.connector.connector_scheduler.manager
-        assert isinstance(manager, SelectiveManager)
+        assert isinstance(manager, HostTierManager)
         assert manager.settings.min_frequency == 3
         for turn in range(3):
             engine.add(f"r{turn}", chain(0, 2), 2)

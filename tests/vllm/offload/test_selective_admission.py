@@ -12,7 +12,7 @@ from support.offload_tier import Tier, chain
 from plumage.errors import ConfigurationError
 from plumage_engine.vllm.compat.kv_offload import LRUCachePolicy, ReqContext
 from plumage_engine.vllm.offload.host_tier.residents import chunk_key
-from plumage_engine.vllm.offload.host_tier.store_manager import SelectiveManager
+from plumage_engine.vllm.offload.host_tier.store_manager import HostTierManager
 
 
 def held(tier: Tier, name: str) -> int:
@@ -69,7 +69,7 @@ def test_a_request_counts_once_wherever_its_blocks_are(tiny_model: Path) -> None
         name = serve(tier, f"a{turn}-", 0)
         serve(tier, f"else{turn}-", 1 + turn, blocks=8)
         key = chunk_key(tier.engine.requests[name].block_hashes[0] + bytes(4))
-        assert tier.manager.heats.frequency(key) == turn + 1
+        assert tier.manager.hotness.frequency(key) == turn + 1
     assert tier.engine.loaded_blocks
 
 
@@ -83,7 +83,7 @@ def test_preempted_requests_count_once(tiny_model: Path) -> None:
         tier.check()
     assert preempted
     key = chunk_key(tier.engine.requests["r0"].block_hashes[0] + bytes(4))
-    assert tier.manager.heats.frequency(key) == 4
+    assert tier.manager.hotness.frequency(key) == 4
 
 
 def test_the_pools_word_decides_who_stays(tiny_model: Path) -> None:
@@ -122,10 +122,10 @@ def test_a_formula_that_is_none_stops_the_start(tiny_model: Path) -> None:
 
 
 def test_with_several_groups_each_chain_begins_at_its_own_root() -> None:
-    manager, context = SelectiveManager(16, 16, 4096), ReqContext("asks")
+    manager, context = HostTierManager(16, 16, 4096), ReqContext("asks")
     names = [bytes([letter]) * 32 + group.to_bytes(4, "big") for group in (0, 1) for letter in (1, 2, 3)]
     context._offload_key_positions.update(zip(names, (16, 32, 48) * 2, strict=True))
     manager._count(names, context)
-    found = [manager.heats.table.get(chunk_key(name)) for name in names]
+    found = [manager.hotness.table.get(chunk_key(name)) for name in names]
     assert [heat and heat.depth for heat in found] == [1, 2, 3, 1, 2, 3]
     assert [heat and heat.frequency for heat in found] == [1] * 6

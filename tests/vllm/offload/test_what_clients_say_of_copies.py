@@ -86,7 +86,7 @@ class TestDisk:
                 made.serve(f"{prefix}.{turn}", chain(prefix, 4))
                 made.settle()
         assert in_memory(made) in (32, 64)
-        assert {name + bytes(4) for name in made.engine.requests["0.0"].block_hashes} <= set(made.disk._places)
+        assert {name + bytes(4) for name in made.engine.requests["0.0"].block_hashes} <= set(made.disk._slot_of)
         yield made
         made.close()
 

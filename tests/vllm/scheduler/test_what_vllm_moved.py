@@ -37,8 +37,8 @@ _INSTALLED = {
     "feather": "plumage_engine.vllm.feather.waiting_queue.FeatherQueue",
     "batchLimit": "plumage_engine.vllm.batch_limit.BatchLimit",
     "eviction": "plumage_engine.vllm.eviction.ordered_pool.make_policy",
-    "batchOrder": "plumage_engine.vllm.compat.model_runner.complaints",
-    "fleet": "plumage_engine.vllm.routes.engine_core.PooledHeats",
+    "batchOrder": "plumage_engine.vllm.compat.model_runner.problems",
+    "fleet": "plumage_engine.vllm.routes.engine_core.PoolHotness",
     "promotion": "plumage_engine.vllm.offload.promotion.connector_hooks.Promoter",
 }
 _CASES = [*((feature, feature == "hostTier") for feature in _HIDDEN), ("feather", True)]
@@ -162,13 +162,13 @@ def test_a_manager_that_is_made_in_another_way(tiny_model: Path, monkeypatch: py
     from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 
     from plumage_engine.vllm.offload import fallback
-    from plumage_engine.vllm.offload.host_tier.store_manager import SelectiveManager
+    from plumage_engine.vllm.offload.host_tier.store_manager import HostTierManager
 
     def moved(*given: Any, **named: Any) -> None:
         raise TypeError("takes no num_chunks")
 
     monkeypatch.setattr(fallback, "GUARD", Guard("hostTier", Counters()))
-    monkeypatch.setattr(SelectiveManager if stock else CPUOffloadingManager, "__init__", moved)
+    monkeypatch.setattr(HostTierManager if stock else CPUOffloadingManager, "__init__", moved)
     engine = PretendEngine(tiny_model, blocks=24, **plugin_arguments(_SORTED), **host_tier_arguments(16))
     guard = engine.scheduler.plumage.guards["hostTier"]
     assert (guard.on, guard.reason) == (False, "TypeError: takes no num_chunks")
@@ -275,8 +275,8 @@ def test_without_our_scheduler_vllm_takes_its_own(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("settings", "scheduler_cls", "feature", "reason"),
     [
-        ("{}", "vllm.v1.core.sched.scheduler.Scheduler", "scheduler", "names another one, vllm.v1"),
-        ("", None, "scheduler", "nothing asks for it: set PLUMAGE_VLLM"),
+        ("{}", "vllm.v1.core.sched.scheduler.Scheduler", "scheduler", "names another scheduler, vllm.v1"),
+        ("", None, "scheduler", "nothing switches it on: set PLUMAGE_VLLM"),
         ("{}", None, "fleet", "the engine core's log says"),
         ("", plugin.SCHEDULER, "fleet", "the engine core's log says"),
     ],

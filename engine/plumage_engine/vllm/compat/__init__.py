@@ -1,6 +1,6 @@
-"""vLLM's surfaces as the plugin sees them, a module each: what is imported from vLLM, and what is held to be there.
+"""The parts of vLLM that the plugin uses, a module for each surface.
 
-Each module imports names of vLLM for the rest of the plugin and has `Surface` tables, the members of its classes that
-the plugin relies on. `checks.missing` reports at start which of them are gone; the feature that needs them stays off.
+Each module imports names of vLLM for the rest of the plugin. Its `Surface` tables list the members of vLLM's classes
+that the plugin needs. `checks.missing` reports at start which are missing; the feature that needs them stays off.
 `make check-vllm` compares the tables with the sources of a version that is not installed.
 """

@@ -1,4 +1,4 @@
-"""The classes of vLLM that the plugin's scheduler is made of: all that an engine with the plugin can't do without."""
+"""The classes of vLLM from which the plugin's scheduler derives: the only names an engine with the plugin must have."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""vLLM's block pool: what the order of eviction derives from, calls, and reads of blocks and of the free list.
+"""vLLM's block pool: what the eviction order derives from, calls, and reads of blocks and of the free list.
 
-The pool is made by the coordinator and known to every manager, so the class of the live object is changed, not the
-object. Blocks with a hash are cached; those in the free list (`prev_free_block` and `next_free_block`) are free.
+The coordinator makes the pool and every manager holds it, so the class of the live object is changed, not the object.
+Blocks with a hash are cached; those in the free list (`prev_free_block` and `next_free_block`) are free.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = [
     "BlockPool",
     "FreeKVCacheBlockQueue",
     "KVCacheBlock",
-    "complaints",
     "full_attention_groups",
+    "problems",
 ]
 
 SURFACE: Surface = {
@@ -60,12 +60,12 @@ LIVE: Live = {
 }
 
 
-def complaints(scheduler: Any) -> list[str]:
-    """What the order of eviction needs and this scheduler's pool does not have."""
+def problems(scheduler: Any) -> list[str]:
+    """What the eviction order needs and this scheduler's pool does not have."""
     try:
         pool = scheduler.kv_cache_manager.block_pool
     except AttributeError as error:
-        return [f"its block pool is not where it was: {error}"]
+        return [f"its block pool was moved: {error}"]
     if type(pool) is not BlockPool:
         return [f"its block pool is a {type(pool).__name__}, not vLLM's BlockPool"]
     known = getattr(pool, "cached_block_hash_to_block", None)
@@ -79,7 +79,7 @@ def complaints(scheduler: Any) -> list[str]:
 
 
 def full_attention_groups(scheduler: Any) -> frozenset[int]:
-    """Ids of the KV-cache groups in which a block is of use together with all blocks before it, and only so."""
+    """Ids of the KV-cache groups in which a block is useful only together with all blocks before it."""
     managers = scheduler.kv_cache_manager.coordinator.single_type_managers
     kinds = (FullAttentionManager, SinkFullAttentionManager)
     return frozenset(manager.kv_cache_group_id for manager in managers if type(manager) in kinds)

@@ -1,4 +1,4 @@
-"""Is what we hook still there? Asked at start, before a feature is switched on, and by `make check-vllm`."""
+"""Checks that this vLLM has what the plugin hooks: at start, before a feature is on, and in `make check-vllm`."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from collections.abc import Mapping, Sequence
 __all__ = ["Live", "Made", "Read", "Surface", "missing", "missing_live"]
 
 Surface = Mapping[type, Sequence[str]]
-"""By class of vLLM: the methods we call or override, each with the parameters that we name, as `name(one, other)`."""
+"""By class of vLLM: the methods that we call or override, each with the parameters that we name, as `name(one, other)`.
+"""
 
 Live = Mapping[type, Sequence[str]]
-"""By class of vLLM: the attributes that its objects have and the class itself has not."""
+"""By class of vLLM: attributes that its objects have and the class itself does not."""
 
 Read = Mapping[type, Sequence[str]]
-"""By class of vLLM: what we read of its objects that a start has none of, so that only `make check-vllm` looks."""
+"""By class of vLLM: what we read of objects that do not exist at start, so only `make check-vllm` checks it."""
 
 Made = Mapping[type, Sequence[str]]
-"""By class of vLLM: all that its constructor is passed, where our calls don't show it. Only `make check-vllm` looks."""
+"""By class of vLLM: all arguments of its constructor, where our calls don't show them. For `make check-vllm` only."""
 
 
 def missing(surface: Surface) -> list[str]:
-    """What of `surface` the running vLLM does not have, in words; empty when all is there."""
-    found = [_complaint(owner, member) for owner, members in surface.items() for member in members]
-    return [complaint for complaint in found if complaint]
+    """What the running vLLM lacks of `surface`, in words; empty when it has all."""
+    found = [_problem(owner, member) for owner, members in surface.items() for member in members]
+    return [problem for problem in found if problem]
 
 
 def missing_live(live: Live, made: object) -> list[str]:
-    """What of `live` the object `made` of vLLM's does not have, in words."""
+    """What vLLM's object `made` lacks of `live`, in words."""
     names = [name for owner, given in live.items() if isinstance(made, owner) for name in given]
     kind = f"this vLLM's {type(made).__qualname__}"
     return [f"{kind} has no attribute {name}" for name in names if not hasattr(made, name)]
 
 
-def _complaint(owner: type, member: str) -> str:
+def _problem(owner: type, member: str) -> str:
     name, _, rest = member.partition("(")
     method = getattr(owner, name, None)
     if method is None:

@@ -1,6 +1,6 @@
-"""vLLM's KV events and the engine core that answers utility calls: what the fleet's surface is fed by and reached by.
+"""vLLM's KV events, which feed the record, and the engine core, which answers utility calls.
 
-The publisher numbers batches in the order of `publish`, from 0 on, so who counts the calls knows a batch's number.
+The publisher numbers batches in the order of `publish`, from 0, so counting the calls gives a batch's number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "BlockStored",
     "EngineCore",
     "check_free",
-    "complaints",
+    "problems",
     "publishes",
     "take_batch",
 ]
@@ -65,23 +65,26 @@ LIVE: Live = {
 }
 
 
-def complaints(scheduler: Any) -> list[str]:
+def problems(scheduler: Any) -> list[str]:
     """What the record needs and this vLLM does not have."""
     pool = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
     return missing(SURFACE) + missing_live(LIVE, scheduler) + missing_live(LIVE, pool)
 
 
 def take_batch(scheduler: Any) -> KVEventBatch | None:
-    """What the scheduler would publish with its next step, in its order, taken away from it. None: nothing."""
-    told = list(scheduler.kv_cache_manager.take_events())
+    """Remove and return what the scheduler would publish with its next step, in its order. None: nothing."""
+    events = list(scheduler.kv_cache_manager.take_events())
     if scheduler.connector is not None:
-        told += scheduler.connector.take_events()
-    return KVEventBatch(ts=time.time(), events=told) if told else None
+        events += scheduler.connector.take_events()
+    return KVEventBatch(ts=time.time(), events=events) if events else None
 
 
 def check_free(config: Any) -> None:
-    """ConfigurationError where another process serves one of the event sockets. ZMQ would take an `ipc://` path away
-    from it without a word, and its agent would follow our cache for its own. config: vLLM's KVEventsConfig, or None."""
+    """ConfigurationError where another process serves one of the event sockets.
+
+    ZMQ would silently take an `ipc://` path from it, and its agent would read our events.
+    config: vLLM's KVEventsConfig, or None.
+    """
     if config is None or not config.enable_kv_cache_events:
         return
     for name in ("endpoint", "replay_endpoint"):
@@ -95,7 +98,7 @@ def check_free(config: Any) -> None:
 
 
 def _serving(path: str) -> int | None:
-    """Who accepts connections there; a file that was left behind accepts none."""
+    """The process that accepts connections there; None for a stale socket file."""
     with socket.socket(socket.AF_UNIX) as one:
         one.settimeout(1.0)
         try:
@@ -107,8 +110,7 @@ def _serving(path: str) -> int | None:
 
 
 def publishes(scheduler: Any) -> bool:
-    """Whether this engine sends KV events to anybody. Where its publisher has moved the options tell, so that
-    `complaints` is asked."""
+    """Whether this engine publishes KV events. If its publisher was moved, the options decide."""
     if hasattr(scheduler, "kv_event_publisher"):
         return isinstance(scheduler.kv_event_publisher, ZmqEventPublisher)
     config = getattr(getattr(scheduler, "vllm_config", None), "kv_events_config", None)

@@ -1,6 +1,6 @@
 """vLLM's KV offloading, its least stable surface: the connector's scheduler half, the manager, the worker, the pool.
 
-0.33 wraps `build_connector_meta` and `update_connector_output` in a lock and calls underscored ones inside it;
+0.33 wraps `build_connector_meta` and `update_connector_output` in a lock and calls underscored methods inside it;
 `inside_lock` names the one to override.
 """
 
@@ -78,10 +78,10 @@ __all__ = [
     "generate_block_hash_extra_keys",
     "make_block_hash_with_group_id",
     "make_lru",
-    "manager_complaints",
+    "manager_problems",
     "maybe_convert_block_hash",
     "positions",
-    "promotion_complaints",
+    "promotion_problems",
     "to_event_extra_keys",
 ]
 
@@ -151,7 +151,7 @@ LIVE: Live = {
 
 
 def inside_lock(name: str) -> str:
-    """The name under which this vLLM lets a subclass do the work of the method `name`."""
+    """The method that a subclass overrides to do the work of `name`."""
     return f"_{name}" if hasattr(OffloadingConnectorScheduler, f"_{name}") else name
 
 
@@ -159,7 +159,7 @@ BUILD = inside_lock("build_connector_meta")
 UPDATE = inside_lock("update_connector_output")
 
 
-def manager_complaints() -> list[str]:
+def manager_problems() -> list[str]:
     """What selective admission needs and this vLLM does not have."""
     gone = missing(MANAGER)
     if not isinstance(getattr(ReqContext("check"), "_offload_key_positions", None), dict):
@@ -167,7 +167,7 @@ def manager_complaints() -> list[str]:
     return gone
 
 
-def promotion_complaints(connector_scheduler: Any, pool: Any) -> list[str]:
+def promotion_problems(connector_scheduler: Any, pool: Any) -> list[str]:
     """What promotion needs and the live objects do not have."""
     queue = getattr(pool, "free_block_queue", None)
     tracker = getattr(connector_scheduler, "_events_tracker", None)
@@ -176,12 +176,12 @@ def promotion_complaints(connector_scheduler: Any, pool: Any) -> list[str]:
     if not isinstance(connector_scheduler, OffloadingConnectorScheduler):
         gone.append(f"the connector's scheduler is a {type(connector_scheduler).__name__}, not vLLM's own")
     if not isinstance(queue, FreeKVCacheBlockQueue):
-        gone.append("the block pool's free queue is no linked list")
+        gone.append("the block pool's free queue is not a linked list")
     return gone
 
 
 def make_lru(capacity: int, chunks: Iterable[tuple[OffloadKey, Any]]) -> LRUCachePolicy:
-    """vLLM's own policy, holding `chunks`, the first of which goes first. 0.33 also asks for whom they were stored."""
+    """vLLM's own policy with `chunks`, the first of which is evicted first. 0.33 also asks which request stored it."""
     policy = LRUCachePolicy(cache_capacity=capacity)
     extra = (ReqContext("plumage"),) if "req_context" in inspect.signature(policy.insert).parameters else ()
     for key, chunk in chunks:
@@ -190,7 +190,7 @@ def make_lru(capacity: int, chunks: Iterable[tuple[OffloadKey, Any]]) -> LRUCach
 
 
 def positions(context: ReqContext) -> dict[OffloadKey, int]:
-    """By key of a request's chunks, root first within a group, the tokens up to the chunk's end."""
+    """The tokens up to the end of each of a request's chunks, by key, root first within a group."""
     found: dict[OffloadKey, int] = context._offload_key_positions
     return found
 

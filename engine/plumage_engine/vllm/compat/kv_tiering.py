@@ -1,6 +1,6 @@
-"""vLLM's tiers below host memory: who moves chunks between them, the memory that both sides map, the threads.
+"""vLLM's tiers below host memory: the manager, the memory that scheduler and workers map, the threads.
 
-vLLM's manager of tiers keeps who transfers what, its own file tier's threads do the transfers; the tier itself is ours.
+vLLM's manager of tiers tracks transfers and its file tier's threads run them; the tier itself is ours.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
     "TieringOffloadingManager",
     "TieringOffloadingSpec",
     "TransferJob",
-    "complaints",
+    "problems",
 ]
 
 TIERING: Surface = {
@@ -98,10 +98,13 @@ LIVE: Live = {
 }
 
 
-def complaints(manager: TieringOffloadingManager, region: SharedOffloadRegion, parallel: Any) -> list[str]:
-    """Why this vLLM, or this engine's layout, can have no disk below its host memory. parallel: its ParallelConfig."""
+def problems(manager: TieringOffloadingManager, region: SharedOffloadRegion, parallel: Any) -> list[str]:
+    """Why this vLLM, or this engine's layout, can't have a disk below its host memory.
+
+    parallel: its ParallelConfig.
+    """
     live = (manager, manager.primary_tier, region)
     gone = missing(TIERING) + [line for one in live for line in missing_live(LIVE, one)]
     if int(getattr(parallel, "nnodes_within_dp", 1)) != 1:
-        gone.append("the engine's workers are on several nodes, and a disk sees the host memory of one")
+        gone.append("the engine's workers are on several nodes, and a disk can use the host memory of one")
     return gone

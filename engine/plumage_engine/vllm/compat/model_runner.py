@@ -1,5 +1,7 @@
-"""vLLM's model runner (the first version, which CPUs use, and GPUs without Triton): the place where a backend may
-reorder the batch. The second version keeps its requests in another form; with it the batch stays as vLLM has it."""
+"""vLLM's first model runner, used by CPUs and by GPUs without Triton, where a backend may reorder the batch.
+
+The second version keeps its requests in another form; its batch is not sorted.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from plumage_engine.vllm.compat.checks import Surface, missing
 
-__all__ = ["SURFACE", "GPUModelRunner", "InputBatch", "complaints"]
+__all__ = ["SURFACE", "GPUModelRunner", "InputBatch", "problems"]
 
 SURFACE: Surface = {GPUModelRunner: ("_may_reorder_batch(scheduler_output)",), InputBatch: ("swap_states(i1, i2)",)}
 
 
-def complaints() -> list[str]:
+def problems() -> list[str]:
     return missing(SURFACE)

@@ -1,5 +1,7 @@
-"""The classes of vLLM that a spec for its OffloadingConnector must be made of, whatever it does: all that an engine
-which names `HostTierSpec` can't do without."""
+"""The classes of vLLM from which any spec for its OffloadingConnector derives.
+
+An engine that names `HostTierSpec` can't start without them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM's platform: what it calls the device that it runs on."""
+"""The name of the device, from vLLM's platform."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["device_name"]
 
 
 def device_name() -> str:
-    """Of a platform that knows none, or raises, its type. What is read of it stands in the checker's `reads`."""
+    """The device's name; its type where the platform has no name. The checker's `reads` lists what is read of it."""
     try:
         return str(current_platform.get_device_name())
     except Exception:

@@ -1,7 +1,8 @@
-"""vLLM's scheduler: the classes that ours derive from, and the members that the queue and the hooks rely on.
+"""vLLM's scheduler: the classes from which ours derive, and the members that the queue and the hooks use.
 
-0.32 calls what it put aside `deferred_waiting` and keeps requests that hold blocks in `kv_holding_waiting`, which stays
-vLLM's own; `max_num_active_reqs` limits admission apart from the runner's slots.
+0.32 names put-aside requests `deferred_waiting` and keeps requests that hold blocks in `kv_holding_waiting`, which
+stays
+vLLM's own; `max_num_active_reqs` limits admission separately from the runner's slots.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = [
     "RequestQueue",
     "Scheduler",
     "SchedulerOutput",
-    "complaints",
+    "problems",
 ]
 
 SURFACE: Surface = {
@@ -62,6 +63,6 @@ LIVE: Live = {
 }
 
 
-def complaints(scheduler: Scheduler) -> list[str]:
-    """What the queue and the hooks need and this scheduler, just made, does not have."""
+def problems(scheduler: Scheduler) -> list[str]:
+    """What the queue and the hooks need and this scheduler, which was just made, does not have."""
     return missing(SURFACE) + missing_live(LIVE, scheduler)

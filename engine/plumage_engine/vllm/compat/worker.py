@@ -1,4 +1,4 @@
-"""vLLM's worker: what each process with a device makes. The entry point waits for that, whatever it is made of."""
+"""vLLM's worker, which each process with a device makes; the entry point hooks its constructor."""
 
 from __future__ import annotations
 

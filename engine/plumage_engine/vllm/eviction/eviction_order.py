@@ -1,11 +1,10 @@
-"""Which free blocks of vLLM's pool go next: those that hold nothing, then spare copies, then what the policy says.
+"""Chooses the free blocks that vLLM's pool evicts next: empty ones, then spare copies, then the policy's choice.
 
-The blocks of full-attention groups are kept as core's tree of runs, by hash and group, so that a policy sees prefixes,
-not blocks. Beside them a pool may hold cached blocks that are in no tree: those of sliding-window and Mamba groups, the
-tails of prompts inside a block, and what lies below a block that was taken out of the cache. For them vLLM's LRU holds,
-and each part keeps the share of the pool that LRU would give it: whenever the block that LRU would evict is one of the
-tree's, the policy names another in its place, and the two change places in the list (LRU-SP: Cao, Felten and Li, OSDI
-1994, §3).
+The blocks of full-attention groups are kept as core's tree of runs, by hash and group, so a policy sees prefixes and
+not blocks. A pool may also hold cached blocks that are in no tree: those of sliding-window and Mamba groups, partial
+blocks at the end of prompts, and descendants of a block that was removed from the cache. vLLM's LRU orders these. Each
+part keeps the share of the pool that LRU would give it: when the block that LRU would evict is one of the tree's, the
+policy chooses another in its place, and the two swap places in the list (LRU-SP: Cao, Felten and Li, OSDI 1994, §3).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from plumage.errors import StateError
 from plumage.eviction import EvictionPolicy
 from plumage_engine.vllm.compat.block_pool import BlockPool, KVCacheBlock
 from plumage_engine.vllm.counters import Counters
-from plumage_engine.vllm.eviction.free_list import lead, skip_uncached, swap
+from plumage_engine.vllm.eviction.free_list import move_behind, skip_uncached, swap
 from plumage_engine.vllm.eviction.spare_copies import SpareCopies, copies_of
 
 __all__ = ["EvictionOrder"]
@@ -28,13 +27,16 @@ Name = Any
 
 _UNKNOWN = 0
 _KEPT = 1  # cached, free, in the tree
-_HELD = 2  # cached and in use; counts in its run of the tree
+_HELD = 2  # cached and in use; counted in its run of the tree
 _OTHER = 3  # cached, free, in no tree
 
 
 class EvictionOrder:
-    """tree: what of `groups` is cached, to read. state: by block id, what is known of the block; zero when nothing, as
-    of those that hold nothing or are just going. clock: seconds. label: of the evictions that the policy chose."""
+    """tree: the cached blocks of `groups`, to read.
+    state: by block id; zero for a block that is empty or being evicted.
+    clock: seconds.
+    label: of the evictions that the policy chose.
+    """
 
     def __init__(
         self,
@@ -56,16 +58,19 @@ class EvictionOrder:
         self._copies = SpareCopies(pool)
         self._others: dict[int, KVCacheBlock] = {}
 
-    # -- what happens in the pool ------------------------------------------------------------------------------------
+    # -- events of the pool --------------------------------------------------------------------------------------------
 
     def cached(self, blocks: Sequence[KVCacheBlock], first: int, end: int, group: int) -> None:
-        """`blocks[first:end]`, of a request that holds them, got their hashes; those before had them."""
+        """`blocks[first:end]`, of a request that holds them, got their hashes; those before already had them."""
         if group in self._groups and first < end:
-            self.brought(blocks[first:end], blocks[first - 1].block_hash if first else None, root=not first)
+            self.inserted(blocks[first:end], blocks[first - 1].block_hash if first else None, root=not first)
 
-    def brought(self, blocks: Sequence[KVCacheBlock], parent: Name, *, root: bool) -> None:
-        """A chain of blocks, all in use, got their hashes, below the block `parent`, or at the root. Those behind a
-        block that is not cached, and all of them when the parent is not, can be found by nobody and are in no tree."""
+    def inserted(self, blocks: Sequence[KVCacheBlock], parent: Name, *, root: bool) -> None:
+        """A chain of blocks, all in use, got their hashes, below the block `parent` or at the root.
+
+        Blocks behind one that is not cached can't be found, nor can any if the parent is not cached; these are in no
+        tree.
+        """
         names = [block.block_hash for block in blocks]
         if None in names:
             names = names[: names.index(None)]
@@ -75,12 +80,14 @@ class EvictionOrder:
         state = self.state
         for block in blocks[: len(names)]:
             state[block.block_id] = _HELD
-        for name in names if self._others else names[:known]:  # what is in no tree may have a name of these
+        for name in names if self._others else names[:known]:  # a block in no tree may have one of these names
             self._used_again(name)
 
     def touched(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Requests, or a connector, hold these too. As many blocks as lead from the root to the last of them are a
-        request's prefix, and count as a use; others are only kept from going."""
+        """Requests, or a connector, hold these blocks too.
+
+        Blocks that form a chain from the root are a request's prefix and count as a use; others are only kept.
+        """
         if self._others or not blocks or blocks[-1].block_hash not in self.tree:
             blocks = self._in_tree(blocks)
             if not blocks:
@@ -100,7 +107,7 @@ class EvictionOrder:
                 self._used_again(name)
 
     def freed(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Of these, children first, those without a reference are in vLLM's free list now."""
+        """Of these, children first, the blocks without a reference are now in vLLM's free list."""
         state, several = self.state, self._copies.several
         names: list[Name] = []
         copied: list[KVCacheBlock] = []
@@ -114,14 +121,14 @@ class EvictionOrder:
                 if name in several:
                     copied.append(block)
             elif not known and name is not None:
-                self._freed_unseen(block)
+                self._freed_outside_tree(block)
         if names:
             self.tree.let_go(names)
         for block in copied:
             self._copies.freed(block)
 
     def uncached(self, block: KVCacheBlock, names: Sequence[Name]) -> None:
-        """The block lost its hashes, and not on the policy's word: it was taken out of the cache, or vLLM took it."""
+        """The block lost its hashes without the policy's choice: vLLM removed it from the cache or reused it."""
         known, self.state[block.block_id] = self.state[block.block_id], _UNKNOWN
         self._others.pop(block.block_id, None)
         for name in names:
@@ -133,35 +140,37 @@ class EvictionOrder:
             elif known == _HELD:
                 self.tree.let_go([name])
         if block.next_free_block is not None:
-            lead((block,), self._pool.free_block_queue.fake_free_list_head)
+            move_behind((block,), self._pool.free_block_queue.fake_free_list_head)
 
     def reset(self) -> None:
-        """Nothing is cached any more, and nothing in use."""
+        """The cache was emptied; no block is in use."""
         self._counters.add("evictions", len(self.state) - self.state.count(_UNKNOWN), "reset")
         self.state = bytearray(self._pool.num_gpu_blocks)
         self._copies.clear()
         self._others.clear()
         self.tree.clear()
 
-    # -- what goes next ----------------------------------------------------------------------------------------------
+    # -- choosing blocks -----------------------------------------------------------------------------------------------
 
     def make_room(self, blocks: int) -> None:
-        """vLLM is about to take the first `blocks` of its free list: put those there that go next. Fewer where there
-        are not so many; vLLM takes what follows."""
+        """vLLM is about to take the first `blocks` of its free list: move the blocks to be evicted there.
+
+        If there are fewer, vLLM takes the blocks that follow.
+        """
         queue = self._pool.free_block_queue
         if not 0 < blocks <= queue.num_free_blocks:
             return
         last, found = skip_uncached(queue, blocks)
         if self._copies.spare and found < blocks:
             spare = self._spare(blocks - found)
-            last = lead(spare, last)
+            last = move_behind(spare, last)
             found += len(spare)
         if found == blocks:
             return
         if self._others:
             self._one_by_one(blocks - found, last)
         else:
-            lead(self._leaves(blocks - found), last)
+            move_behind(self._leaves(blocks - found), last)
 
     def _spare(self, wanted: int) -> list[KVCacheBlock]:
         found = self._copies.take(wanted)
@@ -171,7 +180,7 @@ class EvictionOrder:
         return found
 
     def _leaves(self, wanted: int) -> list[KVCacheBlock]:
-        """Up to `wanted` blocks, out of the tree already, so that their parents may follow them."""
+        """Up to `wanted` blocks, already removed from the tree, so that their parents may follow them."""
         self.policy.need(wanted)
         names = self._single_names(wanted) if self.policy.at_once == 1 else self._names(wanted)
         cached, state = self._pool.cached_block_hash_to_block._cache, self.state
@@ -205,7 +214,7 @@ class EvictionOrder:
         return names
 
     def _one_by_one(self, wanted: int, last: KVCacheBlock) -> None:
-        """With cached blocks that are in no tree: the policy chooses when it is the tree's turn."""
+        """With cached blocks in no tree: the policy chooses where LRU would take a block of the tree."""
         for _ in range(wanted):
             head = last.next_free_block
             if self._others.pop(head.block_id, None) is not None:
@@ -215,10 +224,10 @@ class EvictionOrder:
                     swap(head, block)
             last = last.next_free_block
 
-    # -- within ------------------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _is_prefix(self, blocks: Sequence[KVCacheBlock]) -> bool:
-        """Do these lead from the root to the last of them? Told from the two ends of each run on the way."""
+        """Whether these form a chain from the root to the last of them; both ends of each run are compared."""
         lowest = self.tree.run_at(blocks[-1].block_hash)
         end = len(blocks)
         for run in lowest.path() if lowest is not None else ():
@@ -231,14 +240,14 @@ class EvictionOrder:
         return not end
 
     def _in_tree(self, blocks: Sequence[KVCacheBlock]) -> list[KVCacheBlock]:
-        """Those of the tree; of the others it is forgotten that they were free."""
+        """Those in the tree; the others are in use, so they are removed from the free ones."""
         for block in blocks:
             if self._others.pop(block.block_id, None) is not None:
                 self.state[block.block_id] = _UNKNOWN
         return [block for block in blocks if block.block_hash in self.tree]
 
-    def _freed_unseen(self, block: KVCacheBlock) -> None:
-        """A free block that counts in no run: it is in no tree, or got its hash unseen while another copy is."""
+    def _freed_outside_tree(self, block: KVCacheBlock) -> None:
+        """A free block that no run counts: it is in no tree, or it is a second copy of a block in the tree."""
         if block.block_hash in self.tree:
             self.state[block.block_id] = _KEPT
             self._copies.freed(block)
@@ -253,22 +262,24 @@ class EvictionOrder:
             self._others.pop(copy.block_id, None)
 
     def _cut(self, name: Name) -> None:
-        """The last copy of `name` is cached no more: what is below stays cached in vLLM's eyes, but in no tree."""
+        """The last copy of `name` left the cache: its descendants stay cached in vLLM, but in no tree."""
         for gone in self.tree.remove(name):
-            self._estranged(gone)
+            self._left_tree(gone)
 
     def _free_copy(self, name: Name) -> KVCacheBlock | None:
-        """A free block of `name`, which has left the tree; what other copies there are is in no tree from now on. None
-        where one that got its hash unseen is in use and the others are just going."""
+        """A free block of `name`, which has left the tree; its other copies are in no tree from now on.
+
+        None where a copy that the tree does not know is in use and the others are being evicted.
+        """
         for copy in copies_of(self._pool, name):
             if copy.ref_cnt and self.state[copy.block_id] == _HELD:
                 raise StateError(f"the policy chose a prefix whose block {copy.block_id} is in use")
-        self._estranged(name)
+        self._left_tree(name)
         free = next((copy for copy in copies_of(self._pool, name) if copy.block_id in self._others), None)
         return None if free is None else self._others.pop(free.block_id)
 
-    def _estranged(self, name: Name) -> None:
-        """`name` left the tree, but has copies; those that are free and yet unknown are just being spared."""
+    def _left_tree(self, name: Name) -> None:
+        """`name` left the tree but has copies. A free one with state zero is being evicted."""
         self._copies.forget(name)
         for copy in copies_of(self._pool, name):
             if copy.ref_cnt:

@@ -1,4 +1,4 @@
-"""vLLM's linked list of free blocks: moving blocks within it, which is whole again after each function."""
+"""Moves blocks within vLLM's linked list of free blocks, which is valid again after each function."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterable
 
 from plumage_engine.vllm.compat.block_pool import FreeKVCacheBlockQueue, KVCacheBlock
 
-__all__ = ["lead", "skip_uncached", "swap"]
+__all__ = ["move_behind", "skip_uncached", "swap"]
 
 
 def skip_uncached(queue: FreeKVCacheBlockQueue, most: int) -> tuple[KVCacheBlock, int]:
-    """The last of the blocks at the front that hold nothing (the list's head when there is none), and how many they
-    are, up to `most`: vLLM puts blocks that are freed without a hash there."""
+    """The last of up to `most` empty blocks at the front, and their number; the list's head where there is none.
+
+    vLLM puts blocks there that are freed without a hash.
+    """
     last, found = queue.fake_free_list_head, 0
     while found < most:
         behind = last.next_free_block
@@ -22,9 +24,11 @@ def skip_uncached(queue: FreeKVCacheBlockQueue, most: int) -> tuple[KVCacheBlock
     return last, found
 
 
-def lead(blocks: Iterable[KVCacheBlock], after: KVCacheBlock) -> KVCacheBlock:
-    """Put free blocks in this order right behind `after`, another one of the list or its head; returns the last.
-    AttributeError for a block that is not in the list; those before it are in place then."""
+def move_behind(blocks: Iterable[KVCacheBlock], after: KVCacheBlock) -> KVCacheBlock:
+    """Put free blocks in this order directly behind `after`, another block of the list or its head; returns the last.
+
+    AttributeError for a block that is not in the list; those before it are in place then.
+    """
     for block in blocks:
         before = block.prev_free_block
         if before is not after:
@@ -37,10 +41,10 @@ def lead(blocks: Iterable[KVCacheBlock], after: KVCacheBlock) -> KVCacheBlock:
 
 
 def swap(first: KVCacheBlock, other: KVCacheBlock) -> None:
-    """`other`, further back in the list, and `first` change places."""
+    """Swap `first` and `other`, which stands further back in the list."""
     if first is other:
         return
     ahead, before = first.prev_free_block, other.prev_free_block
-    lead((other,), ahead)
+    move_behind((other,), ahead)
     if before is not first:
-        lead((first,), before)
+        move_behind((first,), before)

@@ -1,10 +1,10 @@
-"""Ties an order of eviction to vLLM's live block pool: core's policies in place of its LRU.
+"""Ties an eviction order to vLLM's live block pool: core's policies in place of its LRU.
 
-vLLM's linked list of free blocks stays its own and stays right: when blocks are asked for, those that go next are moved
-to its front, and vLLM's code takes them from there. So at any moment the order can be given up, and vLLM goes on.
+vLLM's linked list of free blocks stays its own and stays valid. When blocks are requested, those to be evicted are
+moved to its front, and vLLM's code takes them from there. So the order can be removed at any moment.
 
-vLLM's methods are called by name, not by `super()`, and the guard is asked: a failing hook turns the pool back into
-vLLM's class while methods of this one are on their way. Each does vLLM's own work whatever happens to ours.
+vLLM's methods are called by name, not by `super()`, and the guard is checked: a failing hook turns the pool back into
+vLLM's class while methods of this one still run. Each method does vLLM's own work, whether or not ours fails.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from plumage.eviction import Randomness, make_policy
 from plumage.eviction.hotness import Hotness
-from plumage_engine.vllm.compat.block_pool import BlockPool, KVCacheBlock, complaints, full_attention_groups
+from plumage_engine.vllm.compat.block_pool import BlockPool, KVCacheBlock, full_attention_groups, problems
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.eviction.eviction_order import EvictionOrder
 from plumage_engine.vllm.guard import Guard
@@ -24,7 +24,7 @@ from plumage_engine.vllm.settings import PluginEviction
 __all__ = ["EvictionOrder", "OrderedPool", "install", "uninstall", "use_pool_hotness"]
 
 _DEFAULTS: dict[str, dict[str, Any]] = {"Rlt": {"at_once": 8}}
-"""Options for an engine, where they differ from the policy's own."""
+"""Options for an engine that differ from the policy's own defaults."""
 
 _log = logging.getLogger("vllm.plumage")
 
@@ -37,10 +37,14 @@ def install(
     rng: Randomness,
     clock: Callable[[], float],
 ) -> EvictionOrder | None:
-    """Order the eviction of a scheduler just made by `config.policy`; None, and nothing changed, where it can't be or
-    nothing is cached. The guard's fall-back becomes `uninstall`. clock: seconds. ConfigurationError for a policy that
-    there isn't."""
-    reasons = complaints(scheduler)
+    """Order the eviction of a scheduler that was just made by `config.policy`. The guard's fall-back becomes
+    `uninstall`.
+
+    None, and nothing changed, where this vLLM lacks something or nothing is cached. ConfigurationError for an unknown
+    policy.
+    clock: seconds.
+    """
+    reasons = problems(scheduler)
     if reasons:
         guard.refuse(reasons)
         return None
@@ -49,7 +53,7 @@ def install(
         guard.on, guard.reason = False, "nothing to order: prefix caching is off, or no layer attends to all tokens"
         _log.info("plumage: %s: %s", guard.feature, guard.reason)
         return None
-    capacity = max(1, pool.num_gpu_blocks - 1)  # one is vLLM's null block
+    capacity = max(1, pool.num_gpu_blocks - 1)  # one block is vLLM's null block
     options = {**_DEFAULTS.get(config.policy, {}), **config.options}
     policy = make_policy(config.policy, capacity=capacity, rng=rng, **options)
     pool.plumage = EvictionOrder(pool, policy, groups, counters, clock, label=config.policy)
@@ -61,23 +65,28 @@ def install(
 
 
 def use_pool_hotness(scheduler: Any, prior: Callable[[int], float | None]) -> None:
-    """Eviction by hotness counts the pool's uses of a block from now on; where another order is, nothing changes.
-    prior: by block hash, 64 bits as KV events tell it; None where the pool said nothing of it of late."""
+    """Let eviction by hotness count the pool's uses of a block from now on; other orders do not change.
+
+    prior: uses by block hash, 64 bits as KV events have them; None where no valid report names it.
+    """
     order = getattr(scheduler.kv_cache_manager.block_pool, "plumage", None)
     policy = None if order is None else order.policy
     if isinstance(policy, Hotness):
-        policy.pooled = lambda name: prior(int.from_bytes(name[-12:-4], "big"))  # what follows is the group
+        policy.pooled = lambda name: prior(int.from_bytes(name[-12:-4], "big"))  # the last four bytes are the group
 
 
 def uninstall(pool: Any) -> None:
-    """Give vLLM its own order back. Its blocks, map and list are as it left them, so nothing is to be repaired."""
+    """Restore vLLM's own order. Its blocks, map and list are valid, so nothing needs repair."""
     if isinstance(pool, OrderedPool):
         pool.__class__ = BlockPool
         del pool.plumage
 
 
 class OrderedPool(BlockPool):
-    """The class that a live pool is given (`install`). plumage: the order; gone after a failure."""
+    """The class that `install` gives to a live pool.
+
+    plumage: the order; removed after a failure.
+    """
 
     plumage: EvictionOrder
     plumage_guard: Guard
@@ -131,7 +140,7 @@ class OrderedPool(BlockPool):
     def _remove_cached_block_hashes(self, block: KVCacheBlock) -> list[Any]:
         removed: list[Any] = BlockPool._remove_cached_block_hashes(self, block)
         try:
-            if block.ref_cnt or self.plumage.state[block.block_id]:  # else the order itself has just given it up
+            if block.ref_cnt or self.plumage.state[block.block_id]:  # else the order itself has just evicted it
                 self.plumage.uncached(block, removed)
         except Exception as error:
             self.plumage_guard.failed(error)

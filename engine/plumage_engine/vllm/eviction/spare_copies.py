@@ -1,7 +1,7 @@
-"""Copies of cached blocks that can be spared: of two requests that compute one prefix at a time, both keep theirs.
+"""Finds spare copies of cached blocks: two requests that compute one prefix at the same time both keep theirs.
 
-A hash has one copy too many for each beyond the first that is in use or kept. Of these the free ones go first, since
-what they hold stays cached. Kept is at least one copy of every hash.
+A hash has one spare copy for each beyond the first that is in use or kept. Free spare copies are evicted first, since
+their content stays cached. At least one copy of every hash is kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["SpareCopies", "copies_of"]
 
 
 def copies_of(pool: BlockPool, name: Any) -> Sequence[KVCacheBlock]:
-    """The blocks cached under a hash, of which vLLM keeps a single one without a table."""
+    """The blocks cached under a hash; vLLM stores a single one without a table."""
     found = pool.cached_block_hash_to_block._cache.get(name)
     if found is None:
         return ()
@@ -24,7 +24,9 @@ def copies_of(pool: BlockPool, name: Any) -> Sequence[KVCacheBlock]:
 
 
 class SpareCopies:
-    """spare: free copies that may go first, by block id, oldest first. several: hashes that had several copies."""
+    """spare: free copies that may be evicted first, by block id, oldest first.
+    several: hashes that had several copies.
+    """
 
     def __init__(self, pool: BlockPool) -> None:
         self.spare: dict[int, KVCacheBlock] = {}
@@ -32,7 +34,7 @@ class SpareCopies:
         self._pool = pool
 
     def used(self, name: Any) -> list[KVCacheBlock]:
-        """A copy of `name` came into use: if there are several, all free ones can be spared. Returns these."""
+        """A copy of `name` came into use: with several copies, all free ones are spare. Returns these."""
         copies = copies_of(self._pool, name)
         if len(copies) < 2:
             self.several.discard(name)
@@ -45,7 +47,7 @@ class SpareCopies:
         return free
 
     def freed(self, block: KVCacheBlock) -> None:
-        """A copy became free; it can be spared if another is in use or kept."""
+        """A copy became free; it is spare if another is in use or kept."""
         others = [copy for copy in copies_of(self._pool, block.block_hash) if copy is not block]
         if not others:
             self.several.discard(block.block_hash)
@@ -54,7 +56,7 @@ class SpareCopies:
             self.spare[block.block_id] = block
 
     def removed(self, block: KVCacheBlock, name: Any) -> None:
-        """A copy is cached no more; where all that are left were to be spared one is kept."""
+        """A copy left the cache; if all remaining ones were spare, one of them is kept."""
         if not self.several:
             return
         self.spare.pop(block.block_id, None)
@@ -65,17 +67,17 @@ class SpareCopies:
             del self.spare[left[0].block_id]
 
     def forget(self, name: Any) -> None:
-        """None of its copies can be spared any more."""
+        """No copy of it is spare any more."""
         if name in self.several:
             self.several.discard(name)
             for copy in copies_of(self._pool, name):
                 self.spare.pop(copy.block_id, None)
 
     def take(self, most: int) -> list[KVCacheBlock]:
-        """Up to `most` that go now."""
+        """Remove and return up to `most` spare copies, to be evicted now."""
         return [self.spare.pop(block_id) for block_id in list(islice(self.spare, most))]
 
     def clear(self) -> None:
-        """Nothing is cached."""
+        """The cache was emptied."""
         self.spare.clear()
         self.several.clear()

@@ -1,15 +1,15 @@
-"""The running batch ordered by shared prefix, inside the worker (FEATHER §3; decision 0096).
+"""Sorts the rows of the running batch by shared prefix, inside the worker (FEATHER §3; decision 0096).
 
-Attention reads the KV blocks of one request after those of the one before it. Where neighbours share their blocks, the
-second finds them in the processor's cache. The scheduler admits by group, but a request takes whatever slot of the
-batch is free, so groups mix as requests come and go. Rows of the block table tell the groups: who shares a prefix has
-the same blocks in front, so sorting the rows sorts the prefix tree depth first, at all its levels.
+Attention reads the KV blocks of one request after those of the one before it. If neighbours share their blocks, the
+second finds them in the processor's cache. The scheduler admits by group, but a request takes any free slot of the
+batch, so groups mix over time. Rows of the block table show the groups: requests with a shared prefix begin with the
+same blocks, so sorting the rows sorts the prefix tree depth first, at all its levels.
 
-The batch is sorted when its members change, which costs a swap a request at most, and only between requests that the
-attention backend lets stand side by side: those that decode stay in front of those in prefill where it wants that.
+The batch is sorted when its members change, at the cost of at most one swap a request. Requests are swapped only
+within the part that the attention backend allows: decoding requests stay before those in prefill where it needs that.
 
-A failure in a worker of the scheduler's own process is counted and told in its stats; in a worker of another process it
-is told in that process's log alone. vLLM's second model runner keeps its requests in another form, and is left alone.
+A failure in a worker of the scheduler's own process is counted and reported in its stats; a worker of another process
+reports it in its log only. vLLM's second model runner keeps its requests in another form and is not changed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from plumage_engine.vllm.guard import Guard, attempt
 
 __all__ = ["enabled", "install", "rank_rows", "swaps"]
 
-enabled = True  # a benchmark that serves several policies in one process switches it
+enabled = True  # a bench that serves several policies in one process switches it
 
 
-_guard = Guard("batchOrder", Counters())  # of the engine in this process; of nobody where only its worker is here
+_guard = Guard("batchOrder", Counters())  # the engine's in this process; unused where only its worker is here
 
 
 def install(guard: Guard | None = None, config: Any = None) -> None:
-    """Sort each runner's batch in this process from now on. Idempotent. guard: of the scheduler in this process, which
-    is told from now on. config: vLLM's, where it is known, so that a runner which is left alone is named."""
+    """Sort each runner's batch in this process from now on. Idempotent.
+
+    guard: of the scheduler in this process, which reports failures from now on.
+    config: vLLM's, where it is known, so that a second model runner is reported.
+    """
     global _guard
     if guard is not None:
         _guard = guard
@@ -40,11 +43,11 @@ def install(guard: Guard | None = None, config: Any = None) -> None:
 
 def _hook(guard: Guard, config: Any) -> None:
     if config is not None and getattr(config, "use_v2_model_runner", False):
-        guard.refuse(["this engine takes vLLM's second model runner, whose batch stays as vLLM has it"])
+        guard.refuse(["this engine uses vLLM's second model runner, whose batch is not sorted"])
         return
-    from plumage_engine.vllm.compat.model_runner import GPUModelRunner, complaints
+    from plumage_engine.vllm.compat.model_runner import GPUModelRunner, problems
 
-    if reasons := complaints():
+    if reasons := problems():
         guard.refuse(reasons)
     elif not getattr(GPUModelRunner._may_reorder_batch, "plumage", False):
         GPUModelRunner._may_reorder_batch = _sorting(GPUModelRunner._may_reorder_batch)
@@ -72,7 +75,7 @@ def _sort(runner: Any, output: Any) -> None:
     batch = runner.input_batch
     requests = len(batch.req_ids)
     if requests < 3 or not batch.block_table.block_tables:
-        return  # of two requests each stands beside the other already
+        return  # two requests are neighbours in any order
     threshold = runner.reorder_batch_threshold
     keep = range(requests if threshold is None else _decodes(batch, output, threshold))
     table = batch.block_table.block_tables[0]
@@ -82,8 +85,10 @@ def _sort(runner: Any, output: Any) -> None:
 
 
 def _decodes(batch: Any, output: Any, threshold: int) -> int:
-    """Rows in front that decode, as vLLM's `reorder_batch_to_split_decodes_and_prefills` has put them there. A prompt
-    whose last part is as short does not, and stands behind them."""
+    """Rows at the front that decode, as vLLM's `reorder_batch_to_split_decodes_and_prefills` has put them there.
+
+    A prompt whose last part is as short does not decode, and stands behind them.
+    """
     rows = zip(batch.req_ids, batch.num_computed_tokens_cpu, batch.num_prompt_tokens, strict=False)
     decode = (
         0 < computed >= prompt and output.num_scheduled_tokens[name] <= threshold for name, computed, prompt in rows
@@ -92,14 +97,14 @@ def _decodes(batch: Any, output: Any, threshold: int) -> int:
 
 
 def rank_rows(rows: Sequence[bytes]) -> list[int]:
-    """For each place the row that should stand there. Sorting is stable, so rows that are equal stay as they are."""
+    """For each place the row that should stand there. The sort is stable, so equal rows keep their order."""
     return sorted(range(len(rows)), key=rows.__getitem__)
 
 
 def swaps(wanted: Sequence[int]) -> list[tuple[int, int]]:
-    """The swaps that bring the row `wanted[place]` to each `place`: one fewer than each cycle is long."""
+    """The swaps that bring the row `wanted[place]` to each `place`: one fewer than the length of each cycle."""
     done: list[tuple[int, int]] = []
-    at = list(range(len(wanted)))  # at[place]: the row that stands there now
+    at = list(range(len(wanted)))  # at[place]: the row there now
     place_of = list(range(len(wanted)))
     for place, row in enumerate(wanted):
         here = place_of[row]

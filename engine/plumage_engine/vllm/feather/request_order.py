@@ -1,12 +1,13 @@
-"""vLLM's requests in the order of one of core's batching policies (FEATHER §4.3; decision 0095).
+"""Orders vLLM's waiting requests by a batching policy of core (FEATHER §4.3; decision 0095).
 
-vLLM pops a request for two reasons, and tells neither: to admit it, or to put it aside for this step because it cannot
-run yet (its grammar compiles, its adapter has no slot, its KV is on its way). So a popped request is *open* until the
-next question shows whether it runs. What was put aside comes back ahead of the policy's choice, as in vLLM's own queue,
-and so do preempted requests.
+vLLM pops a request for two reasons and reports neither: to admit it, or to put it aside for this step because it can't
+run yet (its grammar compiles, its adapter has no slot, its KV is being loaded). So a popped request is *open* until the
+next question shows whether it runs. Requests that were put aside or preempted precede the policy's choice, as in
+vLLM's own queue.
 
-The policy's active requests are vLLM's running ones. Each admission and each end is told as it happens; `match` mends
-what came another way (a streaming session that waits for its next input, requests whose KV was loaded from outside).
+The policy's active requests are vLLM's running ones. Each admission and each end is reported as it happens; `match`
+corrects the rest (a streaming session that waits for its next input, requests whose KV was loaded from outside).
+Decision 0244 explains why a waiting request is kept here and in the queue.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ if TYPE_CHECKING:
 
 __all__ = ["RequestOrder"]
 
-_TOGETHER = 64  # steps at most
-_LONGEST_GROUP = 256  # characters
+_MAX_SUMMED_STEPS = 64
+_MAX_GROUP = 256  # characters
 _GROUP_BITS = 64
 
 
 class RequestOrder:
-    """queue: the policy. block_tokens: tokens that one of a request's hashes covers; stride: hashes a level of the
-    policy's vectors. max_wait: the policy's ageing bound in seconds. clock: seconds, monotonic; waiting is timed from
-    the moment a request enters."""
+    """queue: the policy.
+    block_tokens: tokens that one of a request's hashes covers.
+    stride: hashes in a level of the policy's vectors.
+    max_wait: the policy's ageing bound in seconds, from the moment a request enters.
+    clock: seconds, monotonic.
+    """
 
     def __init__(
         self,
@@ -49,14 +53,14 @@ class RequestOrder:
         self._max_wait = max_wait
         self._clock = clock
         self._counters = counters
-        self._candidates: dict[str, Candidate] = {}  # of all that wait, run or are put aside
-        self._waiting: dict[str, Request] = {}  # the policy has these and chooses among them
+        self._candidates: dict[str, Candidate] = {}  # of all requests that wait, run or were put aside
+        self._waiting: dict[str, Request] = {}  # the policy chooses among these
         self._ahead: OrderedDict[str, Request] = OrderedDict()  # preempted or put aside: before the policy's choice
         self._active: set[str] = set()
         self._open: Request | None = None
-        self._asked = False  # whether the policy was asked before the step that runs
-        self._untold: StepOutcome | None = None  # the sum of steps before which it was not
-        self._open_waits = False  # whether the policy still has it as waiting: not if it was ahead
+        self._asked = False  # whether the policy was asked before the running step
+        self._unreported: StepOutcome | None = None  # the sum of steps that were not reported yet
+        self._open_waits = False  # whether the policy has the open request as waiting: not if it was ahead
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._ahead)
@@ -67,7 +71,7 @@ class RequestOrder:
 
     @property
     def active(self) -> int:
-        """Requests that the policy believes to run."""
+        """Requests that run according to the policy."""
         return len(self._active)
 
     def insert(self, request: Request) -> None:
@@ -80,7 +84,7 @@ class RequestOrder:
         self._waiting[request_id] = request
 
     def put_back(self, request: Request) -> None:
-        """A request that ran, or was popped, waits again, ahead of all others."""
+        """A request that ran or was popped waits again, ahead of all others."""
         request_id = request.request_id
         if request is self._open:
             self._close(admitted=False)
@@ -93,7 +97,7 @@ class RequestOrder:
         self._ahead.move_to_end(request_id, last=False)
 
     def remove(self, request: Request) -> None:
-        """A waiting request was aborted; absent ones are tolerated."""
+        """A waiting request was aborted; unknown ones are ignored."""
         request_id = request.request_id
         if self._waiting.pop(request_id, None) is not None:
             self.queue.remove(request_id)
@@ -102,7 +106,7 @@ class RequestOrder:
         self._candidates.pop(request_id, None)
 
     def end(self, request_id: str) -> None:
-        """A request is over, wherever it was."""
+        """A request has ended, in any state."""
         if self._candidates.pop(request_id, None) is None:
             return
         if self._open is not None and self._open.request_id == request_id:
@@ -112,10 +116,10 @@ class RequestOrder:
             self.queue.finish(request_id)
 
     def choose(self, running: list[Request]) -> Request | None:
-        """The request to admit next, or None for STOP; never None while requests wait and nothing runs."""
+        """The request to admit next, or None for STOP; never None while requests wait and no request runs."""
         if self._open is not None:
-            self._settle(running)
-        self._tell_steps()
+            self._close_open(running)
+        self._report_steps()
         self._asked = True
         if self._ahead:
             return next(iter(self._ahead.values()))
@@ -124,7 +128,7 @@ class RequestOrder:
         request_id = self.queue.select(self._clock())
         if request_id is None:
             return None if running else next(iter(self._waiting.values()))
-        return self._waiting[request_id]  # type: ignore[index]  # ids are those of `insert`
+        return self._waiting[request_id]  # type: ignore[index]  # ids come from `insert`
 
     def pop(self, request: Request) -> None:
         """vLLM takes `request`, which was chosen, out of the queue."""
@@ -134,14 +138,14 @@ class RequestOrder:
             del self._ahead[request_id]
         self._open = request
 
-    def _settle(self, running: list[Request]) -> None:
-        """Learn what became of the open request: an admitted one is the last of `running`."""
+    def _close_open(self, running: list[Request]) -> None:
+        """Decide whether the open request was admitted: then it is the last of `running`."""
         self._close(admitted=bool(running) and running[-1] is self._open)
 
     def match(self, running: list[Request]) -> None:
-        """Let the policy's active requests be `running`. O(1) where they are as many."""
+        """Make the policy's active requests equal to `running`. O(1) where their numbers are equal."""
         if self._open is not None:
-            self._settle(running)
+            self._close_open(running)
         if len(running) == len(self._active) and (not running or running[-1].request_id in self._active):
             return
         now = {request.request_id for request in running}
@@ -153,8 +157,10 @@ class RequestOrder:
                 self._start(request, waits=self._waiting.pop(request.request_id, None) is not None)
 
     def take_over(self, before: RequestOrder, running: list[Request]) -> None:
-        """Go on, between two steps, where another order stood: who waits there waits here, since then, and the same
-        requests run. This one is new; `before` is not asked again."""
+        """Replace another order between two steps: the same requests wait, since the same time, and the same run.
+
+        This order is new; `before` is not used again.
+        """
         before.match(running)
         for request in before:
             candidate = self._adopt(request, before)
@@ -168,7 +174,7 @@ class RequestOrder:
             self._activate(request, waits=False)
 
     def _adopt(self, request: Request, before: RequestOrder) -> Candidate:
-        """Its vector anew, for levels may have another size."""
+        """Compute the request's vector again, because levels may have another size; keep its arrival."""
         candidate, known = self._candidate(request), before._candidates.get(request.request_id)
         if known is not None:
             candidate = candidate._replace(arrival=known.arrival)
@@ -176,23 +182,27 @@ class RequestOrder:
         return candidate
 
     def observe(self, outcome: StepOutcome) -> None:
-        """A step ran. Steps without prefill before which the policy was not asked are most of a full batch's: it is
-        told their sum, at the latest before its next answer."""
-        kept = self._untold
-        if self._asked or outcome.prefill_tokens or (kept is not None and kept.steps >= _TOGETHER):
-            self._tell_steps()
+        """A step ran.
+
+        Most steps of a full batch have no prefill and no question to the policy before them. Their sum is reported to
+        the
+        policy, at the latest before its next choice.
+        """
+        kept = self._unreported
+        if self._asked or outcome.prefill_tokens or (kept is not None and kept.steps >= _MAX_SUMMED_STEPS):
+            self._report_steps()
             self.queue.observe(outcome)
             self._asked = False
         elif kept is None:
-            self._untold = outcome
+            self._unreported = outcome
         else:
             seconds, decoded = kept.seconds + outcome.seconds, kept.decode_tokens + outcome.decode_tokens
-            self._untold = StepOutcome(seconds, decoded, steps=kept.steps + 1)
+            self._unreported = StepOutcome(seconds, decoded, steps=kept.steps + 1)
 
-    def _tell_steps(self) -> None:
-        if self._untold is not None:
-            self.queue.observe(self._untold)
-            self._untold = None
+    def _report_steps(self) -> None:
+        if self._unreported is not None:
+            self.queue.observe(self._unreported)
+            self._unreported = None
 
     def _close(self, *, admitted: bool) -> None:
         request, self._open = self._open, None
@@ -213,7 +223,9 @@ class RequestOrder:
             self._counters.add("aged")
 
     def _activate(self, request: Request, *, waits: bool) -> Candidate:
-        """The request runs. The policy may not have it as waiting: it was put aside, preempted, or never came here."""
+        """The request runs. `waits`: the policy has it as waiting, so it was not put aside, preempted or started
+        elsewhere.
+        """
         request_id = request.request_id
         candidate = self._candidates.get(request_id)
         if candidate is None:
@@ -225,19 +237,23 @@ class RequestOrder:
         return candidate
 
     def _candidate(self, request: Request) -> Candidate:
-        """Frozen at INSERT: vLLM's own list of hashes grows with the output. The prompt's last, partial block has no
-        hash, so prompts that differ in it alone look equal."""
+        """The request as the policy sees it, frozen at its insertion: vLLM's list of hashes grows with the output.
+
+        The prompt's last, partial block has no hash, so prompts that differ only there look equal.
+        """
         blocks = request.num_prompt_tokens // self._block_tokens
         vector = tuple(request.block_hashes[self._stride - 1 : blocks : self._stride])
         return Candidate(request.request_id, vector, request.num_prompt_tokens, self._clock(), _group(request))
 
 
 def _group(request: Request) -> str | int | None:
-    """The group that a client gave in `extra_args`, for policies of your own. A client may send anything there
-    (`vllm_xargs`): what is no name or number of a fair size is as if it were not there."""
+    """The group that a client gave in `extra_args` (`vllm_xargs`), for custom policies.
+
+    A client may send anything there; a value that is no short name or number is ignored.
+    """
     parameters = request.sampling_params
     extra = parameters.extra_args if parameters is not None else None
     group = extra.get("plumage_group") if isinstance(extra, dict) else None
     if isinstance(group, str):
-        return group if len(group) <= _LONGEST_GROUP else None
+        return group if len(group) <= _MAX_GROUP else None
     return group if isinstance(group, int) and group.bit_length() <= _GROUP_BITS else None

@@ -1,8 +1,8 @@
-"""What a step of vLLM took and gave: the reward of the decisions that formed its batch (FEATHER §4.3).
+"""The duration and tokens of each vLLM step: the reward of the decisions that formed its batch (FEATHER §4.3).
 
-A step runs from its `schedule()`, or from the end of the step before where that came later, to its
-`update_from_output()`. Under asynchronous scheduling the next `schedule()` comes before this step's end, so the time
-between two of them says nothing.
+A step runs from its `schedule()`, or from the end of the step before if that was later, to its
+`update_from_output()`. Under asynchronous scheduling the next `schedule()` precedes this step's end, so the time
+between two of them is no measure.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 __all__ = ["StepTimes"]
 
-_MOST = 64  # steps on their way; vLLM has two, or as many as pipeline stages
+_MAX_STEPS = 64  # steps in flight; vLLM has two, or as many as pipeline stages
 
 
 class StepTimes:
-    """`ended` gives each scheduled step's outcome, in the order in which they were scheduled."""
+    """`ended` returns each scheduled step's outcome, in the order of scheduling."""
 
     def __init__(self) -> None:
-        self._begun: deque[tuple[SchedulerOutput, float]] = deque(maxlen=_MOST)
+        self._begun: deque[tuple[SchedulerOutput, float]] = deque(maxlen=_MAX_STEPS)
         self._last_end = float("-inf")
 
     def begun(self, output: SchedulerOutput, now: float) -> None:
         self._begun.append((output, now))
 
     def ended(self, output: SchedulerOutput, now: float) -> StepOutcome | None:
-        """None for a step that nobody began, or that had nothing to do."""
+        """None for a step that was not begun, or that had no tokens."""
         while self._begun:
             begun, at = self._begun.popleft()
             if begun is output:
@@ -41,7 +41,7 @@ class StepTimes:
 
 
 def _outcome(output: SchedulerOutput, seconds: float) -> StepOutcome:
-    """A request with one token decodes, and one with drafts beside it. Counted in C: it happens at every step."""
+    """A request with one token decodes, or with one and its drafts. Counted in C, because it runs at every step."""
     scheduled, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
     decodes, drafted = list(scheduled.values()).count(1), 0
     for request, tokens in drafts.items():

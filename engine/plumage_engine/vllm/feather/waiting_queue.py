@@ -1,7 +1,7 @@
-"""FEATHER as vLLM's waiting queue: no copy of `schedule()` (FEATHER §4.4; vLLM's `RequestQueue`).
+"""FEATHER as vLLM's waiting queue, without a copy of `schedule()` (FEATHER §4.4; vLLM's `RequestQueue`).
 
-vLLM's scheduler asks `bool(queue)` before each admission: False while requests wait is STOP. Everywhere else it asks
-for the length, which is always the true one, or the engine would believe that it has no work.
+vLLM's scheduler calls `bool(queue)` before each admission: False while requests wait means STOP. Elsewhere it reads the
+length, which is always correct, or the engine would believe that it has no work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from plumage_engine.vllm.compat.scheduler import (
     RequestQueue,
     Scheduler,
     SchedulerOutput,
-    complaints,
+    problems,
 )
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.feather.request_order import RequestOrder
@@ -32,7 +32,8 @@ __all__ = ["Feather", "FeatherQueue"]
 class FeatherQueue(RequestQueue):
     """The waiting requests in the policy's order; after a failure in their order of arrival, as vLLM has them.
 
-    `_waiting` is kept beside the policy so that no failure of its loses a request."""
+    `_waiting` is kept beside the policy, so that a failure of the policy loses no request (decision 0244).
+    """
 
     def __init__(self, scheduler: Scheduler, order: RequestOrder, guard: Guard, counters: Counters) -> None:
         self._scheduler = scheduler
@@ -42,19 +43,19 @@ class FeatherQueue(RequestQueue):
         self._waiting: OrderedDict[str, Request] = OrderedDict()
         self._plain: FCFSRequestQueue | None = None
         self._chosen: Request | None = None  # vLLM pops what it peeked at
-        self._stopped = False  # the policy's last word, with room in the batch
+        self._stopped = False  # the policy's last choice with room in the batch was STOP
         guard.fall_back = self._fall_back
 
     @property
     def held_back(self) -> int:
-        """Requests that wait because the policy said STOP although the batch has room: no sign of overload."""
+        """Requests that wait because the policy chose STOP although the batch has room: no sign of overload."""
         return len(self._waiting) if self._stopped and self._plain is None else 0
 
     def follow(self, order: RequestOrder) -> None:
-        """Ask another order, which has all that waits, from now on."""
+        """Use another order, which has all waiting requests, from now on."""
         self._order, self._chosen, self._stopped = order, None, False
 
-    # -- what comes and goes -----------------------------------------------------------------------------------------
+    # -- requests arrive and leave -------------------------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
         self._chosen = None
@@ -68,7 +69,7 @@ class FeatherQueue(RequestQueue):
             self._guard.failed(error)
 
     def prepend_request(self, request: Request) -> None:
-        """A preempted request, or one that was put aside. It is the first again, as vLLM's own queue has it."""
+        """A preempted request, or one that was put aside, becomes the first again, as in vLLM's own queue."""
         self._chosen = None
         self._waiting[request.request_id] = request
         self._waiting.move_to_end(request.request_id, last=False)
@@ -88,7 +89,7 @@ class FeatherQueue(RequestQueue):
         self.remove_requests((request,))
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
-        """Absent ones are tolerated."""
+        """Unknown requests are ignored."""
         self._chosen = None
         here = [request for request in requests if self._waiting.pop(request.request_id, None) is not None]
         if self._plain is not None:
@@ -100,11 +101,13 @@ class FeatherQueue(RequestQueue):
         except Exception as error:
             self._guard.failed(error)
 
-    # -- the choice --------------------------------------------------------------------------------------------------
+    # -- the choice ----------------------------------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
-        """ADD, or STOP while requests wait. With a full batch vLLM asks too, but looks at its limit next and admits
-        nobody: there the policy has nothing to decide, and nothing to learn."""
+        """False for STOP, or without waiting requests.
+
+        vLLM also calls it with a full batch, but admits no request then: the policy is not asked and learns nothing.
+        """
         if self._plain is not None:
             return bool(self._plain)
         if not self._waiting:
@@ -116,7 +119,7 @@ class FeatherQueue(RequestQueue):
         return self._ask() is not None
 
     def peek_request(self) -> Request:
-        """IndexError from an empty queue, as vLLM's own raises it."""
+        """IndexError from an empty queue, as in vLLM's own."""
         if self._plain is not None:
             return self._plain.peek_request()
         return self._chosen or self._ask() or self._first()
@@ -135,7 +138,7 @@ class FeatherQueue(RequestQueue):
         return request
 
     def _ask(self) -> Request | None:
-        """The policy's choice, None for STOP; after a failure the request that came first."""
+        """The policy's choice, None for STOP; after a failure the oldest request."""
         if not self._waiting:
             return None
         try:
@@ -155,11 +158,11 @@ class FeatherQueue(RequestQueue):
         return iter(list(self._waiting.values()))
 
     def oldest(self, limit: int) -> Iterator[Request]:
-        """Up to `limit` of them, preempted ones first, then by arrival. Not to be read while requests come and go."""
+        """Up to `limit` requests, preempted ones first, then by arrival. Do not change the queue while reading it."""
         return islice(self._waiting.values(), limit)
 
     def _first(self) -> Request:
-        """The one that came first: asked for although the policy said STOP, or while the policy is off."""
+        """The oldest request: vLLM asks although the policy chose STOP, or the policy is off."""
         for request in self._waiting.values():
             return request
         raise IndexError("peek from an empty queue")
@@ -169,7 +172,11 @@ class FeatherQueue(RequestQueue):
 
 
 class Feather:
-    """order: the policy's, over vLLM's requests. clock: seconds, monotonic."""
+    """FEATHER in one scheduler of vLLM: installs the queue and measures each step for the policy.
+
+    order: the policy's order of vLLM's requests.
+    clock: seconds, monotonic.
+    """
 
     def __init__(
         self,
@@ -191,7 +198,7 @@ class Feather:
         scheduler.waiting = self._queue = queue
 
     def change(self, config: PluginFeather, rng: Uniform) -> None:
-        """Another policy, between two steps. It begins with nothing learned."""
+        """Change the policy between two steps. The new one has learned nothing."""
         order = _make_order(self._scheduler, config, self._counters, rng, self._clock)
         order.take_over(self.order, self._scheduler.running)
         self.order = order
@@ -199,7 +206,7 @@ class Feather:
 
     @property
     def held_back(self) -> int:
-        """Waiting requests that the policy keeps back on purpose."""
+        """Waiting requests that the policy holds back on purpose."""
         return self._queue.held_back
 
     def scheduled(self, output: SchedulerOutput) -> None:
@@ -216,8 +223,8 @@ class Feather:
 
     @staticmethod
     def reasons_against(scheduler: Scheduler) -> list[str]:
-        """Why it can't work with this vLLM, or has nothing to do with its options; empty when it can."""
-        return complaints(scheduler) or _unfit(scheduler)
+        """Why this vLLM or its options conflict with FEATHER; empty when they do not."""
+        return problems(scheduler) or _conflicting_options(scheduler)
 
 
 def _make_order(
@@ -234,9 +241,9 @@ def _make_order(
     )
 
 
-def _unfit(scheduler: Scheduler) -> list[str]:
+def _conflicting_options(scheduler: Scheduler) -> list[str]:
     if scheduler.policy.value != "fcfs":
-        return [f"--scheduling-policy {scheduler.policy.value} is in charge of the order, and FEATHER respects it"]
+        return [f"--scheduling-policy {scheduler.policy.value} sets the order, and FEATHER does not replace it"]
     if not scheduler.cache_config.enable_prefix_caching and scheduler.connector is None:
         return ["prefix caching is off, so requests have no hashes to be grouped by: --enable-prefix-caching"]
     return []

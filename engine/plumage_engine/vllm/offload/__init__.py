@@ -1,7 +1,6 @@
-"""HotPrefix's host tier inside vLLM's OffloadingConnector: what is worth the copy, what stays, what comes back early.
+"""HotPrefix's host tier inside vLLM's OffloadingConnector, with a disk below it and promotion to the device.
 
-`spec` is what vLLM is told to load, `host` what it gives, `idle` what it gives where vLLM has moved what that needs;
-`manager` decides about stores, over `residents` and `heats`; `promoter` brings hot prefixes up while requests decode;
-`install` ties it to a live scheduler; `below` puts a disk under it, `tiered` says what goes there. The algorithms are
-`plumage.tiering`'s and `plumage.hotness`'s.
+vLLM loads `spec`; `selective_spec` makes the tier, or `fallback` where this vLLM lacks what it needs; `install` ties it
+to a live scheduler. `host_tier` stores chunks in host memory, `disk_tier` on a disk, `promotion` copies them to the
+device before a request needs them. The algorithms are in `plumage.tiering` and `plumage.hotness`.
 """

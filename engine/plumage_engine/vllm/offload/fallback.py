@@ -1,4 +1,4 @@
-"""Host memory that takes nothing and has nothing: what an engine goes on with where ours can't be made."""
+"""Host memory that stores nothing: the engine runs with it where neither ours nor vLLM's own can be made."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from plumage_engine.vllm.guard import Guard
 __all__ = ["GUARD", "IdleManager", "IdleSpec"]
 
 GUARD = Guard("hostTier", Counters())
-"""Of this process: off where this vLLM lacks what the tier is made of."""
+"""Of this process: off where this vLLM lacks what the tier needs."""
 
 
 class IdleManager(OffloadingManager):
-    """Misses, and takes in nothing."""
+    """Every look-up is a miss, and nothing is stored."""
 
     def lookup(self, key: Any, req_context: Any) -> LookupResult:
         return LookupResult.MISS
@@ -32,7 +32,7 @@ class IdleManager(OffloadingManager):
         raise KeyError("nothing is in host memory")
 
     def prepare_store(self, keys: Any, req_context: Any) -> PrepareStoreOutput:
-        """None is worth it. (vLLM logs an answer of None for each request.)"""
+        """Store no chunk. (vLLM logs an answer of None for each request.)"""
         return PrepareStoreOutput(keys_to_store=[], store_spec=LoadStoreSpec(), evicted_keys=[])
 
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
@@ -40,7 +40,7 @@ class IdleManager(OffloadingManager):
 
 
 class _IdleWorker(OffloadingWorker):
-    """Is given no job."""
+    """Receives no job."""
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
         return False
@@ -56,7 +56,7 @@ class _IdleWorker(OffloadingWorker):
 
 
 class IdleSpec(OffloadingSpec):
-    """Has vLLM's connector, and what it asks, but no memory."""
+    """Serves vLLM's connector without memory."""
 
     def get_manager(self) -> OffloadingManager:
         return IdleManager()

@@ -1,4 +1,4 @@
-"""Tie the host tier to a live scheduler: its settings, and promotion."""
+"""Ties the host tier to a live scheduler: its settings, the disk and promotion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from plumage_engine.policies import HostTierConfig
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard, attempt
 from plumage_engine.vllm.offload.host_tier.chunk_hotness import Prior
-from plumage_engine.vllm.offload.host_tier.store_manager import SelectiveManager
+from plumage_engine.vllm.offload.host_tier.store_manager import HostTierManager
 
 __all__ = ["install"]
 
@@ -21,16 +21,17 @@ def install(
     *,
     prior: Prior | None = None,
     seed: int = 0,
-) -> SelectiveManager | None:
-    """Configure the tier of `scheduler`, just made, and switch promotion on. None where it has none of ours.
+) -> HostTierManager | None:
+    """Configure the tier of `scheduler`, which was just made, and switch promotion on. None where it has none of ours.
 
-    guard: promotion's, off where that fails, which leaves the tier as it is; the manager has its own. prior: pool-wide
-    hotness; where it knows nothing local uses count.
+    guard: promotion's; off where promotion can't be switched on, which leaves the tier as it is. The manager has its
+    own.
+    prior: hotness that the pool measured; local uses count where it is unknown.
     """
     connector = getattr(scheduler.connector, "connector_scheduler", None)
     tiers: Any = getattr(connector, "manager", None)
-    manager: SelectiveManager | None = getattr(tiers, "memory", tiers)
-    if not isinstance(manager, SelectiveManager):
+    manager: HostTierManager | None = getattr(tiers, "memory", tiers)
+    if not isinstance(manager, HostTierManager):
         return None
     manager.configure(settings, counters, prior=prior, seed=seed)
     if tiers is not manager:
@@ -40,7 +41,7 @@ def install(
     return manager
 
 
-def _promote(scheduler: Any, connector: Any, manager: SelectiveManager, guard: Guard, counters: Counters) -> None:
+def _promote(scheduler: Any, connector: Any, manager: HostTierManager, guard: Guard, counters: Counters) -> None:
     if not manager.guard.on:
         guard.refuse(["selective admission is off"])
         return

@@ -1,13 +1,13 @@
-"""What vLLM is told to load for its OffloadingConnector:
+"""The spec that vLLM loads for its OffloadingConnector:
 
 --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
   "spec_name": "HostTierSpec", "spec_module_path": "plumage_engine.vllm.offload.spec", "cpu_bytes_to_use": 8589934592}}'
 
-With `disk_path` and `disk_bytes_to_use` beside them there is a disk below host memory. Settings come with the plugin's
-own (`hostTier`).
+`disk_path` and `disk_bytes_to_use` beside them add a disk below host memory. The plugin's own settings (`hostTier`)
+choose the policies.
 
-vLLM imports this module while it starts, and a name that is gone would end that. So what the tier is made of is
-imported behind `fallback.GUARD`. Without it host memory is vLLM's own; where that does not run, it takes nothing.
+vLLM imports this module at its start, and a missing name would end that. So the tier's parts are imported behind
+`fallback.GUARD`. Without them host memory is vLLM's own; where that does not run, it stores nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _ours() -> type[OffloadingSpec]:
 
 
 def choose(guard: Guard) -> type[OffloadingSpec]:
-    """Ours; with `guard` off vLLM's own, or the one that takes nothing."""
+    """Our spec; with `guard` off vLLM's own, or the one that stores nothing."""
     found = attempt(guard, _ours)
     return found or attempt(Guard("hostTier", Counters()), stock_spec) or fallback.IdleSpec
 

@@ -1,18 +1,18 @@
-"""The fleet's routes in vLLM's API server (entry point `vllm.endpoint_plugins`; switched on by VLLM_PLUGINS=plumage).
+"""The plugin's routes in vLLM's API server, as ASGI middleware around vLLM's application.
 
-| route                    | what                                                                                     |
-|--------------------------|------------------------------------------------------------------------------------------|
-| GET /v1/plumage/snapshot | what is cached, with token ids, msgpack; 404 where the engine publishes no KV events      |
-| GET /v1/plumage/stats    | load, cache, every counter, which features are on and why not                             |
-| POST /v1/plumage/drain   | {"timeoutSeconds": number}: wait until nothing is in flight                               |
-| GET /v1/plumage/tables   | what the stop policy has learned; 404 where it learns nothing                             |
-| POST /v1/plumage/tables  | learn from other engines; damaged or foreign tables are refused and counted               |
-| POST /v1/plumage/promote | {"heats": {"BLOCK HASH": uses}}: what the pool finds hot, for host memory, and promotion  |
-| POST /v1/plumage/feather | another batching policy: what the settings have as `feather`; null for order of arrival   |
+| route                    | what                                                                                 |
+|--------------------------|--------------------------------------------------------------------------------------|
+| GET /v1/plumage/snapshot | the cached blocks with token ids, msgpack; 404 where the engine publishes no KV events |
+| GET /v1/plumage/stats    | load, cache, every counter, which features are on and why not                        |
+| POST /v1/plumage/drain   | {"timeoutSeconds": number}: wait until no request is open                            |
+| GET /v1/plumage/tables   | what the stop policy has learned; 404 where it learns nothing                        |
+| POST /v1/plumage/tables  | learn from other engines; damaged or foreign tables are refused and counted          |
+| POST /v1/plumage/promote | {"heats": {"BLOCK HASH": uses}}: the pool's hotness, for host memory and promotion   |
+| POST /v1/plumage/feather | another batching policy: the setting `feather`; null for order of arrival            |
 
-They stand outside of vLLM's own middleware: `--api-key` and its CORS rules are for clients, these routes have a token
-of their own. Without one only this machine is answered. Where vLLM has an API key, every route that is not read with
-GET asks for it: vLLM's own check leaves out `/invocations`, `/tokenize`, `/pause` and others.
+They stand outside of vLLM's own middleware: `--api-key` and CORS rules are for clients, these routes have a token of
+their own. Without a token only this machine is served. Where vLLM has an API key, every route but reads needs it here:
+vLLM's own check omits `/invocations`, `/tokenize`, `/pause` and others.
 """
 
 from __future__ import annotations
@@ -33,28 +33,29 @@ from plumage_engine.configuration import is_loopback
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
 
-__all__ = ["PREFIX", "TOKEN_FILE", "FleetRoutes"]
+__all__ = ["PREFIX", "TOKEN_FILE", "ApiServerRoutes"]
 
 _log = logging.getLogger("vllm.plumage")
 
 TOKEN_FILE = "PLUMAGE_ADMIN_TOKEN_FILE"
-"""Environment variable that names the token's file, where the settings' `fleet.adminTokenFile` does not."""
+"""Environment variable with the path of the token's file; the setting `fleet.adminTokenFile` precedes it."""
 
 PREFIX = "/v1/plumage/"
-_MOST_BODY = 4 << 20
+_MAX_BODY = 4 << 20
 _BODY_SECONDS = 10.0
 _ANSWER_SECONDS: Mapping[str, float] = {"snapshot": 60.0}
 _QUICK_SECONDS = 5.0
 _SCRAPE_SECONDS = 1.0
-_LONGEST_DRAIN = 3600.0
-_READ = ("GET", "HEAD", "OPTIONS")
-_CHECKED = ("/v1", "/v2", "/inference", "/cohere")  # by vLLM itself: entrypoints/serve/middleware/authenticate.py
-_LOOK = 0.1  # seconds between looks at what is in flight
+_MAX_DRAIN = 3600.0
+_READ_METHODS = ("GET", "HEAD", "OPTIONS")
+# vLLM checks these itself: entrypoints/serve/middleware/authenticate.py
+_CHECKED_BY_VLLM = ("/v1", "/v2", "/inference", "/cohere")
+_POLL_SECONDS = 0.1  # between two checks of a drain
 
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
 Ask = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
-"""A question for the engine core → HTTP status and body."""
+"""Calls the engine core → HTTP status and body."""
 
 
 class _RefusedError(PlumageError):
@@ -63,18 +64,21 @@ class _RefusedError(PlumageError):
         self.status = status
 
 
-class _SlowError(_RefusedError):
-    """The engine core is at work, on a long step it may be."""
+class _TimeoutError(_RefusedError):
+    """The engine core is busy, perhaps with a long step."""
 
 
-class _AbsentError(_RefusedError):
-    """The engine core, or the way to it, has nothing of ours."""
+class _DisabledError(_RefusedError):
+    """The engine core has no plugin, or can't be reached."""
 
 
-class FleetRoutes:
-    """ASGI middleware. ask: None where the plugin is not configured, so that there is nothing to tell. absent: the
-    feature for want of which there is nobody to ask. The application within, and the rest, come as vLLM makes them: see
-    `PlumageEndpoints`."""
+class ApiServerRoutes:
+    """The middleware.
+
+    ask: calls the engine core; None where the plugin is not configured.
+    absent: the guard of the feature without which no call is possible; None while calls are possible.
+    The application and the other attributes are set as vLLM makes them: see `PlumageEndpoints`.
+    """
 
     def __init__(self) -> None:
         self.app: App = _no_app
@@ -95,10 +99,10 @@ class FleetRoutes:
             ("POST", "feather"): self._feather,
         }
 
-    def go_without(self, guard: Guard) -> None:
-        """Nobody is asked from now on: what runs stock does so until it is restarted. Stats and metrics tell why."""
+    def disable(self, guard: Guard) -> None:
+        """Call the engine core no more, until vLLM is restarted. Stats and metrics report the reason."""
         self.absent = guard
-        self.metrics.stats = {"counters": guard.counters.told(), "features": {guard.feature: guard.told()}}
+        self.metrics.stats = {"counters": guard.counters.by_name(), "features": {guard.feature: guard.report()}}
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
@@ -107,13 +111,13 @@ class FleetRoutes:
         elif path.startswith(PREFIX):
             answer = await self._answer(Request(scope, receive), path.removeprefix(PREFIX))
             await answer(scope, receive, send)
-        elif scope["method"] not in _READ and not path.startswith(_CHECKED) and not self._has_api_key(Request(scope)):
+        elif _needs_api_key(scope, path) and not self._has_api_key(Request(scope)):
             await JSONResponse({"error": "Unauthorized"}, 401)(scope, receive, send)
         elif scope["method"] == "POST":
-            await self._pass(scope, receive, send)
+            await self._forward(scope, receive, send)
         else:
             if path == "/metrics":
-                await self._refresh()
+                await self._refresh_metrics()
             await self.app(scope, receive, send)
 
     def _has_api_key(self, request: Request) -> bool:
@@ -122,8 +126,8 @@ class FleetRoutes:
         known = [hmac.compare_digest(secret, key.encode()) for key in self.api_keys]
         return not known or (scheme.lower() == "bearer" and any(known))
 
-    async def _pass(self, scope: Scope, receive: Any, send: Any) -> None:
-        """What a drain waits for."""
+    async def _forward(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Pass a request to vLLM and count it as in flight, for drains."""
         self.in_flight += 1
         try:
             await self.app(scope, receive, send)
@@ -145,13 +149,13 @@ class FleetRoutes:
     def _admit(self, request: Request) -> None:
         if self.token is None:
             if request.client is None or not is_loopback(request.client.host):
-                raise _RefusedError(403, f"without a token only this machine is answered: set {TOKEN_FILE}")
+                raise _RefusedError(403, f"without a token only this machine is served: set {TOKEN_FILE}")
             return
         given = request.headers.get("authorization", "").encode(errors="replace")
         if not hmac.compare_digest(given, b"Bearer " + self.token.get_secret_value().encode()):
             raise _RefusedError(401, "missing or wrong bearer token")
 
-    # -- the routes --------------------------------------------------------------------------------------------------
+    # -- the routes ----------------------------------------------------------------------------------------------------
 
     async def _snapshot(self, request: Request) -> Response:
         return await self._relay("snapshot", b"", "application/msgpack")
@@ -169,75 +173,82 @@ class FleetRoutes:
         return await self._relay("feather", await _body(request))
 
     async def _stats(self, request: Request) -> Response:
-        return JSONResponse({**await self._pulled(), "inFlight": self.in_flight, "draining": self.draining})
+        return JSONResponse({**await self._fetch_stats(), "inFlight": self.in_flight, "draining": self.draining})
 
     async def _drain(self, request: Request) -> Response:
-        """`draining` is told from now on, for good: whoever asks for this takes the replica away."""
+        """Wait until no request is open. `draining` stays true: a drained replica is deleted."""
         seconds = _timeout(await _body(request))
         self.draining = True
-        drained = await self._rests()
+        drained = await self._is_idle()
         try:
             async with asyncio.timeout(seconds):
                 while not drained:
-                    await asyncio.sleep(_LOOK)
-                    drained = await self._rests()
+                    await asyncio.sleep(_POLL_SECONDS)
+                    drained = await self._is_idle()
         except TimeoutError:
             pass
         return JSONResponse({"drained": drained, "inFlight": self.in_flight})
 
-    async def _rests(self) -> bool:
-        """Other API server processes may have requests in the same engine: so the engine is asked as well, where there
-        is somebody to ask."""
+    async def _is_idle(self) -> bool:
+        """Whether no request is open, here or in the engine.
+
+        Other API server processes may have requests in the same engine, so the engine is asked where that is possible.
+        """
         if self.in_flight:
             return False
         try:
-            stats = await self._pulled()
-        except _SlowError:
+            stats = await self._fetch_stats()
+        except _TimeoutError:
             return False
         return not stats.get("running", 0) + stats.get("waiting", 0)
 
-    # -- the engine core ---------------------------------------------------------------------------------------------
+    # -- calls of the engine core --------------------------------------------------------------------------------------
 
     async def _relay(self, name: str, body: bytes, media_type: str = "application/json") -> Response:
-        status, content = await self._asked(name, body)
+        status, content = await self._ask_core(name, body)
         return Response(content, status, media_type=media_type if status == 200 else "application/json")
 
-    async def _pulled(self) -> dict[str, Any]:
+    async def _fetch_stats(self) -> dict[str, Any]:
         try:
-            status, content = await self._asked("stats", b"")
-        except _AbsentError:
+            status, content = await self._ask_core("stats", b"")
+        except _DisabledError:
             return dict(self.metrics.stats)
         if status != 200:
             raise _RefusedError(status, content.decode(errors="replace"))
         stats: dict[str, Any] = json.loads(content)
         return stats
 
-    async def _asked(self, name: str, body: bytes, seconds: float | None = None) -> tuple[int, bytes]:
-        self._refuse_if_absent()
+    async def _ask_core(self, name: str, body: bytes, seconds: float | None = None) -> tuple[int, bytes]:
+        self._refuse_if_disabled()
         if self.ask is None:
             raise _RefusedError(404, "the plugin is off: PLUMAGE_VLLM or --additional-config switches it on")
         try:
             async with asyncio.timeout(seconds or _ANSWER_SECONDS.get(name, _QUICK_SECONDS)):
                 status, content = await self.ask(name, body)
         except TimeoutError:
-            raise _SlowError(503, "the engine core did not answer in time") from None
+            raise _TimeoutError(503, "the engine core did not answer in time") from None
         except Exception as error:  # dead, shutting down, or without our method
-            self._refuse_if_absent()
+            self._refuse_if_disabled()
             raise _RefusedError(503, f"the engine core did not answer: {type(error).__name__}") from error
         return status, content
 
-    def _refuse_if_absent(self) -> None:
+    def _refuse_if_disabled(self) -> None:
         if self.absent is not None:
-            raise _AbsentError(503, f"{self.absent.feature} is off: {self.absent.reason}")
+            raise _DisabledError(503, f"{self.absent.feature} is off: {self.absent.reason}")
 
-    async def _refresh(self) -> None:
-        """Before a scrape. An engine core that is away leaves the numbers as they were."""
+    async def _refresh_metrics(self) -> None:
+        """Fetch stats before a scrape. An engine core that does not answer leaves the last numbers."""
         try:
-            status, content = await self._asked("stats", b"", _SCRAPE_SECONDS)
+            status, content = await self._ask_core("stats", b"", _SCRAPE_SECONDS)
         except _RefusedError:
             return
         if status == 200:
             self.metrics.stats = json.loads(content)
+
+
+def _needs_api_key(scope: Scope, path: str) -> bool:
+    """Whether the request changes something and vLLM's own check omits its path."""
+    return scope["method"] not in _READ_METHODS and not path.startswith(_CHECKED_BY_VLLM)
 
 
 async def _no_app(scope: Scope, receive: Any, send: Any) -> None:
@@ -250,10 +261,10 @@ async def _body(request: Request) -> bytes:
         async with asyncio.timeout(_BODY_SECONDS):
             async for part in request.stream():
                 data += part
-                if len(data) > _MOST_BODY:
-                    raise _RefusedError(413, f"a body here has at most {_MOST_BODY} bytes")
+                if len(data) > _MAX_BODY:
+                    raise _RefusedError(413, f"a body here has at most {_MAX_BODY} bytes")
     except (TimeoutError, ClientDisconnect):
-        raise _RefusedError(408, "the body did not come in time") from None
+        raise _RefusedError(408, "the body did not arrive in time") from None
     return bytes(data)
 
 
@@ -262,6 +273,6 @@ def _timeout(body: bytes) -> float:
         seconds = float(json.loads(body)["timeoutSeconds"]) if body else 60.0
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         raise _RefusedError(400, 'the body must be {"timeoutSeconds": number}') from None
-    if not 0 <= seconds <= _LONGEST_DRAIN:
-        raise _RefusedError(400, f"timeoutSeconds must be within 0 and {_LONGEST_DRAIN:g}")
+    if not 0 <= seconds <= _MAX_DRAIN:
+        raise _RefusedError(400, f"timeoutSeconds must be within 0 and {_MAX_DRAIN:g}")
     return seconds

@@ -1,8 +1,8 @@
-"""The engine core's half of the fleet's routes: what the API server asks, and the record of what is cached.
+"""The engine core's half of the routes: it answers the API server and keeps the record of cached blocks.
 
-A question travels as vLLM's utility call `plumage(name, body)` and is answered between two steps, on the thread that
-alone changes the scheduler: a snapshot taken under load is as consistent as one of an idle engine. An answer is
-[HTTP status, body]; snapshots are encoded by a thread of their own, one at a time.
+A question arrives as vLLM's utility call `plumage(name, body)`. It is answered between two steps, on the only thread
+that changes the scheduler, so a snapshot under load is as consistent as one of an idle engine. An answer is
+[HTTP status, body]; a separate thread encodes snapshots, one at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plumage.errors import ConfigurationError, PlumageError
 from plumage_engine.vllm.compat import events
 from plumage_engine.vllm.features import Features
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.pool_hotness import MOST, PooledHeats, Told
+from plumage_engine.vllm.pool_hotness import MAX_CHUNKS, HotnessReport, PoolHotness
 from plumage_engine.vllm.routes.block_record import BlockRecord, encode
 from plumage_engine.vllm.routes.fingerprint import fingerprint
 from plumage_engine.vllm.settings import read_feather
@@ -55,10 +55,14 @@ class _RefusedError(PlumageError):
 
 
 class Fleet:
-    """One scheduler's, just made. `record` is None where no events are published; `heats` is what the pool told."""
+    """Answers for one scheduler that was just made.
+
+    record: None where no events are published.
+    heats: the hotness that the pool reported.
+    """
 
     def __init__(self, scheduler: Any, features: Features, clock: Callable[[], float] = time.monotonic) -> None:
-        self.heats = PooledHeats(clock)
+        self.heats = PoolHotness(clock)
         self.record: BlockRecord | None = None
         self.next_sequence = 0
         self._scheduler = scheduler
@@ -70,30 +74,30 @@ class Fleet:
         self._repeats: set[int] = set()
         self._encoder = ThreadPoolExecutor(1, thread_name_prefix="plumage-snapshot")
         self._snapshot: Callable[[], Future[Answer] | None] = lambda: None
-        """The one that is being encoded. Whoever asked holds it: megabytes that are sent are kept no longer."""
+        """The snapshot that is being encoded. Its requester holds it, so it is freed once it is sent."""
         self._answers: Mapping[str, Callable[[bytes], Answer | Future[Answer]]] = {
             "snapshot": self._take_snapshot,
-            "stats": self._tell_stats,
-            "tables": self._tell_tables,
+            "stats": self._stats,
+            "tables": self._tables,
             "learn": self._learn,
-            "promote": self._hear_heats,
+            "promote": self._update_hotness,
             "feather": self._change_feather,
         }
         if events.publishes(scheduler):
             self._follow_events(Guard("record", features.counters, self._forget))
         self._figures()
         if getattr(events.EngineCore, "plumage", None) is None:
-            events.EngineCore.plumage = _asked
+            events.EngineCore.plumage = _answer_utility_call
 
-    # -- the record --------------------------------------------------------------------------------------------------
+    # -- the record ----------------------------------------------------------------------------------------------------
 
     def _follow_events(self, guard: Guard) -> None:
         self._features.guards["record"] = guard
-        if reasons := events.complaints(self._scheduler):
+        if reasons := events.problems(self._scheduler):
             guard.refuse(reasons)
             return
         self.record = BlockRecord(self._features.settings.fleet.record_blocks)
-        self._watch_repeats(self._scheduler.kv_cache_manager.block_pool, guard)
+        self._watch_repeated_events(self._scheduler.kv_cache_manager.block_pool, guard)
         publisher = self._scheduler.kv_event_publisher
         own = publisher.publish
 
@@ -102,14 +106,14 @@ class Fleet:
             self.next_sequence += 1
             if self.record is not None:
                 try:
-                    self._note(self.record, batch.events)
+                    self._record_events(self.record, batch.events)
                 except Exception as error:
                     guard.failed(error)
 
         publisher.publish = publish
 
-    def tell_events(self) -> None:
-        """Publish now what vLLM would with its next step, which an engine at rest may not take for hours."""
+    def publish_events(self) -> None:
+        """Publish now what vLLM would publish with its next step, which an idle engine may not take for hours."""
         guard = self._features.guards.get("record")
         if guard is None or not guard.on:
             return
@@ -119,7 +123,7 @@ class Fleet:
         except Exception as error:
             guard.failed(error)
 
-    def _note(self, record: BlockRecord, batch: list[Any]) -> None:
+    def _record_events(self, record: BlockRecord, batch: list[Any]) -> None:
         for event in batch:
             if isinstance(event, events.BlockStored):
                 if id(event) in self._repeats:
@@ -131,8 +135,8 @@ class Fleet:
             elif isinstance(event, events.AllBlocksCleared):
                 record.cleared()
 
-    def _watch_repeats(self, pool: Any, guard: Guard) -> None:
-        """A client may have vLLM tell of blocks that it reused (`kv_cache_report_mode`): such events are no copies."""
+    def _watch_repeated_events(self, pool: Any, guard: Guard) -> None:
+        """Note events of reused blocks, which a client may request (`kv_cache_report_mode`): they add no copy."""
         own = pool.emit_cached_block_events
 
         def emit(*args: Any, **kwargs: Any) -> Any:
@@ -151,18 +155,18 @@ class Fleet:
         self.record = None
 
     def stepped(self) -> None:
-        """The device is done with a step."""
+        """The device has finished a step."""
         self._last_step = self._clock()
 
-    # -- questions ---------------------------------------------------------------------------------------------------
+    # -- answers -------------------------------------------------------------------------------------------------------
 
     def answer(self, name: str, body: bytes) -> Answer | Future[Answer]:
-        """Never raises: an exception here would be logged by vLLM as its own."""
+        """Answer one question. Never raises: vLLM would log an exception here as its own."""
         try:
             return self._answers[name](body)
         except _RefusedError as refusal:
             return _error(refusal.status, str(refusal))
-        except RecursionError:  # only bodies have depths
+        except RecursionError:  # only a body can be nested
             return _error(400, f"{name}: the body is nested too deeply")
         except Exception as error:
             self._features.counters.add("failures", label="fleet")
@@ -171,7 +175,7 @@ class Fleet:
 
     def _take_snapshot(self, _: bytes) -> Answer | Future[Answer]:
         if self.record is None:
-            raise _RefusedError(404, "no snapshot: KV events are off (--kv-events-config), or could not be followed")
+            raise _RefusedError(404, "no snapshot: KV events are off (--kv-events-config), or could not be read")
         snapshot = self._snapshot()
         if snapshot is None or snapshot.done():
             rows, beyond, seq = self.record.rows(), self.record.beyond, self.next_sequence - 1
@@ -180,7 +184,7 @@ class Fleet:
             self._snapshot = weakref.ref(snapshot)
         return snapshot
 
-    def _tell_stats(self, _: bytes) -> Answer:
+    def _stats(self, _: bytes) -> Answer:
         features = self._features
         return _json(
             {
@@ -191,26 +195,26 @@ class Fleet:
                 "recordedBlocks": len(self.record) if self.record is not None else 0,
                 "missingBlocks": self.record.missing if self.record is not None else 0,
                 "rankedChunks": len(self.heats),
-                "counters": features.counters.told(),
-                "features": {name: guard.told() for name, guard in features.guards.items()},
+                "counters": features.counters.by_name(),
+                "features": {name: guard.report() for name, guard in features.guards.items()},
             }
         )
 
     def _figures(self) -> dict[str, float]:
-        """vLLM's own. One that it has moved is left out, which costs none of the others; told once, at start."""
-        told: dict[str, float] = {}
-        gone: list[str] = []
+        """vLLM's own figures. One that can't be read is left out, and reported once, at start."""
+        found: dict[str, float] = {}
+        missing: list[str] = []
         for name, read in _FIGURES.items():
             try:
-                told[name] = read(self._scheduler)
+                found[name] = read(self._scheduler)
             except Exception as error:
-                gone.append(f"without {name}: {type(error).__name__}: {error}")
-        if gone and "stats" not in self._features.guards:
+                missing.append(f"without {name}: {type(error).__name__}: {error}")
+        if missing and "stats" not in self._features.guards:
             guard = self._features.guards["stats"] = Guard("stats", self._features.counters)
-            guard.refuse(gone)
-        return told
+            guard.refuse(missing)
+        return found
 
-    def _tell_tables(self, _: bytes) -> Answer:
+    def _tables(self, _: bytes) -> Answer:
         learner = self._learner()
         return _json(LearnedTable(self._own_fingerprint(), self._policy_name(), list(learner.rows()), self._life))
 
@@ -231,21 +235,20 @@ class Fleet:
         self._features.counters.add("tables_adopted")
         return 204, b""
 
-    def _hear_heats(self, body: bytes) -> Answer:
+    def _update_hotness(self, body: bytes) -> Answer:
         if "hostTier" not in self._features.guards:
-            raise _RefusedError(404, "nothing here ranks by it: this engine has no host tier of ours")
+            raise _RefusedError(404, "this engine has no host tier of the plugin, so hotness has no use")
         try:
-            heats = msgspec.json.decode(body, type=Told).heats
+            heats = msgspec.json.decode(body, type=HotnessReport).heats
         except msgspec.DecodeError as error:
             raise _RefusedError(400, f'the body must be {{"heats": {{"BLOCK HASH": uses}}}}: {error}') from error
-        if len(heats) > MOST:
-            raise _RefusedError(413, f"at most {MOST} chunks may be ranked, got {len(heats)}")
-        self.heats.tell(heats)
+        if len(heats) > MAX_CHUNKS:
+            raise _RefusedError(413, f"at most {MAX_CHUNKS} chunks may be ranked, got {len(heats)}")
+        self.heats.update(heats)
         return 204, b""
 
     def _change_feather(self, body: bytes) -> Answer:
-        """What the policy of before has learned goes with it, and with its life: agents take the new one for another
-        engine's."""
+        """Change the policy. Its learned table is dropped and the life changes: agents treat it as another engine's."""
         try:
             changed = self._features.change_feather(read_feather(body))
         except ConfigurationError as error:
@@ -271,8 +274,8 @@ class Fleet:
         return self._fingerprint
 
 
-def _asked(core: Any, name: str, body: bytes) -> Answer | Future[Answer]:
-    """What `EngineCore.plumage` is."""
+def _answer_utility_call(core: Any, name: str, body: bytes) -> Answer | Future[Answer]:
+    """Becomes `EngineCore.plumage`."""
     fleet: Fleet = core.scheduler.fleet
     return fleet.answer(name, body)
 
@@ -282,6 +285,6 @@ def _json(value: Any) -> Answer:
 
 
 def _error(status: int, message: str) -> Answer:
-    """A message may repeat what a client sent, which may be megabytes."""
-    told = message if len(message) <= _LONGEST_MESSAGE else message[:_LONGEST_MESSAGE] + "…"
-    return status, msgspec.json.encode({"error": {"message": told, "code": status}})
+    """A message may repeat megabytes of a client's body, so it is cut."""
+    found = message if len(message) <= _LONGEST_MESSAGE else message[:_LONGEST_MESSAGE] + "…"
+    return status, msgspec.json.encode({"error": {"message": found, "code": status}})

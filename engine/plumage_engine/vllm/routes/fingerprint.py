@@ -1,4 +1,4 @@
-"""What a learned table depends on, as 16 hexadecimal digits: equal for engines whose tables mean the same."""
+"""The fingerprint of a learned table, 16 hexadecimal digits: engines with an equal one can share tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _NOT_THE_MODEL = ("_name_or_path", "transformers_version")
 
 
 def fingerprint(config: Any, settings: PluginSettings) -> str:
-    """config: vLLM's VllmConfig. Model and device by what they are, not by where they lie, and how batches are made."""
+    """Covers the model and device themselves, not their paths, and how batches are made.
+
+    config: vLLM's VllmConfig.
+    """
     model, parallel, scheduler = config.model_config, config.parallel_config, config.scheduler_config
     architecture = {name: value for name, value in model.hf_config.to_dict().items() if name not in _NOT_THE_MODEL}
     parts = {
@@ -37,14 +40,14 @@ def fingerprint(config: Any, settings: PluginSettings) -> str:
 
 
 def _others(additional_config: object) -> str:
-    """What other plugins were given: a backend that stands in for a device has its settings there."""
+    """Other plugins' settings: a backend that replaces a device has its settings there."""
     if not isinstance(additional_config, Mapping):
         return repr(type(additional_config))
     return repr(sorted((str(name), value) for name, value in additional_config.items() if name != SECTION))
 
 
 def _device(parallel: Any) -> str:
-    """The platform's name of its device. A backend of one's own that stands in for a device counts as well."""
+    """The platform's name of its device, and the executor: a custom backend that replaces a device counts too."""
     from plumage_engine.vllm.compat.platform import device_name
 
     return f"{device_name()} {parallel.distributed_executor_backend}"

@@ -1,7 +1,7 @@
-"""What the plugin counts, in vLLM's own /metrics.
+"""The plugin's metrics in vLLM's own /metrics.
 
-The counters live in the engine core, /metrics is answered by the API server. vLLM's way for numbers between the two,
-its stat loggers, is told vLLM's own statistics only, at every step; ours are asked for when somebody scrapes.
+The counters live in the engine core, the API server answers /metrics. vLLM's stat loggers carry vLLM's own statistics
+only, at every step, so ours are fetched before each scrape. `counters.MEANINGS` lists the counters.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ from plumage_engine.vllm.counters import MEANINGS
 __all__ = ["PluginMetrics"]
 
 _LABELS: Mapping[str, str] = {"failures": "feature", "evictions": "policy"}
-"""Counters with a label. What has no value of it is counted under the empty one."""
+"""Counters with a label. A count without a value has the empty label."""
 
 
 class PluginMetrics:
-    """A collector over the stats that were pulled last. Every counter is there from the start, at 0; a gauge that the
-    engine can't tell is not. `ignored`: fields of a newer operator's settings that are passed over."""
+    """A Prometheus collector over the stats that were fetched last.
+
+    Every counter is exported from the start, at 0; a gauge that the engine can't report is not.
+    ignored: fields of a newer operator's settings that this version ignores.
+    """
 
     def __init__(self) -> None:
         self.stats: Mapping[str, Any] = {}
         self.ignored = 0
 
     def collect(self) -> Iterator[Metric]:
-        counted = self.stats.get("counters", {})
+        counters = self.stats.get("counters", {})
         for name, meaning in MEANINGS.items():
-            yield _counter(name, meaning, counted.get(name, {}))
+            yield _counter(name, meaning, counters.get(name, {}))
         on = GaugeMetricFamily(
             "plumage_engine_feature_on", "1 while a feature works, 0 once it is off", labels=["feature"]
         )

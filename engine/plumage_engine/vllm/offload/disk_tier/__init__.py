@@ -1,1 +1,5 @@
-"""The disk below host memory."""
+"""A disk below host memory.
+
+`tiered_manager` decides what is written to it, `disk_tier` keeps its chunks, `transfers` copies them in threads,
+`slot_file` is the file, `options` reads its settings, and `setup` makes all of these.
+"""

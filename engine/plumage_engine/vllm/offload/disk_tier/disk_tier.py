@@ -1,8 +1,8 @@
-"""The disk as a tier of vLLM's below host memory: what lies there, and what goes when it is full.
+"""The disk as a tier of vLLM's below host memory: which chunks it stores, and which are evicted when it is full.
 
-Everything here is asked between two steps of the engine and waits for nothing. Whether a chunk lies on the disk is
-known in memory, so that a look-up costs no request a step, as it does with vLLM's own tier of files. Whatever goes
-wrong with the disk switches it off: what it held is a miss from then on, and who waits for a chunk computes it anew.
+Every call here runs between two steps of the engine and waits for nothing. Memory knows which chunks are on the disk,
+so a look-up costs a request no step, unlike vLLM's own tier of files. Any failure of the disk switches it off: its
+chunks are misses from then on, and requests that wait for one compute it again.
 """
 
 from __future__ import annotations
@@ -25,23 +25,27 @@ from plumage_engine.vllm.compat.kv_tiering import (
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.offload.disk_tier.slot_file import DamagedError
-from plumage_engine.vllm.offload.disk_tier.transfers import DiskIo, Transfer
+from plumage_engine.vllm.offload.disk_tier.transfers import DiskTransfers, Transfer
 from plumage_engine.vllm.offload.host_tier.residents import chunk_key
 
 __all__ = ["DiskTier"]
 
 Key = bytes
-_MOST_WRITING: Final = 64
-"""Chunks on their way down at once: each keeps its place in host memory until it is written."""
+_MAX_WRITING: Final = 64
+"""Chunks that are written at once; each keeps its place in host memory until it is written."""
 
 
-class _SlowError(PlumageError):
-    """The disk hangs, or is slower than computing anew."""
+class _TooSlowError(PlumageError):
+    """The disk hangs, or reading from it is slower than computing again."""
 
 
 class DiskTier(SecondaryTierManager):
-    """spec, view: vLLM's, of host memory. io: the copies; None where there can be no disk, and `problem` says why.
-    slots: of the file. hotness: of a chunk's key, now. events: whether to tell what comes and goes."""
+    """spec, view: vLLM's, of host memory.
+    io: the copies; None where the disk can't be used, and `problem` says why.
+    slots: of the file.
+    hotness: of a chunk's key, now.
+    events: whether to publish stored and removed chunks.
+    """
 
     medium = Medium.STORAGE
 
@@ -49,7 +53,7 @@ class DiskTier(SecondaryTierManager):
         self,
         spec: Any,
         view: memoryview,
-        io: DiskIo | None,
+        io: DiskTransfers | None,
         slots: int,
         hotness: Callable[[Key], float],
         *,
@@ -64,15 +68,15 @@ class DiskTier(SecondaryTierManager):
         self._hotness = hotness
         self._slots = slots
         self._free = list(range(slots - 1, -1, -1))
-        self._places: dict[Key, int] = {}
+        self._slot_of: dict[Key, int] = {}
         self._order: ColdestFirst[Key] = ColdestFirst(hotness, max(REBUILD, slots))
-        self._kept: dict[Key, int] = {}  # slots promised to chunks that are about to be written
-        self._refused: set[Key] = set()  # of the chunks in host memory, those that have been counted as refused
+        self._reserved: dict[Key, int] = {}  # slots reserved for chunks that will be written next
+        self._refused: set[Key] = set()  # chunks in host memory that were counted as refused
         self._writing: dict[int, Transfer] = {}
         self._reading: dict[int, Transfer] = {}
         self._results: list[JobResult] = []
-        self._told: list[OffloadingEvent] = []
-        self._tells = events
+        self._events: list[OffloadingEvent] = []
+        self._publish_events = events
         self._counters = Counters()
 
     def switch_on(self, counters: Counters, reasons: Sequence[str]) -> None:
@@ -83,67 +87,70 @@ class DiskTier(SecondaryTierManager):
             self.guard.refuse(reasons)
 
     def __len__(self) -> int:
-        """Chunks that lie on the disk whole."""
-        return len(self._places)
+        """Chunks that are on the disk completely."""
+        return len(self._slot_of)
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._places
+        return key in self._slot_of
 
     @property
-    def moving(self) -> int:
-        """Chunks on their way down or up."""
+    def in_transfer(self) -> int:
+        """Chunks that are being written or read."""
         return sum(len(one.keys) for one in (*self._writing.values(), *self._reading.values()))
 
-    # -- room --------------------------------------------------------------------------------------------------------
+    # -- room ----------------------------------------------------------------------------------------------------------
 
     @property
-    def may_begin(self) -> int:
-        """Chunks whose way down may begin now."""
-        return _MOST_WRITING - sum(len(one.keys) for one in self._writing.values())
+    def write_budget(self) -> int:
+        """Chunks whose writing may begin now."""
+        return _MAX_WRITING - sum(len(one.keys) for one in self._writing.values())
 
     def make_room(self, keys: Iterable[Key]) -> list[Key]:
-        """Those of `keys` that may be written now, in `submit_store`: as many as may be on their way at once, each into
-        a free place or that of a colder chunk."""
-        room = self.may_begin
+        """Those of `keys` that may be written now, by `submit_store`: within the budget, each into a free slot or a
+        colder chunk's.
+        """
+        room = self.write_budget
         coming = {key for one in self._writing.values() for key in one.keys}
         taken: list[Key] = []
         for key in keys:
             if len(taken) >= room:
                 break
-            if key in self._places or key in coming:
+            if key in self._slot_of or key in coming:
                 continue
-            slot = self._free.pop() if self._free else self._displace(key)
+            slot = self._free.pop() if self._free else self._evict_for(key)
             if slot is None:
                 self._refuse(key)
                 continue
-            self._kept[key] = slot
+            self._reserved[key] = slot
             taken.append(key)
         return taken
 
     def _refuse(self, key: Key) -> None:
-        """It may be asked about often while it is in host memory, and counts once."""
+        """Count a refused chunk once, though it may be offered often while it is in host memory."""
         if key not in self._refused:
             self._refused.add(key)
             self._counters.add("disk_refusals")
 
-    def left(self, keys: Iterable[Key]) -> None:
-        """Chunks went from host memory, those among them that were refused as well."""
+    def evicted_from_host(self, keys: Iterable[Key]) -> None:
+        """Chunks left host memory; forget which of them were refused."""
         self._refused.difference_update(keys)
 
-    def _displace(self, key: Key) -> int | None:
-        """The place of a chunk that goes for `key`, which is hotter."""
+    def _evict_for(self, key: Key) -> int | None:
+        """The slot of a colder chunk, which is evicted for `key`; None where there is none."""
         reading = {one for transfer in self._reading.values() for one in transfer.keys}
         gone: list[Key] = []
 
         def choose(coldest: Iterator[Key]) -> None:
             names: dict[int, Key] = {}
-            plan = plan_admission(self._node(key), self._going(coldest, reading, names), 0, 0)
+            plan = plan_admission(self._node(key), self._evictable_nodes(coldest, reading, names), 0, 0)
             gone.extend(names[victim.key] for victim in plan.victims)
 
         self._order.ask(choose)
-        return self._drop(gone[0]) if gone else None
+        return self._remove(gone[0]) if gone else None
 
-    def _going(self, coldest: Iterator[Key], reading: Collection[Key], names: dict[int, Key]) -> Iterator[TierNode]:
+    def _evictable_nodes(
+        self, coldest: Iterator[Key], reading: Collection[Key], names: dict[int, Key]
+    ) -> Iterator[TierNode]:
         for key in coldest:
             if key not in reading:
                 node = self._node(key)
@@ -153,13 +160,13 @@ class DiskTier(SecondaryTierManager):
     def _node(self, key: Key) -> TierNode:
         return TierNode(chunk_key(key), None, 1, 0, self._hotness(key))
 
-    def _drop(self, key: Key) -> int:
-        """The chunk is on the disk no more; its place is the caller's."""
+    def _remove(self, key: Key) -> int:
+        """Remove the chunk from the disk and return its slot."""
         self._order.discard(key)
-        self._tell([key], removed=True)
-        return self._places.pop(key)
+        self._add_event([key], removed=True)
+        return self._slot_of.pop(key)
 
-    # -- as vLLM's manager of tiers asks -----------------------------------------------------------------------------
+    # -- calls by vLLM's manager of tiers ------------------------------------------------------------------------------
 
     def lookup(self, key: Key, req_context: object) -> LookupResult:
         try:
@@ -172,15 +179,15 @@ class DiskTier(SecondaryTierManager):
         return RequestOffloadingContext()
 
     def submit_store(self, job_metadata: TransferJob) -> None:
-        """Chunks that `make_room` took."""
-        self._try(self._writing, job_metadata, self._kept.pop)
+        """Write chunks that `make_room` returned."""
+        self._try(self._writing, job_metadata, self._reserved.pop)
 
     def submit_load(self, job_metadata: TransferJob) -> None:
-        """Chunks that a look-up found. Nothing leaves the disk between the two, but it may have been switched off."""
-        self._try(self._reading, job_metadata, self._places.__getitem__)
+        """Read chunks that a look-up found. None leaves the disk between the two, but it may have been switched off."""
+        self._try(self._reading, job_metadata, self._slot_of.__getitem__)
 
     def _try(self, among: dict[int, Transfer], job: TransferJob, slot: Callable[[Key], int]) -> None:
-        """Begin it; where that fails, or the disk is off, it counts as failed: vLLM lets go of its chunks."""
+        """Begin the job; where that fails or the disk is off, the job fails and vLLM releases its chunks."""
         if self.guard.on:
             try:
                 keys = list(job.keys)
@@ -189,7 +196,7 @@ class DiskTier(SecondaryTierManager):
                 return
             except Exception as error:
                 self.guard.failed(error)
-        if all(result.job_id != job.job_id for result in self._results):  # else `_stop` gave it up
+        if all(result.job_id != job.job_id for result in self._results):  # else `_stop` has given it up
             self._results.append(JobResult(job.job_id, False))
 
     def _start(self, among: dict[int, Transfer], transfer: Transfer) -> None:
@@ -198,51 +205,51 @@ class DiskTier(SecondaryTierManager):
         self._io.start(transfer)
 
     def get_finished_jobs(self) -> list[JobResult]:
-        """What has ended, well or not, since it was asked last."""
+        """Jobs that ended since the last call, with or without success."""
         try:
             if self._io is not None:
-                self._look_at(self._io)
+                self._collect_ended(self._io)
         except Exception as error:
             self.guard.failed(error)
         results, self._results = self._results, []
         return results
 
-    def _look_at(self, io: DiskIo) -> None:
+    def _collect_ended(self, io: DiskTransfers) -> None:
         for transfer in io.ended():
             if transfer.wanted:
-                self._settle(transfer)
+                self._end_transfer(transfer)
             elif transfer.store:
                 self._free += transfer.slots
         if self.guard.on and (slow := io.too_slow()):
-            self.guard.failed(_SlowError(slow))
+            self.guard.failed(_TooSlowError(slow))
 
     def take_events(self) -> list[OffloadingEvent]:
-        told, self._told = self._told, []
-        return told
+        events, self._events = self._events, []
+        return events
 
     def drain_jobs(self) -> None:
-        """Host memory is about to be used anew: give up what is under way, however long the disk would take."""
+        """Give up all transfers, because host memory is about to be reused, however slow the disk is."""
         for transfer in [*self._writing.values(), *self._reading.values()]:
             self._give_up(transfer)
 
-    def forget(self) -> None:
-        """Caches were reset, with new weights perhaps: nothing here is true any more. `AllBlocksCleared` tells it."""
-        self._free += self._places.values()
-        self._places.clear()
+    def clear(self) -> None:
+        """Caches were reset, perhaps for new weights: no chunk is valid. `AllBlocksCleared` publishes it."""
+        self._free += self._slot_of.values()
+        self._slot_of.clear()
         self._order.clear()
         self._refused.clear()
-        self._told.clear()
+        self._events.clear()
 
     def shutdown(self) -> None:
-        """Waits for no disk."""
+        """Does not wait for the disk."""
         self.guard.on = False
         if self._io is not None:
             self._io.close()
 
-    # -- the ends of transfers ---------------------------------------------------------------------------------------
+    # -- the ends of transfers -----------------------------------------------------------------------------------------
 
-    def _settle(self, transfer: Transfer) -> None:
-        """Its threads have come back. Its result is told first: whatever fails after that, vLLM must have it once."""
+    def _end_transfer(self, transfer: Transfer) -> None:
+        """The threads have ended. The result is appended first: vLLM must get it once even if the rest fails."""
         done = [key for place, key in enumerate(transfer.keys) if place in transfer.done]
         wrote = self._writing.pop(transfer.job, None) is not None
         if not wrote:
@@ -264,37 +271,37 @@ class DiskTier(SecondaryTierManager):
     def _written(self, transfer: Transfer, done: list[Key]) -> None:
         for place, (key, slot) in enumerate(zip(transfer.keys, transfer.slots, strict=True)):
             if place in transfer.done:
-                self._places[key] = slot
+                self._slot_of[key] = slot
                 self._order.add(key)
             else:
                 self._free.append(slot)
         self._counters.add("disk_writes", len(done))
-        self._tell(done, removed=False)
+        self._add_event(done, removed=False)
 
     def _read(self, transfer: Transfer, done: list[Key]) -> None:
         self._counters.add("disk_reads", len(done))
         for place, error in transfer.errors.items():
-            self._free.append(self._drop(transfer.keys[place]))
+            self._free.append(self._remove(transfer.keys[place]))
             if isinstance(error, DamagedError):
                 self._counters.add("disk_damaged")
 
     def _give_up(self, transfer: Transfer) -> None:
-        """It counts as failed at once. A slot that is written to is free when its thread comes back (`ended`)."""
+        """The transfer fails at once. A slot being written is free when its thread has ended (`ended`)."""
         transfer.give_up()
         self._writing.pop(transfer.job, None)
         self._reading.pop(transfer.job, None)
         self._results.append(JobResult(transfer.job, False))
 
-    def _tell(self, keys: Sequence[Key], *, removed: bool) -> None:
-        if self._tells and keys:
+    def _add_event(self, keys: Sequence[Key], *, removed: bool) -> None:
+        if self._publish_events and keys:
             event = OffloadingEvent(list(keys), self.medium, removed, removal_expected=not removed)
-            self._told.append(event)
+            self._events.append(event)
 
     def _stop(self) -> None:
-        """The guard is off: nothing is asked of the disk any more, and its file is given back."""
+        """The guard is off: drop all chunks and close the file."""
         self.drain_jobs()
-        self._tell(list(self._places), removed=True)
-        self._places.clear()
+        self._add_event(list(self._slot_of), removed=True)
+        self._slot_of.clear()
         self._order.clear()
         self._refused.clear()
         if self._io is not None:

@@ -1,4 +1,4 @@
-"""Where the disk tier lies and how large it may become, as the connector's options say."""
+"""The disk tier's folder and size, from the connector's options."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ DISK_BYTES: Final = "disk_bytes_to_use"
 
 @dataclass(frozen=True, slots=True)
 class DiskOptions:
-    """folder: on the disk. size: bytes that chunks may take there."""
+    """folder: on the disk.
+    size: bytes for chunks.
+    """
 
     folder: Path
     size: int
 
 
 def read_disk(options: Mapping[str, Any]) -> DiskOptions | None:
-    """Of the connector's extra config; None where no disk is wanted. ConfigurationError names a mistake."""
+    """Read the connector's extra config; None where no disk is configured. ConfigurationError names a mistake."""
     if unknown := sorted(name for name in options if name.startswith("disk") and name not in (DISK_PATH, DISK_BYTES)):
         raise ConfigurationError(f"host tier: no option {', '.join(unknown)}; of the disk: {DISK_PATH}, {DISK_BYTES}")
     path, size = options.get(DISK_PATH), options.get(DISK_BYTES)

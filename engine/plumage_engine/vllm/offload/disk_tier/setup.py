@@ -1,4 +1,4 @@
-"""Puts the parts of the disk tier together: the memory that is shared, the file, the threads, the two managers."""
+"""Makes the parts of the disk tier: the shared memory, the file, the threads and the two managers."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from plumage_engine.vllm.compat.kv_offload import CanonicalKVCaches, CPUOffloadi
 from plumage_engine.vllm.compat.kv_tiering import CPUOffloadingWorker, DualQueueThreadPool, SharedOffloadRegion
 from plumage_engine.vllm.offload.disk_tier.disk_tier import DiskTier
 from plumage_engine.vllm.offload.disk_tier.options import DISK_BYTES, DiskOptions
-from plumage_engine.vllm.offload.disk_tier.slot_file import Slab
+from plumage_engine.vllm.offload.disk_tier.slot_file import SlotFile
 from plumage_engine.vllm.offload.disk_tier.tiered_manager import MemoryOverDisk, TieredManager
-from plumage_engine.vllm.offload.disk_tier.transfers import DiskIo
+from plumage_engine.vllm.offload.disk_tier.transfers import DiskTransfers
 
 __all__ = ["PATIENCE", "make_tiers", "make_worker", "workers_region"]
 
 PATIENCE: Final = 10.0
-"""Seconds that one chunk may take; a disk that needs longer hangs."""
+"""Timeout of one chunk, in seconds; a disk that needs longer hangs."""
 _READERS, _WRITERS = 4, 2
 
 
 def make_tiers(
     spec: CPUOffloadingSpec, disk: DiskOptions, tokens: int, clock: Callable[[], float] = time.monotonic
 ) -> TieredManager:
-    """For the scheduler. tokens: in a chunk. A disk that can't be used is told when it is to be switched on."""
+    """The managers, for the scheduler. A disk that can't be used is reported when it is switched on.
+
+    tokens: in a chunk.
+    """
     events = spec.kv_events_config.enable_kv_cache_events
     region = map_region(spec.config.engine_id, spec.num_chunks, spec.kv_bytes_per_chunk, spec.cpu_page_size_per_worker)
     memory = MemoryOverDisk(spec.num_chunks, tokens, spec.cpu_page_size_per_worker, region, events=events)
@@ -38,13 +41,14 @@ def make_tiers(
     try:
         problem = _no_room(disk, slots, spec.kv_bytes_per_chunk)
         if not problem:
-            slab = Slab(disk.folder, spec.kv_bytes_per_chunk)
+            slab = SlotFile(disk.folder, spec.kv_bytes_per_chunk)
             pool = DualQueueThreadPool(_READERS, _WRITERS, thread_name_prefix="plumage-disk")
-            io = DiskIo(slab, np.asarray(view), pool, clock, PATIENCE)
+            io = DiskTransfers(slab, np.asarray(view), pool, clock, PATIENCE)
     except OSError as error:
         problem = f"nothing can be written to {disk.folder}: {error.strerror or error}"
     return TieredManager(
-        memory, DiskTier(spec, view, io, slots if io is not None else 0, memory.hotness, events=events, problem=problem)
+        memory,
+        DiskTier(spec, view, io, slots if io is not None else 0, memory.hotness_of, events=events, problem=problem),
     )
 
 
@@ -57,7 +61,7 @@ def _no_room(disk: DiskOptions, slots: int, chunk: int) -> str:
 
 
 def workers_region(spec: CPUOffloadingSpec) -> WorkersRegion:
-    """For a worker: its part of each chunk of host memory."""
+    """A worker's part of each chunk of host memory."""
     rank = 0 if spec.replicated_layout else spec.config.parallel.rank
     return WorkersRegion(
         spec.config.engine_id, spec.num_chunks, rank, spec.kv_bytes_per_chunk, spec.cpu_page_size_per_worker
@@ -75,7 +79,9 @@ def make_worker(spec: CPUOffloadingSpec, caches: CanonicalKVCaches) -> Any:
 
 
 class WorkersRegion(SharedOffloadRegion):
-    """A worker's view. vLLM's own would complain at its end that the scheduler has taken the name away already."""
+    """A worker's view of the shared memory. vLLM's own would fail at its end, because the scheduler has unlinked the
+    name.
+    """
 
     _creator: bool
 
@@ -88,8 +94,12 @@ class WorkersRegion(SharedOffloadRegion):
 
 
 def map_region(engine: str, chunks: int, chunk_bytes: int, page: int) -> SharedOffloadRegion:
-    """The scheduler's view. Workers have mapped theirs when the scheduler is made, so that the name can go: nothing of
-    it is left behind then, however the engine ends. Where there are none yet the name stays for them."""
+    """The scheduler's view of the memory that the workers map too: the disk is written from it and read into it.
+
+    Workers have mapped theirs when the scheduler is made, so the name is unlinked and no file remains, however the
+    engine
+    ends. Without workers yet, the name stays for them.
+    """
     region = SharedOffloadRegion(engine, chunks, None, chunk_bytes, page)
     if not region._creator:
         with suppress(FileNotFoundError):

@@ -1,8 +1,8 @@
-"""Room for chunks on a disk: one file of slots, that nobody can find and that nothing leaves behind.
+"""Slots for chunks in one unnamed file on a disk.
 
-The file's name is taken away as soon as it is open, so the file system gives its room back when the process ends,
-however it ends, and two engines may share a folder. It grows as slots are used and never past its size. What a slot
-holds is known in memory only, with a checksum: a slot that reads differently is as good as empty.
+The file has no name once it is open, so the file system frees its space when the process ends in any way, and two
+engines may share a folder. It grows as slots are used, and never beyond its size. The content of a slot is known in
+memory only, with a checksum: a slot that reads differently counts as empty.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ import xxhash
 
 from plumage.errors import PlumageError
 
-__all__ = ["DamagedError", "Slab"]
+__all__ = ["DamagedError", "SlotFile"]
 
 
 class DamagedError(PlumageError):
-    """A slot does not hold what was written to it."""
+    """A slot's content differs from what was written to it."""
 
 
-class Slab:
-    """folder: made where it is not there. size: bytes of a slot. OSError where nothing can be written there.
+class SlotFile:
+    """folder: created where it does not exist.
+    size: bytes of a slot; a write and a read move as many.
 
-    Slots may be read and written by several threads at once, each slot by one; a write and a read move `size` bytes."""
+    OSError where the folder can't be written. Several threads may read and write slots, each slot one thread at a time.
+    """
 
     def __init__(self, folder: Path, size: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.size = size
         self._sums: dict[int, int] = {}
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  # for as long as the engine runs
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  # open as long as the engine runs
         self._number = self._file.fileno()
         try:
             os.pwrite(self._number, bytes(size), 0)
@@ -41,7 +43,7 @@ class Slab:
             raise
 
     def write(self, slot: int, data: Any) -> None:
-        """OSError where the disk does not take it, which leaves the slot empty."""
+        """OSError where the disk fails, which leaves the slot empty."""
         self._sums.pop(slot, None)
         done, view = 0, memoryview(data)
         while done < self.size:
@@ -49,7 +51,7 @@ class Slab:
         self._sums[slot] = xxhash.xxh3_64_intdigest(data)
 
     def read(self, slot: int, into: Any) -> None:
-        """DamagedError where the slot holds anything but what was written last; OSError where the disk fails."""
+        """DamagedError where the slot differs from what was written last; OSError where the disk fails."""
         done, view = 0, memoryview(into)
         while done < self.size:
             got = os.preadv(self._number, [view[done:]], slot * self.size + done)
@@ -60,5 +62,5 @@ class Slab:
             raise DamagedError(f"slot {slot} holds other bytes than were written")
 
     def close(self) -> None:
-        """Gives the room back, which can take a while. Nobody may read or write any more."""
+        """Free the space, which may take a while. No thread may use the file any more."""
         self._file.close()

@@ -1,9 +1,9 @@
-"""Host memory with a disk below it: the article's tier decision over vLLM's own manager of tiers (0137).
+"""Host memory with a disk below it: the article's tier decision in vLLM's own manager of tiers (decision 0137).
 
-vLLM's manager would write to the tier below whatever comes down, at once. Here the decision says what goes where:
-host memory while it has room or the chunk is hotter than who goes for it, else the disk. What belongs on the disk gets
-there by host memory, the one memory that the device and the disk share: when that is nearly full, its coldest chunks
-are written down ahead of their end, so that a newcomer finds places whose chunks lie below already.
+vLLM's manager would write every stored chunk to the tier below at once. Here the decision chooses the tier: host memory
+while it has room or the chunk is hotter than the one evicted for it, else the disk. A chunk reaches the disk through
+host memory, the only memory that device and disk share. When host memory is nearly full, its coldest chunks are written
+before they are evicted, so that a new chunk can replace one that is on the disk already.
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ from plumage_engine.vllm.compat.kv_tiering import (
     ScheduleEndContext,
     SharedOffloadRegion,
     TieringOffloadingManager,
-    complaints,
+    problems,
 )
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.offload.disk_tier.disk_tier import DiskTier
 from plumage_engine.vllm.offload.host_tier.residents import chunk_key
-from plumage_engine.vllm.offload.host_tier.store_manager import SelectiveManager
+from plumage_engine.vllm.offload.host_tier.store_manager import HostTierManager
 
 __all__ = ["MemoryOverDisk", "TieredManager"]
 
-_AHEAD = 256
-"""Chunks at most that are written down before their places are wanted; of a small memory a quarter."""
+_MAX_AHEAD = 256
+"""Chunks written before their places are needed; of a small memory at most a quarter."""
 
 
-class MemoryOverDisk(SelectiveManager, CPUPrimaryTierOffloadingManager):
-    """Host memory that knows of a disk below. region: that the workers map too."""
+class MemoryOverDisk(HostTierManager, CPUPrimaryTierOffloadingManager):
+    """Host memory with a disk below.
+
+    region: the memory that the workers map too.
+    """
 
     disk: DiskTier
 
@@ -45,144 +48,159 @@ class MemoryOverDisk(SelectiveManager, CPUPrimaryTierOffloadingManager):
         self, chunks: int, tokens: int, chunk_bytes: int, region: SharedOffloadRegion, *, events: bool
     ) -> None:
         super().__init__(chunks, tokens, chunk_bytes, events=events, mmap_region=region)
-        self.prepare_write = self._from_below
+        self.prepare_write = self._prepare_disk_load
         self.region = region
-        self.promised: Counter[OffloadKey] = Counter()
-        self._ahead = max(1, min(_AHEAD, chunks // 4))
-        self._stirred = True
+        self.reserved: Counter[OffloadKey] = Counter()
+        self._ahead = max(1, min(_MAX_AHEAD, chunks // 4))
+        self._changed = True
         self._cold: deque[OffloadKey] = deque()
 
-    def hotness(self, key: OffloadKey) -> float:
-        """How much the chunk is worth keeping, now."""
-        return self.heats.admission(chunk_key(key))
+    def hotness_of(self, key: OffloadKey) -> float:
+        """The chunk's rank now."""
+        return self.hotness.admission(chunk_key(key))
 
     def to_write(self) -> list[OffloadKey]:
-        """The chunks that are to be written to the disk now, the coldest first: none while memory has room."""
-        if not self._stirred or not self.guard.on or self._get_num_free_chunks() > self._ahead:
+        """The chunks to be written to the disk now, the coldest first: none while memory has room."""
+        if not self._changed or not self.guard.on or self._get_num_free_chunks() > self._ahead:
             return []
         coldest = self.residents.coldest(self._ahead)
         found = [key for key in coldest if key not in self.disk and self._tier(key) is Tier.DISK]
-        self._stirred = bool(found)
+        self._changed = bool(found)
         return found
 
-    def rest(self) -> None:
-        """The disk took none of them: to ask again before others are the coldest would be work for nothing."""
-        self._stirred = False
+    def pause_writes(self) -> None:
+        """The disk accepted none of them: do not try again before other chunks are the coldest."""
+        self._changed = False
 
     def complete_store(self, *given: Any, **named: Any) -> None:
-        """Chunks came down, or up from the disk: others may be the coldest now."""
-        self._stirred = True
+        """Chunks were stored, or read from the disk: others may be the coldest now."""
+        self._changed = True
         super().complete_store(*given, **named)
 
     def prepare_store(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput | None:
         output = super().prepare_store(keys, req_context)
-        self._note_lost(output)
+        self._count_lost(output)
         return output
 
     def take_events(self) -> Iterator[OffloadingEvent]:
-        """A chunk that comes up again needs its description until it leaves here too."""
+        """A chunk that may be read back keeps its description until it leaves the disk too."""
         for event in super().take_events():
             event.removal_expected = not event.removed
             yield event
 
-    # -- the decision ------------------------------------------------------------------------------------------------
+    # -- the decision --------------------------------------------------------------------------------------------------
 
     def _tier(self, key: OffloadKey) -> Tier:
-        """Where a chunk belongs for which memory has no room. It is asked when the device or memory is about to lose
-        the chunk, so it is stale then, and whatever hangs below it has gone before."""
+        """The tier of a chunk for which host memory has no room.
+
+        It is called when the device or host memory is about to evict the chunk: it is not recent then, and its
+        descendants are
+        evicted already.
+        """
         frequent = self.settings.admission == "All" or (
-            self.heats.frequency(chunk_key(key)) >= self.settings.min_frequency
+            self.hotness.frequency(chunk_key(key)) >= self.settings.min_frequency
         )
         facts = NodeFacts(recent=False, frequent=frequent, leaf=True)
         return decide_tier(facts, Pressure.HIGH, host_full=True, disk=self.disk.guard.on)
 
-    def _taken(self, new: list[OffloadKey], offered: set[OffloadKey]) -> list[OffloadKey]:
-        """Beside those that are worth a place in memory, those that belong on the disk, on their way there: each takes
-        the place of a cold one that lies there already."""
-        taken = super()._taken(new, offered)
+    def _admitted(self, new: list[OffloadKey], offered: set[OffloadKey]) -> list[OffloadKey]:
+        """The chunks worth a place in memory, and those that belong on the disk, on their way there.
+
+        Each of the latter replaces a cold chunk that is on the disk already.
+        """
+        taken = super()._admitted(new, offered)
         below = takewhile(lambda key: self._tier(key) is Tier.DISK, new[len(taken) :])
         absent = [key for key in below if key not in self.disk]
-        return taken + absent[: self.residents.give_way(len(absent), offered, self.disk.__contains__) if absent else 0]
+        return taken + absent[: self.residents.make_way(len(absent), offered, self.disk.__contains__) if absent else 0]
 
-    def _from_below(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput | None:
-        """Places for chunks of the disk that a request waits for. None where everything here is in use, or promised to
-        a request that waits: two of them must not take each other's chunks away for ever."""
+    def _prepare_disk_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput | None:
+        """Places for chunks of the disk that a request waits for.
+
+        None where everything here is in use or reserved for a waiting request: two requests must not evict each other's
+        chunks
+        forever.
+        """
         try:
-            going = self._who_goes(len(keys) - self._get_num_free_chunks()) if self.guard.on else None
+            going = self._choose_victims(len(keys) - self._get_num_free_chunks()) if self.guard.on else None
         except Exception as error:
             self.guard.failed(error)
             going = None
         if going is None:
             return None
-        self.residents.doom(going)
-        output = super(SelectiveManager, self).prepare_store(keys, req_context)
-        self.residents.doom(())
-        self._note_lost(output)
+        self.residents.evict_next(going)
+        output = super(HostTierManager, self).prepare_store(keys, req_context)
+        self.residents.evict_next(())
+        self._count_lost(output)
         if output is not None and output.keys_to_store:
-            self._placed(output.keys_to_store, req_context)
+            self._note_entries(output.keys_to_store, req_context)
         return output
 
-    def _who_goes(self, number: int) -> list[OffloadKey] | None:
-        """So many of the coldest, those first that lie on the disk. None where there are not so many."""
+    def _choose_victims(self, number: int) -> list[OffloadKey] | None:
+        """The `number` coldest chunks, those on the disk first. None where there are not so many."""
         going: list[OffloadKey] = []
         while len(going) < number:
             if not self._cold:
-                fresh = self.residents.coldest(_AHEAD, {*self.promised, *going})
+                fresh = self.residents.coldest(_MAX_AHEAD, {*self.reserved, *going})
                 self._cold = deque(sorted(fresh, key=lambda key: key not in self.disk))
             if not self._cold:
                 return None
             key = self._cold.popleft()
-            if self.residents.may_go(key) and key not in self.promised:
+            if self.residents.is_evictable(key) and key not in self.reserved:
                 going.append(key)
         return going
 
     def step_ended(self) -> None:
-        """Who was cold in this step need not be in the next."""
+        """The next step chooses cold chunks again."""
         self._cold.clear()
 
-    def _note_lost(self, output: PrepareStoreOutput | None) -> None:
+    def _count_lost(self, output: PrepareStoreOutput | None) -> None:
         if output is None or not output.evicted_keys or not self.disk.guard.on:
             return
         try:
             lost = sum(key not in self.disk and self._tier(key) is Tier.DISK for key in output.evicted_keys)
             self.counters.add("disk_misses", lost)
-            self.disk.left(output.evicted_keys)
+            self.disk.evicted_from_host(output.evicted_keys)
         except Exception as error:
             self.disk.guard.failed(error)
 
 
 class TieredManager(TieringOffloadingManager):
-    """memory: vLLM's primary tier. disk: below it."""
+    """memory: vLLM's primary tier.
+    disk: the tier below it.
+    """
 
     def __init__(self, memory: MemoryOverDisk, disk: DiskTier) -> None:
         super().__init__(primary_tier=memory, secondary_tiers=[disk])
         memory.disk = disk
         self.memory = memory
         self.disk = disk
-        self._promises: dict[str, set[OffloadKey]] = {}
+        self._reservations: dict[str, set[OffloadKey]] = {}
         self._written = 0
 
     def attach(self, counters: Counters, parallel: Any) -> None:
-        """Begin to use the disk. parallel: vLLM's ParallelConfig."""
-        self.disk.switch_on(counters, complaints(self, self.memory.region, parallel))
+        """Begin to use the disk.
 
-    # -- a request looks for its chunks ------------------------------------------------------------------------------
+        parallel: vLLM's ParallelConfig.
+        """
+        self.disk.switch_on(counters, problems(self, self.memory.region, parallel))
+
+    # -- look-ups ------------------------------------------------------------------------------------------------------
 
     def lookup(self, key: OffloadKey, req_context: ReqContext, **named: Any) -> LookupResult:
-        """What is here, or on its way up, is kept for the request until it loads it."""
+        """A chunk that is here, or being read, is reserved for the request until it loads it."""
         result = super().lookup(key, req_context, **named)
         if result is not LookupResult.MISS and self.disk.guard.on:
             try:
-                self._promise(key, req_context.req_id)
+                self._reserve(key, req_context.req_id)
             except Exception as error:
                 self.disk.guard.failed(error)
         return result
 
-    def _promise(self, key: OffloadKey, request: str) -> None:
-        mine = self._promises.setdefault(request, set())
+    def _reserve(self, key: OffloadKey, request: str) -> None:
+        mine = self._reservations.setdefault(request, set())
         if key not in mine:
             mine.add(key)
-            self.memory.promised[key] += 1
+            self.memory.reserved[key] += 1
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> Any:
         spec = super().prepare_load(keys, req_context)
@@ -194,23 +212,23 @@ class TieredManager(TieringOffloadingManager):
         super().on_request_finished(req_context, **named)
 
     def _release(self, request: str) -> None:
-        """A failure leaves promises behind, which nobody heeds without the disk."""
+        """After a failure reservations remain, which have no effect without the disk."""
         try:
-            for key in self._promises.pop(request, ()):
-                self._unpromise(key)
+            for key in self._reservations.pop(request, ()):
+                self._unreserve(key)
         except Exception as error:
             self.disk.guard.failed(error)
 
-    def _unpromise(self, key: OffloadKey) -> None:
-        promised = self.memory.promised
-        promised[key] -= 1
-        if not promised[key]:
-            del promised[key]
+    def _unreserve(self, key: OffloadKey) -> None:
+        reserved = self.memory.reserved
+        reserved[key] -= 1
+        if not reserved[key]:
+            del reserved[key]
 
-    # -- what goes down ----------------------------------------------------------------------------------------------
+    # -- writes --------------------------------------------------------------------------------------------------------
 
     def _should_store_to_tier(self, *given: Any) -> bool:
-        """vLLM asks of all that comes down: `on_schedule_end` writes what is to be written."""
+        """vLLM asks for every stored chunk; `on_schedule_end` writes instead."""
         return False
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
@@ -218,24 +236,24 @@ class TieredManager(TieringOffloadingManager):
         if self.disk.guard.on:
             try:
                 self.memory.step_ended()
-                self._write_down()
+                self._write_ahead()
             except Exception as error:
                 self.disk.guard.failed(error)
 
-    def _write_down(self) -> None:
-        wanted = self.memory.to_write() if self.disk.may_begin else []
+    def _write_ahead(self) -> None:
+        wanted = self.memory.to_write() if self.disk.write_budget else []
         if not wanted:
             return
         keys = self.disk.make_room(wanted)
         if not keys:
-            self.memory.rest()
+            self.memory.pause_writes()
             return
         self._written += 1
         context = ReqContext(f"plumage-disk-{self._written}")
         self.disk.submit_store(self.create_store_job(keys, context, 0))
 
     def has_pending_work(self) -> bool:
-        """Nobody waits for what is written: an idle engine need not go on stepping for it."""
+        """Only for reads: no request waits for a write, so an idle engine need not step for it."""
         try:
             return any(job.transfer_job.is_promotion for job in self._jobs.values())
         except Exception as error:
@@ -243,11 +261,11 @@ class TieredManager(TieringOffloadingManager):
             return bool(super().has_pending_work())
 
     def reset_cache(self) -> None:
-        """What was computed before is not true any more, on the disk neither."""
+        """Nothing computed before is valid any more, on the disk neither."""
         super().reset_cache()
-        self._promises.clear()
-        self.memory.promised.clear()
+        self._reservations.clear()
+        self.memory.reserved.clear()
         try:
-            self.disk.forget()
+            self.disk.clear()
         except Exception as error:
             self.disk.guard.failed(error)

@@ -1,8 +1,8 @@
-"""Copies between host memory and the disk, by threads that may hang without anybody waiting for them.
+"""Copies between host memory and the disk, in threads that may hang without blocking the engine.
 
-A thread moves a chunk through a buffer of its own: it looks at host memory only for the time of a copy in memory, and
-only while the transfer is wanted. So a transfer can be given up at any moment, and its chunks of host memory be used
-for something else, however long the disk takes; its slots are free when the thread has come back.
+A thread moves a chunk through its own buffer. It touches host memory only during a copy in memory, and only while the
+transfer is wanted. So a transfer can be given up at any moment and its host memory reused, however slow the disk is;
+its slots are free when the thread has ended.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from plumage_engine.vllm.offload.disk_tier.slot_file import Slab
+from plumage_engine.vllm.offload.disk_tier.slot_file import SlotFile
 
-__all__ = ["DiskIo", "Transfer"]
+__all__ = ["DiskTransfers", "Transfer"]
 
 _CHUNK_SECONDS = 0.05
 _SLOWEST = 20e6
-"""Bytes a second, of all threads together, below which computing a prefix anew is no worse than reading it; beside
-50 ms a chunk for what the machine does meanwhile. Ours."""
+"""Bytes a second, of all threads together, below which computing a prefix again is no slower than reading it.
+
+50 ms a chunk are allowed beside it for other work of the machine. Our own estimate.
+"""
 
 
 class Pool(Protocol):
-    """Of vLLM's DualQueueThreadPool."""
+    """The used part of vLLM's DualQueueThreadPool."""
 
     def enqueue_load(self, job_id: int, n_tasks: int, tasks: Any) -> None: ...
     def enqueue_store(self, job_id: int, n_tasks: int, tasks: Any) -> None: ...
@@ -37,9 +39,13 @@ class Pool(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Transfer:
-    """keys: one for each slot and each row of host memory. done: places of those that were copied. errors: what went
-    wrong, by place. wanted: False once it was given up. begun: when the places under way were begun. seconds: as vLLM's
-    pool counts them, of all its threads together."""
+    """keys: one for each slot and each row of host memory.
+    done: places that were copied.
+    errors: by place.
+    wanted: False once it was given up.
+    begun: when each place under way began.
+    seconds: as vLLM's pool counts them, of all its threads together.
+    """
 
     job: int
     keys: Sequence[bytes]
@@ -54,14 +60,18 @@ class Transfer:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def give_up(self) -> None:
-        """Host memory is not looked at from here on. Waits for a copy in memory at most."""
+        """Host memory is not touched from here on. Waits for one copy in memory at most."""
         with self.lock:
             self.wanted = False
 
 
 class _Pace:
-    """Seconds in which chunks moved, and those that were allowed. Threads share one disk, so a second in which six of
-    them move a chunk is one. clock: as `DiskIo`'s. allowed: seconds a chunk."""
+    """Measures the seconds in which chunks moved against those allowed.
+
+    Threads share one disk, so a second in which six threads move a chunk counts once.
+    clock: as `DiskTransfers`'.
+    allowed: seconds a chunk.
+    """
 
     def __init__(self, clock: Callable[[], float], allowed: float) -> None:
         self._clock = clock
@@ -72,7 +82,7 @@ class _Pace:
 
     @contextmanager
     def chunk(self) -> Iterator[None]:
-        """A chunk moves while this is entered. It is allowed for as it begins: its seconds are seen before it ends."""
+        """A chunk moves while this is entered. Its allowance is added at the start, its seconds before its end too."""
         self._count(1)
         try:
             yield
@@ -80,7 +90,7 @@ class _Pace:
             self._count(-1)
 
     def take(self, least: float) -> tuple[float, float]:
-        """The seconds that were busy since they were taken last, and those allowed; none before there are `least`."""
+        """The busy seconds since the last call and those allowed; zeros until there are `least`."""
         self._count(0)
         with self._lock:
             if self._busy < least:
@@ -99,12 +109,14 @@ class _Pace:
             self._begun += max(more, 0)
 
 
-class DiskIo:
-    """memory: host memory, a row a chunk. patience: seconds that a chunk may take, and that are watched for pace.
-    clock: seconds, monotonic, read by several threads."""
+class DiskTransfers:
+    """memory: host memory, a row a chunk.
+    patience: timeout of a chunk in seconds, and the window over which the pace is measured.
+    clock: seconds, monotonic, read by several threads.
+    """
 
     def __init__(
-        self, slab: Slab, memory: np.ndarray[Any, Any], pool: Pool, clock: Callable[[], float], patience: float
+        self, slab: SlotFile, memory: np.ndarray[Any, Any], pool: Pool, clock: Callable[[], float], patience: float
     ) -> None:
         self._slab = slab
         self._memory: np.ndarray[Any, Any] | None = memory
@@ -116,7 +128,7 @@ class DiskIo:
         self._pace = _Pace(clock, _CHUNK_SECONDS + slab.size / _SLOWEST)
 
     def __len__(self) -> int:
-        """Transfers under way, those that were given up too."""
+        """Transfers under way, including those that were given up."""
         return len(self._transfers)
 
     def start(self, transfer: Transfer) -> None:
@@ -127,14 +139,14 @@ class DiskIo:
         enqueue(transfer.job, len(tasks), tasks)
 
     def ended(self) -> Iterator[Transfer]:
-        """Those whose threads have come back since it was asked last."""
+        """Transfers whose threads have ended since the last call."""
         for job, _, seconds in self._pool.get_finished():
             transfer = self._transfers.pop(job)
             transfer.seconds = seconds
             yield transfer
 
     def too_slow(self) -> str:
-        """Why the disk is of no use, in words; empty while it is."""
+        """Why the disk is too slow, in words; empty while it is not."""
         oldest = min((at for one in self._transfers.values() for at in list(one.begun.values())), default=None)
         if oldest is not None and self._clock() - oldest > self._patience:
             return f"a chunk of {self._slab.size} bytes has not been read or written in {self._patience:.0f} s"
@@ -142,8 +154,12 @@ class DiskIo:
         return f"the last transfers took {spent:.0f} s, {allowed:.0f} s were allowed" if spent > allowed else ""
 
     def close(self) -> None:
-        """Every transfer is given up, and threads end by themselves. Waits for none of them, but for copies in memory:
-        after that host memory may go. The room on the disk is given back by whoever is the last to leave."""
+        """Give up every transfer; threads end by themselves.
+
+        Waits only for copies in memory; after that host memory may be unmapped. A thread of its own frees the disk's
+        space
+        after the last transfer.
+        """
         for transfer in list(self._transfers.values()):
             transfer.give_up()
         self._memory = None
@@ -154,7 +170,7 @@ class DiskIo:
         self._pool.shutdown(wait=True)
         self._slab.close()
 
-    # -- in the threads ----------------------------------------------------------------------------------------------
+    # -- in the threads ------------------------------------------------------------------------------------------------
 
     def _run(self, move: Callable[[Transfer, int, Any], None], transfer: Transfer, place: int) -> None:
         if not transfer.wanted:
@@ -184,7 +200,7 @@ class DiskIo:
                 return False
             there = self._memory[row]
             np.copyto(buffer, there) if down else np.copyto(there, buffer)
-            del there  # before the lock: whoever waits for it may unmap the memory
+            del there  # before the lock is released: the next holder may unmap the memory
             return True
 
     def _buffer(self) -> Any:

@@ -1,1 +1,5 @@
-"""Host memory: which chunks are stored in it, which leave, how hot they are, and who copies."""
+"""Host memory as a tier.
+
+`store_manager` decides which chunks are stored, `residents` which leave for them, `chunk_hotness` how hot each is;
+`copy_worker` copies where there is no GPU, and `memory_check` compares the configured size with the machine's.
+"""

@@ -1,7 +1,7 @@
-"""The copying half of the host tier where there is no GPU: plain torch copies in a thread of its own.
+"""Copies chunks where there is no GPU: plain torch copies in a thread of its own.
 
-vLLM's own worker needs a CUDA or XPU device and stays in charge there. Jobs are done in the order they came, as vLLM's
-streams do them per direction; a job that is waited for is waited for by its event.
+vLLM's own worker needs a CUDA or XPU device and is used there. Jobs run in the order of their submission, as in vLLM's
+streams per direction; a job is awaited by its event.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ __all__ = ["TorchWorker"]
 
 _log = logging.getLogger("vllm.plumage")
 _WAIT_SECONDS = 300.0
-"""What is copied in one step takes a fraction of a second; a machine that swaps, or is overcommitted, far longer."""
+"""The copies of one step take a fraction of a second; on a machine that swaps or is overcommitted, far longer."""
 _END_SECONDS = 60.0
 _Rows = tuple[torch.Tensor, torch.Tensor]
 
 
 class TorchWorker(OffloadingWorker):
-    """caches: the device's KV, as rows of bytes a block. blocks_per_chunk, chunks: the host's, whose memory is chunks
-    of rows. region: memory that others map too, to be taken for it; the worker lets go of it at its end."""
+    """caches: the device's KV, as rows of bytes a block.
+    blocks_per_chunk, chunks: of host memory, which consists of chunks of rows.
+    region: memory that other processes map too, used as host memory; the worker releases it at its end.
+    """
 
     def __init__(
         self,
@@ -63,11 +65,11 @@ class TorchWorker(OffloadingWorker):
         return self._submit(job_id, src_spec, dst_spec, True)
 
     def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any, expedited: bool = False) -> bool:
-        """Host to device. expedited: a wish of 0.33; here all jobs stand in one line."""
+        """Host to device. `expedited`: a hint of 0.33; here all jobs share one queue."""
         return self._submit(job_id, dst_spec, src_spec, False)
 
     def get_finished(self) -> list[TransferResult]:
-        """Jobs that have ended since it was asked last."""
+        """Jobs that ended since the last call."""
         ended: list[TransferResult] = []
         while True:
             try:
@@ -78,26 +80,28 @@ class TorchWorker(OffloadingWorker):
             ended.append(result)
 
     def wait(self, job_ids: set[int]) -> None:
-        """Until these jobs have ended; jobs that are not known have. StateError, which ends the engine, where they take
-        minutes: who waits would go on with blocks that are still read or written."""
+        """Wait until these jobs have ended; unknown jobs have ended.
+
+        StateError, which ends the engine, after minutes: the caller would continue with blocks that are still copied.
+        """
         deadline = time.monotonic() + _WAIT_SECONDS
         for job in job_ids:
             ended = self._ended.get(job)
             if ended is not None and not ended.wait(max(0.0, deadline - time.monotonic())):
                 raise StateError(
                     f"host tier: job {job} has not ended within {_WAIT_SECONDS:g} s: the thread that copies hangs or "
-                    "is starved. Look for swapping and for other work on this machine's memory; cpu_bytes_to_use of "
-                    "--kv-transfer-config says how much the tier takes"
+                    "is starved. Check for swapping and for other load on this machine's memory; cpu_bytes_to_use of "
+                    "--kv-transfer-config sets the tier's size"
                 )
 
     def shutdown(self) -> None:
-        """Do what was submitted, and end. A copy that does not end is left to the process' end, with its memory."""
+        """Run the submitted jobs and end. A copy that hangs is left until the process ends, with its memory."""
         self._jobs.put(None)
         self._thread.join(_END_SECONDS)
         if self._thread.is_alive():
             _log.error(
                 "plumage: the host tier's copies have not ended within %g s; its memory stays until this process ends, "
-                "which is to be killed if it hangs", _END_SECONDS,
+                "which must be killed if it hangs", _END_SECONDS,
             )  # fmt: skip
             return
         self._host.clear()
@@ -116,7 +120,7 @@ class TorchWorker(OffloadingWorker):
             started = time.perf_counter()
             try:
                 size, success = self._copy(device, host, store), True
-            except Exception:  # vLLM ends the engine when a copy failed: it must not serve what is half there
+            except Exception:  # vLLM ends the engine when a copy failed: a partial copy must not be served
                 size, success = 0, False
             self._done.put(TransferResult(number, success, size, time.perf_counter() - started))
             ended.set()
@@ -136,7 +140,8 @@ class TorchWorker(OffloadingWorker):
 
     def _pairs(self, device: Any, host: Any) -> Iterator[tuple[int, torch.Tensor, _Rows]]:
         """By KV group, the device's blocks and the host's chunks and rows. A group's first block may lie within a
-        chunk."""
+        chunk.
+        """
         block = chunk = 0
         for group, (blocks, index) in enumerate(zip(device.group_sizes, device.block_indices, strict=True)):
             if not blocks:

@@ -1,4 +1,4 @@
-"""Is there as much memory as the host tier was promised? Asked before vLLM takes it."""
+"""Checks that the machine has the memory that the host tier was given, before vLLM allocates it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHARED = Path("/dev/shm")
 
 
 def machine_memory(limits: tuple[Path, ...] = _LIMITS) -> int:
-    """Bytes of memory here: the machine's, or its container's limit where that is less."""
+    """Bytes of memory: the machine's, or its container's limit where that is lower."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *(limit for limit in map(_limit, limits) if limit is not None)])
 
@@ -23,7 +23,7 @@ def machine_memory(limits: tuple[Path, ...] = _LIMITS) -> int:
 def check_host_memory(wanted: int, memory: int, *, shared: bool, folder: Path = _SHARED) -> None:
     """ConfigurationError where `wanted` bytes exceed `memory`, or the shared memory that vLLM maps them from.
 
-    shared: vLLM's CUDA worker maps a file under /dev/shm, of which a pod has 64 MiB unless it is told otherwise.
+    shared: vLLM's CUDA worker maps a file under /dev/shm, which has 64 MiB in a pod by default.
     """
     if wanted > memory:
         raise ConfigurationError(

@@ -1,8 +1,8 @@
-"""The chunks in host memory, coldest first: what goes for a newcomer, and what waits below the device to come up.
+"""The chunks in host memory, coldest first: which are evicted for a new chunk, and which can be promoted.
 
-It stands where vLLM's manager keeps its cache policy, and has that interface; the decision whether a newcomer is worth
-a resident is `plumage.tiering`'s. Chunks that came down together are one *entry*, a piece of a chain; they leave one by
-one, of equals the deepest first, so that what is left is of use.
+`Residents` stands where vLLM's manager keeps its cache policy, and has that interface. `plumage.tiering` decides
+whether a new chunk is worth a resident. Chunks that were stored together are one *entry*, a piece of a chain; they are
+evicted one by one, of equals the deepest first, so that the rest can still be found.
 """
 
 from __future__ import annotations
@@ -16,28 +16,31 @@ from typing import Any
 from plumage.tiering import TierNode, plan_admission
 from plumage.tiering.coldest import REBUILD, ColdestFirst
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.offload.host_tier.chunk_hotness import Heats
+from plumage_engine.vllm.offload.host_tier.chunk_hotness import ChunkHotness
 
 __all__ = ["Entry", "GuardedPolicy", "Residents", "chunk_key"]
 
 Key = bytes
 _GROUP = 0x9E3779B97F4A7C15
 _LOW = (1 << 64) - 1
-_LOOKED_AT = 64
+_MAX_EXAMINED = 64
 _DEPTH = 1e-9
-"""What a chunk of depth counts beside hotness: it decides between equals only."""
+"""Weight of a chunk's depth beside its hotness: it decides between equals only."""
 
 
 def chunk_key(key: Key) -> int:
-    """64 bits that stand for vLLM's key, which is a block hash and four bytes of its group."""
+    """64 bits for vLLM's key, which is a block hash and four bytes of its group."""
     low = int.from_bytes(key[-12:-4], "big")
     return low if not key[-1] else (low + key[-1] * _GROUP) & _LOW
 
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """keys: chunks that came down together, parent before child. parent: the one above the first, None at the root.
-    start: chunks above the first. held: how many of them are still here."""
+    """keys: chunks that were stored together, parent before child.
+    parent: the chunk above the first, None at the root.
+    start: chunks above the first.
+    held: how many of them are still stored.
+    """
 
     keys: list[Key]
     parent: Key | None
@@ -47,7 +50,10 @@ class Entry:
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """Where a chunk lies, from when it came to when it goes. depth: chunks from its root."""
+    """A chunk's place in its entry.
+
+    depth: chunks from its root.
+    """
 
     key: Key
     entry: Entry
@@ -55,37 +61,39 @@ class _Place:
 
 
 class Residents:
-    """capacity: chunks. Chunks are vLLM's `ChunkStatus`; one in transfer (`ref_cnt` not 0) never leaves."""
+    """capacity: chunks. Chunks are vLLM's `ChunkStatus`; one in transfer (`ref_cnt` not 0) is never evicted."""
 
-    def __init__(self, capacity: int, heats: Heats) -> None:
-        self.heats = heats
+    def __init__(self, capacity: int, heats: ChunkHotness) -> None:
+        self.hotness = heats
         self._chunks: dict[Key, Any] = {}
         self._places: dict[Key, _Place] = {}
         self._entries: dict[Entry, None] = {}
         self._order: ColdestFirst[_Place] = ColdestFirst(self._rank, max(REBUILD, capacity))
-        self._doomed: list[Key] = []
+        self._chosen: list[Key] = []
 
     def __len__(self) -> int:
         return len(self._chunks)
 
     def items(self) -> Iterable[tuple[Key, Any]]:
-        """Keys and chunks, those that came first first."""
+        """Keys and chunks, in the order of their storing."""
         return self._chunks.items()
 
     def newest(self) -> Iterator[Entry]:
-        """The entries, the one that came down last first."""
+        """The entries, the last stored first."""
         return reversed(self._entries)
 
-    # -- what is worth it --------------------------------------------------------------------------------------------
+    # -- admission -----------------------------------------------------------------------------------------------------
 
     def admit(
         self, keys: Sequence[Key], free: int, least: int, offered: Collection[Key], *, always: bool = False
     ) -> int:
-        """How many of `keys`, a chain of newcomers, come in: as far as each was used `least` times and, with `free`
-        chunks taken, is hotter than the resident that goes for it. Of `offered` none goes. always: whatever they are.
-        The next `evict` takes who has to go.
+        """How many of `keys`, a chain of new chunks, are admitted. The next `evict` takes the chunks chosen for them.
+
+        Each must have `least` uses and, with `free` chunks taken, be hotter than the resident that is evicted for it.
+        offered: none of these is evicted.
+        always: admit whatever the rank.
         """
-        self._doomed = []
+        self._chosen = []
         wanted = list(keys) if always else list(takewhile(lambda key: self._frequent(key, least), keys))
         if len(wanted) <= free:
             return len(wanted)
@@ -94,47 +102,51 @@ class Residents:
         def choose(coldest: Iterator[_Place]) -> None:
             nonlocal taken
             named: dict[int, Key] = {}
-            nodes = self._going(coldest, offered, named)
+            nodes = self._evictable_nodes(coldest, offered, named)
             for key in wanted:
                 node = self._node(key)
-                plan = plan_admission(replace(node, hotness=inf) if always else node, nodes, self._room(free, taken), 0)
+                node = replace(node, hotness=inf) if always else node
+                plan = plan_admission(node, nodes, self._free_tokens(free, taken), 0)
                 if not plan.admitted:
                     return
                 taken += 1
-                self._doomed += [named[victim.key] for victim in plan.victims]
+                self._chosen += [named[victim.key] for victim in plan.victims]
 
         self._order.ask(choose)
         return taken
 
-    def give_way(self, number: int, kept: Collection[Key], goes: Callable[[Key], bool]) -> int:
-        """How many of `number` newcomers more come in, for the coldest that `goes` lets go although they may be hotter;
-        of `kept` none goes. To be asked after `admit`, whose newcomers come in too."""
-        doomed = set(self._doomed)
-        cold = (key for key in self.coldest(_LOOKED_AT, kept) if key not in doomed and goes(key))
+    def make_way(self, number: int, kept: Collection[Key], goes: Callable[[Key], bool]) -> int:
+        """How many of `number` further new chunks are admitted, for the coldest chunks that `goes` accepts even if
+        hotter.
+
+        kept: none of these is evicted. Call it after `admit`, whose chunks are admitted too.
+        """
+        doomed = set(self._chosen)
+        cold = (key for key in self.coldest(_MAX_EXAMINED, kept) if key not in doomed and goes(key))
         chosen = list(islice(cold, number))
-        self._doomed += chosen
+        self._chosen += chosen
         return len(chosen)
 
-    def doom(self, keys: Sequence[Key]) -> None:
-        """The next `evict` takes these; nobody, where it is not to come."""
-        self._doomed = list(keys)
+    def evict_next(self, keys: Sequence[Key]) -> None:
+        """The next `evict` takes these; an empty list cancels that."""
+        self._chosen = list(keys)
 
-    def may_go(self, key: Key) -> bool:
-        """Whether it is here, and in no transfer."""
+    def is_evictable(self, key: Key) -> bool:
+        """Whether the chunk is stored and in no transfer."""
         chunk = self._chunks.get(key)
         return chunk is not None and chunk.ref_cnt == 0
 
     def coldest(self, number: int, kept: Collection[Key] = ()) -> list[Key]:
-        """Up to so many that may go, the coldest first; of `kept` none."""
+        """Up to `number` evictable chunks, the coldest first; none of `kept`."""
         chosen: list[Key] = []
 
         def choose(coldest: Iterator[_Place]) -> None:
-            chosen.extend(islice((place.key for place in coldest if self._may_go(place, kept)), number))
+            chosen.extend(islice((place.key for place in coldest if self._is_evictable(place, kept)), number))
 
         self._order.ask(choose)
         return chosen
 
-    def join(self, keys: Sequence[Key], parent: Key | None, start: int) -> None:
+    def add_entry(self, keys: Sequence[Key], parent: Key | None, start: int) -> None:
         """`keys`, just inserted, are a piece of a chain that begins `start` chunks below its root."""
         entry = Entry(list(keys), parent, start, len(keys))
         self._entries[entry] = None
@@ -143,46 +155,48 @@ class Residents:
             self._order.add(place)
 
     def _frequent(self, key: Key, least: int) -> bool:
-        return self.heats.frequency(chunk_key(key)) >= least
+        return self.hotness.frequency(chunk_key(key)) >= least
 
-    def _room(self, free: int, taken: int) -> int:
-        """Tokens free once the doomed have gone and `taken` newcomers have come."""
-        return (free + len(self._doomed) - taken) * self.heats.tokens
+    def _free_tokens(self, free: int, taken: int) -> int:
+        """Tokens free once the chosen chunks are evicted and `taken` new ones are stored."""
+        return (free + len(self._chosen) - taken) * self.hotness.tokens
 
-    def _going(self, coldest: Iterator[_Place], offered: Collection[Key], named: dict[int, Key]) -> Iterator[TierNode]:
+    def _evictable_nodes(
+        self, coldest: Iterator[_Place], offered: Collection[Key], named: dict[int, Key]
+    ) -> Iterator[TierNode]:
         for place in coldest:
-            if self._may_go(place, offered):
+            if self._is_evictable(place, offered):
                 node = self._node(place.key)
                 named[node.key] = place.key
                 yield node
 
-    def _may_go(self, place: _Place, kept: Collection[Key]) -> bool:
+    def _is_evictable(self, place: _Place, kept: Collection[Key]) -> bool:
         return self._chunks[place.key].ref_cnt == 0 and place.key not in kept
 
     def _node(self, key: Key) -> TierNode:
         name = chunk_key(key)
-        return TierNode(name, None, self.heats.tokens, 0, self.heats.admission(name))
+        return TierNode(name, None, self.hotness.tokens, 0, self.hotness.admission(name))
 
     def _rank(self, place: _Place) -> float:
-        return self.heats.admission(chunk_key(place.key)) - _DEPTH * place.depth
+        return self.hotness.admission(chunk_key(place.key)) - _DEPTH * place.depth
 
-    # -- as vLLM's manager asks --------------------------------------------------------------------------------------
+    # -- calls by vLLM's manager ---------------------------------------------------------------------------------------
 
     def get(self, key: Key) -> Any:
         """The chunk, or None."""
         return self._chunks.get(key)
 
     def insert(self, key: Key, chunk: Any, *request: object) -> None:
-        """A newcomer; `join` tells its place afterwards, and from then on it may have to go."""
+        """Store a new chunk; `add_entry` gives its place afterwards, and from then on it may be evicted."""
         self._chunks[key] = chunk
 
     def remove(self, key: Key) -> None:
-        """A store that failed."""
+        """A store failed."""
         self._drop(key)
 
     def evict(self, number: int, protected: set[Key]) -> list[tuple[Key, Any]] | None:
-        """Those that `admit` doomed; where it was not asked, the coldest. None when so many can't go."""
-        doomed, self._doomed = self._doomed, []
+        """Evict the chunks that were chosen for it, else the coldest. None when there are not so many."""
+        doomed, self._chosen = self._chosen, []
         if len(doomed) != number or any(key in protected for key in doomed):
             doomed = self.coldest(number, protected)
         if len(doomed) < number:
@@ -192,22 +206,22 @@ class Residents:
             for key in doomed:
                 self._drop(key)
         except Exception:
-            self._chunks.update(going)  # whoever takes over finds every chunk here
+            self._chunks.update(going)  # the policy that replaces this one needs every chunk
             raise
         return going
 
     def clear(self) -> None:
-        """All of them, whatever transfers are under way. Whoever keeps an entry sees that nothing of it is here."""
+        """Remove all, including chunks in transfer. An entry that is still referenced has `held` 0."""
         for entry in self._entries:
             entry.held = 0
-        for one in (self._chunks, self._places, self._entries, self._order, self._doomed):
+        for one in (self._chunks, self._places, self._entries, self._order, self._chosen):
             one.clear()
 
     def touch(self, keys: Iterable[Key], req_context: object) -> None:
-        """Uses are counted by `Heats`, from the requests themselves."""
+        """Nothing: `ChunkHotness` counts uses from the requests themselves."""
 
     def on_request_access(self, keys: Iterable[Key], req_context: object) -> None:
-        """See `touch`; 0.33 asks."""
+        """See `touch`; 0.33 calls it."""
 
     def on_store_miss(self, keys: Iterable[Key], req_context: object) -> None:
         """See `touch`."""
@@ -216,10 +230,10 @@ class Residents:
         """See `touch`."""
 
     def mark_evictable(self, key: Key) -> None:
-        """The chunk's own count says so."""
+        """Nothing: the chunk's own count has it."""
 
     def mark_non_evictable(self, key: Key) -> None:
-        """The chunk's own count says so."""
+        """Nothing: the chunk's own count has it."""
 
     def _drop(self, key: Key) -> None:
         place = self._places.pop(key, None)
@@ -232,8 +246,11 @@ class Residents:
 
 
 class GuardedPolicy:
-    """What a question to `residents` raises switches the feature off; the policy in charge from then on, as `stock`
-    tells, answers it and whatever vLLM asks of this object later in the same call."""
+    """vLLM's cache policy over the residents, with a guard around each call.
+
+    An exception switches the feature off. Then `stock`, the policy in charge from now on, answers the call and whatever
+    vLLM calls on this object later in the same operation.
+    """
 
     def __init__(self, residents: Residents, guard: Guard, stock: Callable[[], Any]) -> None:
         self._residents = residents

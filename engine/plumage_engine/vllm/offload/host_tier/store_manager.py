@@ -1,8 +1,8 @@
-"""vLLM's manager of host memory, with HotPrefix's selective admission (§3.3.2) and hotness for LRU.
+"""vLLM's manager of host memory, with HotPrefix's selective admission of stores (§3.3.2) and hotness in place of LRU.
 
-vLLM offers a chunk when it has been computed, and again whenever a request has found it on the device; at eviction it
-offers nothing. So a chunk is decided about each time a request uses it, and goes down at the use that makes it frequent
-and hot enough: while it is on the device for certain, and long before its memory is wanted (0092).
+vLLM offers a chunk for storing when it was computed, and again when a request finds it on the device; at eviction it
+offers nothing. So the decision is made each time a request uses a chunk. It is stored at the use that makes it frequent
+and hot enough, while it is certainly on the device and long before its memory is needed (decision 0092).
 """
 
 from __future__ import annotations
@@ -22,36 +22,40 @@ from plumage_engine.vllm.compat.kv_offload import (
     PrepareStoreOutput,
     ReqContext,
     make_lru,
-    manager_complaints,
+    manager_problems,
     positions,
 )
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.offload.host_tier.chunk_hotness import Heats, Prior
+from plumage_engine.vllm.offload.host_tier.chunk_hotness import ChunkHotness, Prior
 from plumage_engine.vllm.offload.host_tier.residents import GuardedPolicy, Residents, chunk_key
 
-__all__ = ["RANKS", "SelectiveManager"]
+__all__ = ["RANKS", "HostTierManager"]
 
 RANKS: Final[Mapping[str, str]] = MappingProxyType(
     {"Frequency": "frequency", "Recency": "clock", "Depth": "0 - depth", "All": "clock"}
 )
-"""What ranks chunks where it is not hotness, by name of the setting. Everything taken in, recency says who goes."""
-_FEWEST = 65_536
-"""Chunks whose uses are remembered at the least."""
+"""The formula that ranks chunks, by setting, where it is not hotness. With `All`, recency chooses the evicted chunk."""
+_MIN_COUNTED = 65_536
+"""Chunks whose uses are counted at least."""
 
 
 @dataclass(slots=True)
 class _Counted:
-    """How far a request's use of its prompt has been counted, in tokens."""
+    """How many tokens of a request's prompt have been counted as used."""
 
     by: object
     tokens: int
 
 
-class SelectiveManager(CPUOffloadingManager):
-    """chunks: slots in host memory. tokens: in a chunk. chunk_bytes: of it, that one worker copies. more: of vLLM's
-    class above. `disk`: the tier below, None where there is none. refused: guards of what was asked for and could not
-    be made, by feature."""
+class HostTierManager(CPUOffloadingManager):
+    """chunks: slots in host memory.
+    tokens: in a chunk.
+    chunk_bytes: of a chunk, that one worker copies.
+    more: arguments of vLLM's class.
+    disk: the tier below; None where there is none.
+    refused: guards of configured features that could not be made, by feature.
+    """
 
     disk: Any = None
 
@@ -66,39 +70,39 @@ class SelectiveManager(CPUOffloadingManager):
     def configure(
         self, settings: HostTierConfig, counters: Counters, *, prior: Prior | None = None, seed: int = 0
     ) -> None:
-        """Take over settings and counters, before the first request; what is known of uses is forgotten."""
+        """Set settings and counters, before the first request; counted uses are dropped."""
         self.settings = settings
         self.counters = counters
-        self.guard = Guard("hostTier", counters, self._stock)
+        self.guard = Guard("hostTier", counters, self._use_vllms_policy)
         self.prior_guard = Guard("hotness", counters)
-        self.heats = self._make_heats(settings, prior, seed)
-        self.residents = Residents(self._chunks_here, self.heats)
+        self.hotness = self._make_hotness(settings, prior, seed)
+        self.residents = Residents(self._chunks_here, self.hotness)
         self._policy: Any = GuardedPolicy(self.residents, self.guard, lambda: self._policy)
-        reasons = manager_complaints()
+        reasons = manager_problems()
         if reasons:
             self.guard.refuse(reasons)
-            self._stock()
+            self._use_vllms_policy()
 
-    # -- as vLLM's connector asks ------------------------------------------------------------------------------------
+    # -- calls by vLLM's connector -------------------------------------------------------------------------------------
 
     def prepare_store(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput | None:
-        """Of the chunks offered by a request only those that are here, or worth the copy, are vLLM's to look at."""
+        """Pass only those offered chunks to vLLM that are stored already or worth the copy."""
         if not self.guard.on:
             return super().prepare_store(keys, req_context)
         offered = list(keys)
         try:
-            new = self._selected(offered, req_context)
+            new = self._select(offered, req_context)
             here = [key for key in offered if self._policy.get(key) is not None]
         except Exception as error:
             self.guard.failed(error)
             return super().prepare_store(offered, req_context)
         output = super().prepare_store([*here, *new], req_context)
         if output is not None and output.keys_to_store:
-            self._placed(output.keys_to_store, req_context)
+            self._note_entries(output.keys_to_store, req_context)
         return output
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> Any:
-        """A request has chunks copied up; vLLM then never offers those above them, so the use is counted here."""
+        """A request loads chunks. vLLM does not offer those for storing, so their use is counted here."""
         if self.guard.on:
             try:
                 self._count(list(keys), req_context)
@@ -106,47 +110,47 @@ class SelectiveManager(CPUOffloadingManager):
                 self.guard.failed(error)
         return super().prepare_load(keys, req_context)
 
-    def lend(self, keys: Sequence[OffloadKey], req_context: ReqContext) -> Any:
-        """As `prepare_load`, for a promotion: that is no use. `complete_load` ends it."""
+    def prepare_promotion(self, keys: Sequence[OffloadKey], req_context: ReqContext) -> Any:
+        """Like `prepare_load`, for a promotion, which is no use. `complete_load` ends it."""
         return self._prepare_load(keys, req_context, record_access=False)
 
-    # -- the decision ------------------------------------------------------------------------------------------------
+    # -- the decision --------------------------------------------------------------------------------------------------
 
-    def _selected(self, offered: list[OffloadKey], context: ReqContext) -> list[OffloadKey]:
-        """The newcomers among the offered chunks that are taken in; the others are refused."""
+    def _select(self, offered: list[OffloadKey], context: ReqContext) -> list[OffloadKey]:
+        """The new chunks among those offered that are admitted; the others are refused."""
         self._count(offered, context)
         new = [key for key in offered if self.residents.get(key) is None]
         if not new:
             return new
-        taken = self._taken(new, set(offered))
+        taken = self._admitted(new, set(offered))
         self.counters.add("host_admissions", len(taken))
         self.counters.add("host_refusals", len(new) - len(taken))
         return taken
 
-    def _taken(self, new: list[OffloadKey], offered: set[OffloadKey]) -> list[OffloadKey]:
+    def _admitted(self, new: list[OffloadKey], offered: set[OffloadKey]) -> list[OffloadKey]:
         """Those of `new` that are worth the copy and a place."""
         free, takes_all = self._get_num_free_chunks(), self.settings.admission == "All"
         return new[: self.residents.admit(new, free, self.settings.min_frequency, offered, always=takes_all)]
 
     def _count(self, keys: list[OffloadKey], context: ReqContext) -> None:
-        """Count the request's use of its chunks: of all at its first word, later of those that it has grown by."""
+        """Count the request's use of its chunks: all at its first call, later those that it has grown by."""
         counted = context.get_state(_Counted)
         if counted is None or counted.by is not self:
             chain = positions(context)
             context.set_state(_Counted(self, max(chain.values(), default=0)))
             first, *others = _by_group(chain)
-            self.heats.request([chunk_key(key) for key in first])
+            self.hotness.request([chunk_key(key) for key in first])
             for keys_of_group in others:
-                self.heats.use([chunk_key(key) for key in keys_of_group], 0)
+                self.hotness.use([chunk_key(key) for key in keys_of_group], 0)
             return
         for key in keys:
             end = context.get_offload_key_position(key) or 0
             if end > counted.tokens:
-                self.heats.use([chunk_key(key)], end // self._tokens - 1)
+                self.hotness.use([chunk_key(key)], end // self._tokens - 1)
         counted.tokens = max([counted.tokens, *(context.get_offload_key_position(key) or 0 for key in keys[-1:])])
 
-    def _placed(self, keys: Sequence[OffloadKey], context: ReqContext) -> None:
-        """Tell the residents where in their chain the newcomers are."""
+    def _note_entries(self, keys: Sequence[OffloadKey], context: ReqContext) -> None:
+        """Give the residents the place of each new chunk in its chain."""
         if not self.guard.on:
             return
         try:
@@ -155,25 +159,25 @@ class SelectiveManager(CPUOffloadingManager):
             piece: list[OffloadKey] = []
             for key in keys:
                 if piece and at.get((ends[key] - self._tokens, key[-4:])) != piece[-1]:
-                    self._join(piece, ends, at)
+                    self._add_entry(piece, ends, at)
                     piece = []
                 piece.append(key)
-            self._join(piece, ends, at)
+            self._add_entry(piece, ends, at)
         except Exception as error:
             self.guard.failed(error)
 
-    def _join(
+    def _add_entry(
         self, piece: list[OffloadKey], ends: Mapping[OffloadKey, int], at: Mapping[tuple[int, bytes], OffloadKey]
     ) -> None:
         above = ends[piece[0]] - self._tokens
-        self.residents.join(piece, at.get((above, piece[0][-4:])), above // self._tokens)
+        self.residents.add_entry(piece, at.get((above, piece[0][-4:])), above // self._tokens)
 
-    # -- at start, and when it goes wrong ----------------------------------------------------------------------------
+    # -- start and failure ---------------------------------------------------------------------------------------------
 
-    def _make_heats(self, settings: HostTierConfig, prior: Prior | None, seed: int) -> Heats:
+    def _make_hotness(self, settings: HostTierConfig, prior: Prior | None, seed: int) -> ChunkHotness:
         widths = settings.record.model_dump()
-        return Heats(
-            CuckooFilter(max(4 * self._chunks_here, _FEWEST), Random(seed), **widths),
+        return ChunkHotness(
+            CuckooFilter(max(4 * self._chunks_here, _MIN_COUNTED), Random(seed), **widths),
             tokens=self._tokens,
             admission=parse_formula(RANKS.get(settings.admission, settings.priority)),
             promotion=parse_formula(RANKS.get(settings.promotion, settings.priority)),
@@ -182,15 +186,17 @@ class SelectiveManager(CPUOffloadingManager):
             failed=self.prior_guard.failed,
         )
 
-    def _stock(self) -> None:
-        """vLLM's own order for all that is here, and its own admission: of everything."""
+    def _use_vllms_policy(self) -> None:
+        """Fall back to vLLM's own order for all stored chunks, and to its admission of everything."""
         if isinstance(self._policy, GuardedPolicy):
             self._policy = make_lru(self._chunks_here, self.residents.items())
 
 
 def _by_group(chain: Mapping[OffloadKey, int]) -> list[list[OffloadKey]]:
-    """A request's chunks, each KV group's from the root: vLLM tells one group after the other, and mostly there is one.
-    One list at the least."""
+    """A request's chunks, each KV group's from the root. vLLM lists one group after the other; mostly there is one.
+
+    At least one list.
+    """
     keys = list(chain)
     if not keys or keys[0][-4:] == keys[-1][-4:]:
         return [keys]

@@ -1,1 +1,5 @@
-"""Copies from host memory to the device before a request needs them."""
+"""Promotion: copies of prefixes from host memory to the device before a request needs them.
+
+`promoter` plans and runs the copies, `candidates` finds hot chunks, `lookahead` those of waiting requests,
+`device_blocks` takes and places blocks, and `connector_hooks` ties all of it to vLLM's connector.
+"""

@@ -1,7 +1,7 @@
-"""Which host chunks might go up, and which device blocks might go for them: the nodes that a promotion plan is made of.
+"""Finds host chunks worth promoting and device blocks that may be evicted for them: the nodes of a promotion plan.
 
-Looking at all of host memory for each plan would cost too much. A look goes over so many entries of it, the next ones
-round and round, and over the hottest that earlier looks found; both bound what a plan costs the engine's step.
+Scanning all of host memory for each plan would cost too much. A search examines a fixed number of entries, the next
+ones in turn, and the hottest that earlier searches found; both bound the cost of a plan for the engine's step.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from itertools import islice
 
 from plumage.tiering import TierNode
 from plumage_engine.vllm.offload.host_tier.residents import Entry, Residents, chunk_key
-from plumage_engine.vllm.offload.promotion.device_blocks import Device
+from plumage_engine.vllm.offload.promotion.device_blocks import DeviceBlocks
 
 __all__ = ["Candidates", "Piece"]
 
 Key = bytes
-_LOOKED_AT = 64
+_MAX_EXAMINED = 64
 _KEPT = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """keys: chunks to copy up, a chain `start` chunks below its root. above: the one before, in the device."""
+    """keys: chunks to copy, a chain `start` chunks below its root.
+    above: the chunk before them, which is on the device.
+    """
 
     keys: tuple[Key, ...]
     above: Key | None
@@ -34,15 +36,17 @@ class Piece:
 class Candidates:
     """Over the residents of host memory and the blocks of the device."""
 
-    def __init__(self, residents: Residents, device: Device) -> None:
+    def __init__(self, residents: Residents, device: DeviceBlocks) -> None:
         self._residents = residents
         self._device = device
         self._round: Iterator[Entry] = iter(())
         self._hot: list[Entry] = []
 
     def roots(self, chunks: int, busy: Collection[Key]) -> list[tuple[TierNode, Piece]]:
-        """The hottest pieces whose chunk above is in the device, worth `chunks` or a little more. busy: not these. A
-        chunk that left host memory and came back is in two entries; no two pieces have it."""
+        """The hottest pieces whose parent is on the device, `chunks` or slightly more in all.
+
+        busy: excluded chunks. A chunk that was evicted and stored again is in two entries; no two pieces contain it.
+        """
         found = [(heat, place, entry) for entry in self._look() for heat, place in self._first_missing(entry)]
         best = nlargest(_KEPT, found, key=lambda one: one[0])
         self._hot = [entry for _, _, entry in best]
@@ -60,13 +64,13 @@ class Candidates:
 
     def leaf(self, key: Key) -> TierNode:
         """A device block as a victim."""
-        heats, name = self._residents.heats, chunk_key(key)
+        heats, name = self._residents.hotness, chunk_key(key)
         return TierNode(name, None, heats.tokens, 0, heats.promotion(name))
 
     def _look(self) -> dict[Entry, None]:
-        """Each entry once: the hottest known, then the next of the round."""
+        """Each entry once: the hottest known, then the next in turn."""
         live = [entry for entry in self._hot if entry.held]
-        return dict.fromkeys([*live, *islice(self._next(), _LOOKED_AT)])
+        return dict.fromkeys([*live, *islice(self._next(), _MAX_EXAMINED)])
 
     def _next(self) -> Iterator[Entry]:
         fresh = False
@@ -81,10 +85,10 @@ class Candidates:
                 self._round, fresh = iter(list(self._residents.newest())), True
 
     def _first_missing(self, entry: Entry) -> Iterator[tuple[float, int]]:
-        """Hotness and place of the entry's first chunk that the device lacks; nothing if it can't go up now.
+        """Hotness and place of the entry's first chunk that the device lacks; nothing where it can't be promoted now.
 
-        A chain leaves the device from its end, so the place is found by halving; where that is not so the piece is
-        merely not the best.
+        The device evicts a chain from its end, so binary search finds the place; otherwise the piece is only not the
+        best.
         """
         low, high = 0, len(entry.keys)
         while low < high:
@@ -92,11 +96,11 @@ class Candidates:
             low, high = (middle + 1, high) if self._device.holds(entry.keys[middle]) else (low, middle)
         above = entry.keys[low - 1] if low else entry.parent
         if low < len(entry.keys) and (above is None or self._device.holds(above)):
-            yield self._residents.heats.promotion(chunk_key(entry.keys[low])), low
+            yield self._residents.hotness.promotion(chunk_key(entry.keys[low])), low
 
     def _piece(self, entry: Entry, place: int, chunks: int, is_busy: Callable[[Key], bool]) -> Piece:
-        """From `place` on what is here, missing there and as hot: one node of the tree."""
-        promotion = self._residents.heats.promotion
+        """From `place` on, the chunks that are here, missing there and equally hot: one node of the tree."""
+        promotion = self._residents.hotness.promotion
         hotness = promotion(chunk_key(entry.keys[place]))
         keys: list[Key] = []
         for key in entry.keys[place : place + chunks]:
@@ -109,6 +113,6 @@ class Candidates:
         return Piece(tuple(keys), entry.keys[place - 1] if place else entry.parent, entry.start + place)
 
     def _node(self, piece: Piece) -> TierNode:
-        heats, name = self._residents.heats, chunk_key(piece.keys[-1])
+        heats, name = self._residents.hotness, chunk_key(piece.keys[-1])
         parent = None if piece.above is None else chunk_key(piece.above)
         return TierNode(name, parent, len(piece.keys) * heats.tokens, 0, heats.promotion(name))

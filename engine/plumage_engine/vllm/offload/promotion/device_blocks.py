@@ -1,7 +1,7 @@
-"""The device's side of a promotion: which blocks of vLLM's pool go next, and hot ones in their place.
+"""The device's side of a promotion: which blocks of vLLM's pool are evicted, and hot chunks in their place.
 
-What has been idle longest is read off vLLM's list, whatever order of eviction is in charge: a request gives its blocks
-back from the end, so of a chain the deepest stands first.
+vLLM's free list shows which blocks were idle longest, under any eviction order: a request frees its blocks from the
+end, so the deepest of a chain stands first.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from plumage_engine.vllm.compat.kv_offload import (
     to_event_extra_keys,
 )
 
-__all__ = ["Device"]
+__all__ = ["DeviceBlocks"]
 
 Key = bytes
 _GROUP_BYTES = 4
 
 
-class Device:
-    """pool: vLLM's live block pool. group: the KV group whose blocks are promoted. tokens: in a block. evicted: told
-    how many cached blocks went for a promotion."""
+class DeviceBlocks:
+    """pool: vLLM's live block pool.
+    group: the KV group whose blocks are promoted.
+    tokens: in a block.
+    evicted: called with the number of cached blocks that were evicted for a promotion.
+    """
 
     def __init__(self, pool: Any, group: int, tokens: int, evicted: Callable[[int], None] = lambda count: None) -> None:
         self.pool = pool
@@ -39,16 +42,18 @@ class Device:
         return int(self.pool.get_num_free_blocks())
 
     def holds(self, key: Key) -> bool:
-        """Whether a request would find the chunk in the device."""
+        """Whether a request would find the chunk on the device."""
         return self.pool.get_cached_block(key[:-_GROUP_BYTES], [self.group]) is not None
 
     def empty(self, limit: int) -> list[Any]:
-        """Up to `limit` free blocks that hold nothing."""
+        """Up to `limit` free blocks without content."""
         return list(islice(takewhile(lambda block: block.block_hash is None, self._listed()), limit))
 
     def leaves(self, limit: int, kept: Collection[bytes] = ()) -> list[Any]:
-        """Up to `limit` free blocks that hold something, of a chain the deepest first. kept: none with these hashes;
-        four times as many are looked at for that."""
+        """Up to `limit` free cached blocks, the deepest of a chain first.
+
+        kept: none with these hashes; up to four times `limit` blocks are examined for that.
+        """
         cached = (block for block in self._listed() if block.block_hash is not None)
         if kept:
             looked_at = islice(cached, 4 * limit)
@@ -56,27 +61,31 @@ class Device:
         return list(islice(cached, limit))
 
     def _listed(self) -> Iterator[Any]:
-        """The free blocks as vLLM's list has them. Not to be read while blocks move."""
+        """The free blocks in the order of vLLM's list. Do not move blocks while reading it."""
         block = self.pool.free_block_queue.fake_free_list_head.next_free_block
         while block is not None and block.block_id >= 0:
             yield block
             block = block.next_free_block
 
     def take(self, blocks: Sequence[Any]) -> None:
-        """These free blocks, of a chain the deepest first, are ours, and what they held is forgotten."""
+        """Take these free blocks, the deepest of a chain first, and evict their content."""
         cached = [block.block_id for block in blocks if block.block_hash is not None]
         for block_id in cached:
             self.pool.evict_blocks({block_id})
         self.pool.touch(blocks)
         self._evicted(len(cached))
 
-    def give_back(self, blocks: Sequence[Any]) -> None:
-        """A chain's blocks, the root first, are free again: those that hold something can be found and evicted."""
+    def free_taken(self, blocks: Sequence[Any]) -> None:
+        """Free a chain's blocks, given root first; cached ones can be found and evicted."""
         self.pool.free_blocks(reversed(blocks))
 
     def place(self, keys: Sequence[Key], blocks: Sequence[Any], above: Key | None, start: int) -> list[Key]:
-        """The blocks hold these chunks now, a chain that begins `start` chunks below its root. Returns those that can
-        be found from here on: none when the chunk above has gone meanwhile, and up to one that a request computed."""
+        """The blocks hold these chunks now, a chain that begins `start` chunks below its root.
+
+        Returns the chunks that can be found from here on: none if the parent was evicted meanwhile, else those before
+        the first
+        that a request computed itself.
+        """
         if above is not None and not self.holds(above):
             return []
         placed = list(takewhile(lambda key: not self.holds(key), keys))
@@ -85,14 +94,14 @@ class Device:
         order = getattr(self.pool, "plumage", None)
         if order is not None and placed:
             parent = None if above is None else self._name(above)
-            order.brought(blocks[: len(placed)], parent, root=parent is None)
+            order.inserted(blocks[: len(placed)], parent, root=parent is None)
         return placed
 
     def _name(self, key: Key) -> Any:
         return make_block_hash_with_group_id(key[:-_GROUP_BYTES], self.group)
 
-    def tell(self, metadata: Any) -> None:
-        """Publish that the chunk described by the connector's `metadata` is in the device now."""
+    def publish(self, metadata: Any) -> None:
+        """Publish that the chunk described by the connector's `metadata` is on the device now."""
         if not self.pool.enable_kv_cache_events:
             return
         above = metadata.parent_block_hash

@@ -1,8 +1,8 @@
-"""What the next waiting requests will find in host memory and not in the device: to be copied up before their turn.
+"""Finds what the next waiting requests have in host memory and not on the device, to copy it before their turn.
 
-HotPrefix (§3.4) guesses from hotness what is asked for next. A queue is no guess: its chunks would be copied up at the
-request's turn anyhow, which then waits for the copy. So such a copy costs no traffic that would not come, needs no
-step that only decodes, and what is as certain to be used does not go for it (0149).
+HotPrefix (§3.4) guesses from hotness which prefix is requested next. The waiting queue is certain: its chunks would be
+copied at the request's turn anyway, and the request would wait for it. So this copy adds no traffic, needs no step
+that only decodes, and does not evict what other waiting requests need (decision 0149).
 """
 
 from __future__ import annotations
@@ -14,20 +14,25 @@ from typing import Any
 
 from plumage_engine.vllm.offload.host_tier.residents import Residents
 from plumage_engine.vllm.offload.promotion.candidates import Piece
-from plumage_engine.vllm.offload.promotion.device_blocks import Device
+from plumage_engine.vllm.offload.promotion.device_blocks import DeviceBlocks
 
-__all__ = ["Lookahead", "soonest"]
+__all__ = ["Lookahead", "next_waiting"]
 
 Key = bytes
 _AGAIN = 8
-"""Steps after which a request that lacked nothing is looked at again: what it needs may have left the device, or come
-down to the host."""
+"""Steps after which a request that lacked nothing is checked again.
+
+Its chunks may have left the device or been stored in host memory.
+"""
 
 
-def soonest(scheduler: Any, limit: int) -> Iterable[Any]:
-    """The first `limit` waiting requests in their order of arrival: vLLM's next, and about FEATHER's, whose choice is
-    not known before it is made. None of a queue by priority, which can't be read from its front without a copy. The
-    queues are told by what they can do: promotion goes on without what FEATHER imports of vLLM."""
+def next_waiting(scheduler: Any, limit: int) -> Iterable[Any]:
+    """The first `limit` waiting requests in their order of arrival: vLLM's next ones, and nearly FEATHER's.
+
+    None of a queue by priority, whose front can't be read without a copy. The queue's type is not imported, so
+    promotion
+    does not depend on FEATHER's names of vLLM.
+    """
     queue = scheduler.waiting
     oldest = getattr(queue, "oldest", None)
     if oldest is not None:
@@ -36,9 +41,13 @@ def soonest(scheduler: Any, limit: int) -> Iterable[Any]:
 
 
 class Lookahead:
-    """waiting: the first so many waiting requests. group: the KV group's number, which vLLM's keys end with."""
+    """waiting: the next waiting requests.
+    group: the KV group's number, the end of vLLM's keys.
+    """
 
-    def __init__(self, residents: Residents, device: Device, waiting: Callable[[], Iterable[Any]], group: int) -> None:
+    def __init__(
+        self, residents: Residents, device: DeviceBlocks, waiting: Callable[[], Iterable[Any]], group: int
+    ) -> None:
         self._residents = residents
         self._device = device
         self._waiting = waiting
@@ -47,8 +56,10 @@ class Lookahead:
         self._now = 0
 
     def pieces(self, chunks: int, busy: Collection[Key]) -> list[Piece]:
-        """Of the requests that are due for a look, in their order, what is to be copied up: at most `chunks` in all, no
-        chunk twice. busy: not these, nor what hangs below them."""
+        """What to copy for the requests that are due for a check, in their order: at most `chunks`, no chunk twice.
+
+        busy: excluded chunks, and those below them.
+        """
         self._now += 1
         found: list[Piece] = []
         seen: set[Key] = set()
@@ -68,11 +79,11 @@ class Lookahead:
         return found
 
     def wanted(self) -> set[bytes]:
-        """The hashes of all blocks that those who wait have use for, wherever they are."""
+        """The hashes of all blocks that waiting requests need, cached or not."""
         return set().union(*(request.block_hashes for request in self._waiting()))
 
     def _missing(self, request: Any, chunks: int, busy: Collection[Key], seen: Collection[Key]) -> Piece:
-        """From the first chunk that the device lacks on, what host memory has without a gap."""
+        """The chunks in host memory without a gap, from the first that the device lacks."""
         names = request.block_hashes
         start = self._held(names)
         keys: list[Key] = []
@@ -85,7 +96,7 @@ class Lookahead:
         return Piece(tuple(keys), names[start - 1] + self._suffix if start else None, start)
 
     def _held(self, names: list[bytes]) -> int:
-        """Chunks in the device from the root on, found by halving: a chain leaves from its end."""
+        """Chunks on the device from the root on, by binary search: a chain is evicted from its end."""
         low, high = 0, len(names)
         while low < high:
             middle = (low + high) // 2
