@@ -76,4 +76,4 @@ def test_where_feather_is_off_it_stays_so(start_engine: Callable[..., Engine]) -
     engine = start_engine(scheduling_policy="priority", **feather("Bandit"))
     status, said = engine.scheduler.fleet.answer("feather", b'{"policy": "Heuristic"}')
     assert status == 400
-    assert b"priority is in charge" in said
+    assert b"priority sets the order" in said

@@ -277,8 +277,8 @@ def test_without_our_scheduler_vllm_takes_its_own(monkeypatch: pytest.MonkeyPatc
     [
         ("{}", "vllm.v1.core.sched.scheduler.Scheduler", "scheduler", "names another scheduler, vllm.v1"),
         ("", None, "scheduler", "nothing switches it on: set PLUMAGE_VLLM"),
-        ("{}", None, "fleet", "the engine core's log says"),
-        ("", plugin.SCHEDULER, "fleet", "the engine core's log says"),
+        ("{}", None, "fleet", "the engine core's log has the reason"),
+        ("", plugin.SCHEDULER, "fleet", "the engine core's log has the reason"),
     ],
 )
 def test_why_the_engine_core_has_nothing_of_ours(
