@@ -1,8 +1,11 @@
-"""The former home of a prompt: the replica that got the prompt's beginning last, whether its cache still has it or not.
+"""The former home of a prompt: the replica that was sent the prompt which this one continues.
 
-Any replica must compute a conversation again that every cache has evicted. But the former home has counted its uses
-(`plumage.eviction.hotness`: frequency outlives eviction), so it keeps the conversation from now on. On another replica
-the conversation starts with one use. The engines' events do not show this, since they only name cached blocks.
+A conversation has one future: its next turn continues the last one. `lbgr` uses this twice:
+- A second copy of its history leaves the first copy unused until that is evicted. So copies cost more (`copying`).
+- Any replica must compute a conversation again that every cache has evicted. But the former home has counted its uses
+  (`plumage.eviction.hotness`: frequency outlives eviction), so it keeps the conversation from now on. On another
+  replica the conversation starts with one use. The engines' events do not show this, since they only name cached
+  blocks.
 
 Only the ends of prompts are kept, one entry for each prompt: the next turn contains the end of the last one. A
 beginning that many prompts share, such as a system prompt, has no former home.
@@ -14,37 +17,49 @@ from collections.abc import Sequence
 
 from plumage.routing.interface import Query, ReplicaState
 
-__all__ = ["FormerHomes"]
+__all__ = ["MOST_HELD", "FormerHomes"]
 
-_LOOKED_AT = 64  # chunks from the end: what one turn adds
-_MOST_CACHED = 0.5  # of the prompt: if more is cached, the owners' scores count
+MOST_HELD = 0.5
+"""Share of the prompt: if a replica caches more, the owners' scores choose among them, not the former home."""
+_SEARCHED = 64  # chunks back from the end of the cached part, or of the prompt: what one answer or one turn adds
+_BRANCHES = 8  # continuations of one prompt: with more it is a prefix that many share
+
+End = tuple[int, int | None, int]
+"""The slot that was sent the prompt, the chunk that continued it last, and how often that chunk was another one."""
 
 
 class FormerHomes:
-    """loyalty: the higher cost at which the former home is still preferred; 0.2 is a fifth. most: the number of prompts
-    kept; the latest ones."""
+    """loyalty: the higher cost at which the former home is still preferred; 0.2 is a fifth.
+    most: the number of prompts kept; the latest ones.
+    """
 
-    __slots__ = ("_ends", "_loyalty", "_most")
+    __slots__ = ("_ends", "_found", "_loyalty", "_most")
 
     def __init__(self, loyalty: float, most: int = 65_536) -> None:
         self._loyalty = loyalty
         self._most = most
-        self._ends: dict[int, int] = {}
+        self._ends: dict[int, End] = {}
+        self._found: tuple[Sequence[int], int] | None = None
 
-    def of(self, query: Query) -> int | None:
-        """The slot that was sent the longest known beginning of the prompt; None when none of its end is known, or
-        a replica caches much of it."""
-        if query.hits and max(query.hits.values()) >= _MOST_CACHED * query.tokens:
-            return None
-        ends = self._ends
-        for chunk in query.chunks[: -_LOOKED_AT - 1 : -1]:
-            slot = ends.get(chunk)
-            if slot is not None:
-                return slot
+    def of(self, query: Query, held: float) -> int | None:
+        """The slot that was sent the longest known prompt which this one continues; None if none is known.
+        held: tokens of the prompt that are cached on the best owner.
+        `sent` reads what this found: call them in pairs.
+        """
+        chunks, ends = query.chunks, self._ends
+        self._found = None
+        known = len(chunks)
+        if 0.0 < MOST_HELD * query.tokens <= held:
+            known = min(int(held / query.tokens * known + 1.5), known)
+        for index in range(known - 1, max(known - 1 - _SEARCHED, -1), -1):
+            end = ends.get(chunks[index])
+            if end is not None:
+                self._found = (chunks, index)
+                return end[0] if _branches(end, _after(chunks, index)) <= _BRANCHES else None
         return None
 
     def prefer(self, home: int | None, replicas: Sequence[ReplicaState], scores: list[float]) -> None:
-        """Lower the score of `home`, the result of `of`, if it is one of `replicas`."""
+        """Lower the score of `home`, a slot from `of`, if it is one of `replicas`."""
         if home is None:
             return
         for index, replica in enumerate(replicas):
@@ -52,15 +67,31 @@ class FormerHomes:
                 scores[index] /= 1.0 + self._loyalty
 
     def sent(self, chunks: Sequence[int], slot: int) -> None:
-        """The router sends the prompt to `slot`."""
+        """The prompt is sent to `slot`."""
         if not chunks:
             return
         ends = self._ends
-        ends.pop(chunks[-1], None)
-        ends[chunks[-1]] = slot
+        if self._found is not None and self._found[0] is chunks:
+            index = self._found[1]
+            end, following = ends[chunks[index]], _after(chunks, index)
+            ends[chunks[index]] = (end[0], following, _branches(end, following))
+        self._found = None
+        _, following, branches = ends.pop(chunks[-1], (slot, None, 0))
+        ends[chunks[-1]] = (slot, following, branches)
         if len(ends) > self._most:
             del ends[next(iter(ends))]
 
     def forget(self, slot: int) -> None:
-        """The slot's replica was deleted with its counts."""
-        self._ends = {chunk: home for chunk, home in self._ends.items() if home != slot}
+        """The slot's replica is gone, and what it remembered."""
+        self._ends = {chunk: end for chunk, end in self._ends.items() if end[0] != slot}
+        self._found = None
+
+
+def _after(chunks: Sequence[int], index: int) -> int | None:
+    """The chunk that continues the prompt which ends at `index`; None where both are the same prompt."""
+    return chunks[index + 1] if index + 1 < len(chunks) else None
+
+
+def _branches(end: End, following: int | None) -> int:
+    """How often the prompt was sent again or continued differently, this time included."""
+    return end[2] + (following is None or following != end[1])

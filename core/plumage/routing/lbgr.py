@@ -12,8 +12,12 @@ context) and W the seconds of prefill still owed there. What differs from the pr
   request's own predicted time plus `crowding` times theirs. An idle fleet spreads, a busy one keeps to its caches: the
   greedy form copies a hot prefix everywhere just when there is no time to compute it.
 - Computed tokens fill a replica's cache and attract later requests, so computing costs more on a replica that computed
-  more tokens recently (`spread`). Otherwise an idle fleet sends all new prompts to the replica that measures fastest,
-  until its cache overflows and its queue waits for prefixes that are evicted before their turn.
+  more tokens recently than the candidate that computed least (`spread`). Otherwise an idle fleet sends all new prompts
+  to the replica that measures fastest, until its cache overflows and its queue waits for evicted prefixes. It
+  adds three times ŝ at most, so that an idle fleet does not send prompts to a replica that is four times slower.
+- Computing costs `copying` times more for a prompt that continues an earlier one, if a replica caches half of it
+  (`former`): a conversation has one future, so nothing reads the copy that it leaves. Prefixes that many prompts share
+  are copied freely.
 - θ·x corrects the choice by `most_correction` of ŝ + W at most: a few hundred outcomes a replica leave four weights
   noisy, and a greedy choice seeks out the noise that flatters.
 - Hits come from the engines' own events and are graded by the `cached_tokens` of each answer: a replica whose queue is
@@ -38,7 +42,7 @@ from plumage import defaults
 from plumage.errors import ConfigurationError
 from plumage.routing.backlog import Backlog, Share
 from plumage.routing.context_cost import ContextCost
-from plumage.routing.former import FormerHomes
+from plumage.routing.former import MOST_HELD, FormerHomes
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
 from plumage.routing.lbgr_replica import UNTAUGHT, Replica, Routed
 from plumage.routing.learned import MOST_UPDATES, Learned
@@ -53,6 +57,7 @@ __all__ = ["Lbgr", "LbgrSettings"]
 _LEAST_MISS = 0.016  # 1k tokens: an engine recomputes the last block even of a prompt it holds whole
 _LEAST_SHARE = 0.1  # of ŝ + W: a correction never predicts less
 _LEAST_C_MISS = 1e-6  # seconds per 1k tokens: a clock that stands still, not a replica
+_MOST_FILLED = 3.0  # times ŝ, by `spread`
 _FLEET_MEMORY = 0.995  # of each first token anywhere
 _SETTLED = 20.0  # 1k tokens: before that ŝ is a guess, and its error nothing to remember
 _LEAST_WINDOW = 0.5  # seconds: a rate of arrivals from less is a guess
@@ -66,25 +71,28 @@ _TESTED = 20  # outcomes after which a replica's weights count in the fleet's
 
 @dataclass(frozen=True, slots=True)
 class LbgrSettings:
-    """c_hit, c_miss: seconds per 1k tokens; c_miss until it is learned, and at most where nothing streams. forgetting:
-    of the regressions. initial_variance: of their weights, around the fleet's. crowding: how much the delay of others
-    counts. spread: how much the tokens computed there in the last `spread_seconds` do. most_correction: see the module.
-    arrival_seconds: over which the rate of arrivals is averaged. stale_seconds: untested for so long, an estimate moves
-    half way to the fleet's. considered: the most candidates that are scored for one request. loyalty: see `former`.
-    long_queue: seconds of work, see `queued`. foresight: seconds."""
+    """c_hit, c_miss: seconds per 1k tokens; c_miss until it is learned, and at most where nothing streams.
+    forgetting: of the regressions. initial_variance: of their weights, around the fleet's.
+    crowding: how much the delay of others counts. spread: how much the tokens computed there in the last
+    `spread_seconds` do. copying, most_correction: see the module. arrival_seconds: over which the rate of arrivals is
+    averaged. stale_seconds: untested for so long, an estimate moves half way to the fleet's. considered: the most
+    candidates that are scored for one request. loyalty: see `former`. long_queue: seconds of work, see `queued`.
+    foresight: seconds.
+    """
 
     c_hit: float = defaults.HIT_MILLISECONDS_PER_KILOTOKEN / 1000
     c_miss: float = defaults.MISS_MILLISECONDS_PER_KILOTOKEN / 1000
     forgetting: float = float(defaults.RLS_FORGETTING)
     initial_variance: float = 1.0
     crowding: float = 1.0
-    spread: float = 6.0
+    spread: float = 24.0
     spread_seconds: float = 60.0
     most_correction: float = 0.25
     arrival_seconds: float = 10.0
     stale_seconds: float = 30.0
     considered: int = defaults.CONSIDERED_REPLICAS
-    loyalty: float = 0.2
+    loyalty: float = 1.0
+    copying: float = 25.0
     long_queue: float = 0.5
     foresight: float = 20.0
 
@@ -94,7 +102,7 @@ class LbgrSettings:
                 raise ConfigurationError(f"lbgr.{name} must be above 0, got {getattr(self, name)}")
         if not 0.5 <= self.forgetting <= 1.0:
             raise ConfigurationError(f"lbgr.forgetting must be between 0.5 and 1, got {self.forgetting}")
-        for name in ("c_hit", "crowding", "loyalty", "spread", "most_correction", "long_queue"):
+        for name in ("c_hit", "copying", "crowding", "loyalty", "spread", "most_correction", "long_queue"):
             if not getattr(self, name) >= 0.0:
                 raise ConfigurationError(f"lbgr.{name} must not be negative, got {getattr(self, name)}")
         if not self.considered >= 2:
@@ -132,15 +140,18 @@ class Lbgr:
     # --- deciding ---------------------------------------------------------------------------------------------------
 
     def choose(self, query: Query, replicas: Sequence[ReplicaState]) -> Choice:
-        home = self._former.of(query)
+        held = max(query.hits.values(), default=0.0)
+        former = self._former.of(query, held)
+        home = former if held < MOST_HELD * query.tokens else None
+        copying = 0.0 if former is None or home is not None else self.settings.copying
         considered = self._shortlist.of(query.hits, replicas, home)
         if self._queued.any_at(query.now):
             query = self._at_its_turn(query, considered)
         try:
-            scores = self._scores(query, considered, len(replicas))
+            scores = self._scores(query, considered, len(replicas), copying)
         except IndexError:
             self._grow(1 + max(replica.slot for replica in replicas))
-            scores = self._scores(query, considered, len(replicas))
+            scores = self._scores(query, considered, len(replicas), copying)
         self._former.prefer(home, considered, scores)
         best = considered[lowest_index(scores, self._rng)]
         self._foreign = best.foreign_work
@@ -157,12 +168,13 @@ class Lbgr:
             return query
         return replace(query, hits=self._queued.expected(query, waits))
 
-    def _scores(self, query: Query, replicas: Sequence[ReplicaState], candidates: int) -> list[float]:
+    def _scores(self, query: Query, replicas: Sequence[ReplicaState], candidates: int, copying: float) -> list[float]:
         """Of `replicas`, which are all `candidates` or some. Written out in one loop: it runs once per replica and
         request."""
         known, hits, now = self._known, query.hits, query.now
         c_hit, tokens = self.settings.c_hit, query.tokens / 1000.0
         recent = self._recent.scaled
+        least = min([recent[replica.slot] for replica in replicas])
         crowd, spread = self._prices(now, candidates)
         most, far = self.settings.most_correction, self.settings.foresight
         whole = tokens if tokens > _LEAST_MISS else _LEAST_MISS
@@ -192,7 +204,10 @@ class Lbgr:
             if not -bound < correction < bound:
                 correction = bound if correction > 0.0 else -bound
             ahead = base if base < far else far
-            scores.append(base + correction + service * (crowd * ahead + spread * recent[slot]))
+            filled = spread * (recent[slot] - least)
+            if filled > _MOST_FILLED:
+                filled = _MOST_FILLED
+            scores.append(base + correction + service * (crowd * ahead + filled + copying))
         return scores
 
     def _prices(self, now: float, candidates: int) -> tuple[float, float]:

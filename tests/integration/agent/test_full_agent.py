@@ -67,7 +67,7 @@ async def test_a_prefix_used_again_stays_and_prompts_used_once_go(
 async def test_the_share_follows_the_pools_size(
     directory: LocalServer, make_engine: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shares, "LOOK", 0.05)
+    monkeypatch.setattr(shares, "FILE_INTERVAL", 0.05)
     members = tmp_path / "membership.json"
     members.write_text('{"replicas": [{"id": "chat-0"}]}')
     memory = SERVER_BYTES + ROOM * ENTRY_BYTES * 4 // 3 + 1

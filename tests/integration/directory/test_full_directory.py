@@ -104,7 +104,7 @@ async def test_a_pool_that_grows_stays_within_its_servers_memory(
     binary: Path, world_at: Callable[[str], Any], until: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From one replica to ten, each of which holds more than all of the server's memory has room for."""
-    monkeypatch.setattr(shares, "LOOK", 0.02)
+    monkeypatch.setattr(shares, "FILE_INTERVAL", 0.02)
     memory, rng, members = 16 << 20, random.Random(8), tmp_path / "membership.json"
     config = ShareConfig(memory=memory, replicas=1, members_file=members)
     server = LocalServer(binary=binary, max_memory=memory)

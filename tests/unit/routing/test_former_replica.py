@@ -14,7 +14,7 @@ REPLICAS = [ReplicaState(slot) for slot in range(4)]
 def lowered(homes: FormerHomes, chunks: list[int], **hits: float) -> list[float]:
     scores = [1.0] * len(REPLICAS)
     held = {int(slot.removeprefix("slot")): tokens for slot, tokens in hits.items()}
-    homes.prefer(homes.of(Query(0.0, 1000.0, held, chunks)), REPLICAS, scores)
+    homes.prefer(homes.of(Query(0.0, 1000.0, held, chunks), max(held.values(), default=0.0)), REPLICAS, scores)
     return scores
 
 
@@ -28,11 +28,50 @@ def test_slot_with_the_longest_known_beginning_is_preferred() -> None:
     assert lowered(homes, []) == [1.0] * 4
 
 
-def test_scores_stay_where_a_replica_holds_half_of_the_prompt() -> None:
+def test_former_replica_is_known_from_the_end_of_the_cached_part_too() -> None:
     homes = FormerHomes(0.25)
     homes.sent([1, 2, 3], 2)
-    assert lowered(homes, [1, 2, 3, 4], slot1=500.0) == [1.0] * 4
-    assert lowered(homes, [1, 2, 3, 4], slot1=499.0) == [1.0, 1.0, 0.8, 1.0]
+    chunks = [1, 2, 3, *range(100, 400)]
+    assert homes.of(Query(0.0, 1000.0, {}, chunks), 0.0) is None, "too far from the prompt's end"
+    assert homes.of(Query(0.0, 3030.0, {1: 1600.0}, chunks), 1600.0) is None
+    short = [1, 2, 3, 4]
+    assert homes.of(Query(0.0, 1000.0, {1: 750.0}, short), 750.0) == 2
+
+
+def test_prefix_that_many_prompts_share_has_no_former_replica() -> None:
+    homes = FormerHomes(0.25)
+    homes.sent([1, 2], 2)
+
+    def following(chunks: list[int]) -> int | None:
+        slot = homes.of(Query(0.0, 1000.0, {}, chunks), 0.0)
+        homes.sent(chunks, 3)
+        return slot
+
+    assert [following([1, 2, 100 + number]) for number in range(10)] == [2] * 8 + [None] * 2
+
+
+def test_prompt_that_comes_again_and_again_has_no_former_replica() -> None:
+    homes = FormerHomes(0.25)
+    found = []
+    for _ in range(11):
+        prompt = [1, 2]
+        found.append(homes.of(Query(0.0, 1000.0, {}, prompt), 0.0))
+        homes.sent(prompt, 2)
+    assert found == [None] + [2] * 8 + [None] * 2
+
+
+def test_lbgr_copies_a_shared_prefix_more_readily_than_a_conversation() -> None:
+    def chosen(second: list[int], work: float) -> int:
+        policy = Lbgr(rng=random.Random(1), settings=LbgrSettings(spread=0.0))
+        first = Query(0.0, 2000.0, {}, [1, 2])
+        policy.finished(policy.routed(first, policy.choose(first, REPLICAS[:1])), 2.0, 0.0)
+        busy = [ReplicaState(0, foreign_work=work), ReplicaState(1)]
+        return policy.choose(Query(100.0, 2100.0, {0: 2000.0}, second), busy).slot
+
+    conversation, shared = [1, 2, 3], [1, 9, 3]
+    assert chosen(conversation, 5.0) == 0
+    assert chosen(shared, 5.0) == 1
+    assert chosen(conversation, 500.0) == 1
 
 
 def test_memory_is_bounded_and_ends_with_its_replica() -> None:

@@ -66,6 +66,19 @@ class SlowReplica:
         self.grades = [(one, other, weight / 2.0) for one, other, weight in self.grades]
 
 
+@dataclass
+class Prompt:
+    """slot: where it was sent last. following: the chunk that continued it last. changes: of that, and repeats."""
+
+    chunks: Sequence[int]
+    slot: int
+    following: int | None = None
+    changes: int = 0
+
+    def changes_with(self, following: int | None) -> int:
+        return self.changes + (following is None or following != self.following)
+
+
 class SlowLbgr:
     def __init__(self, settings: LbgrSettings, slots: int) -> None:
         self.settings = settings
@@ -73,7 +86,7 @@ class SlowLbgr:
         self.arrivals: list[float] = []
         self.computed: list[tuple[float, float, float]] = []  # on any replica: seconds, thousand tokens, weight
         self.recent: list[tuple[int, float, float]] = []  # slot, thousand tokens, when
-        self.prompts: list[tuple[Sequence[int], int]] = []  # and the slots that they were sent to last
+        self.prompts: list[Prompt] = []
         self.turn = 0
         self.queued: list[tuple[Sequence[int], int, float]] = []  # prompts behind long queues, their slots, their turns
         self.last_turn = -inf
@@ -149,7 +162,7 @@ class SlowLbgr:
         service = self.settings.c_hit * found + known.backlog.c_miss * miss * context
         return found, miss, service, max(done_at - query.now, behind) + replica.foreign_work
 
-    def score(self, query: Query, replica: ReplicaState, candidates: int) -> float:
+    def score(self, query: Query, replica: ReplicaState, considered: Sequence[ReplicaState], candidates: int) -> float:
         settings, now = self.settings, query.now
         hits = self.at_its_turn(query, replica.slot)
         found, miss, service, work = self.parts(replace(query, hits={replica.slot: hits}), replica)
@@ -159,21 +172,36 @@ class SlowLbgr:
         window = settings.arrival_seconds
         arriving = sum(exp(-(now - at) / window) for at in self.arrivals) / self.observed(now, window) / candidates
         window = settings.spread_seconds
-        here = sum(tokens * exp(-(now - at) / window) for slot, tokens, at in self.recent if slot == replica.slot)
+        here = self.computed_lately(replica.slot, now)
+        here -= min(self.computed_lately(one.slot, now) for one in considered)
         crowding = settings.crowding * arriving * min(own, settings.foresight) * service
-        filling = settings.spread * self.fleet_c_miss * here / self.observed(now, window) * service
-        score = own_time + crowding + filling
-        return score / (1.0 + settings.loyalty) if self.home(query) == replica.slot else score
+        filling = min(settings.spread * self.fleet_c_miss * here / self.observed(now, window), 3.0) * service
+        known, index = self.continued(query)
+        conversation = known is not None and known.changes_with(after(query.chunks, index)) <= 8
+        evicted = max(query.hits.values(), default=0.0) < query.tokens / 2.0
+        copying = settings.copying * service if conversation and not evicted else 0.0
+        score = own_time + crowding + filling + copying
+        if known is not None and conversation and evicted and known.slot == replica.slot:
+            return score / (1.0 + settings.loyalty)
+        return score
 
-    def home(self, query: Query) -> int | None:
-        """The slot that last got the longest prefix of this prompt, where no replica holds half of it."""
-        if query.hits and max(query.hits.values()) >= query.tokens / 2.0:
-            return None
-        for chunk in list(reversed(query.chunks))[:64]:
-            for chunks, slot in self.prompts:
-                if chunks[-1] == chunk:
-                    return slot
-        return None
+    def computed_lately(self, slot: int, now: float) -> float:
+        window = self.settings.spread_seconds
+        return sum(tokens * exp(-(now - at) / window) for where, tokens, at in self.recent if where == slot)
+
+    def continued(self, query: Query) -> tuple[Prompt | None, int]:
+        """The longest earlier prompt that this one continues, and where its end is here. It ends at most 64 chunks
+        before the end of the cached part, or of the prompt where less than half is cached.
+        """
+        chunks, held = query.chunks, max(query.hits.values(), default=0.0)
+        known = len(chunks)
+        if 0.0 < query.tokens / 2.0 <= held:
+            known = min(int(held / query.tokens * known + 1.5), known)
+        for index in reversed(range(max(known - 64, 0), known)):
+            for prompt in self.prompts:
+                if prompt.chunks[-1] == chunks[index]:
+                    return prompt, index
+        return None, 0
 
     # Accounting
 
@@ -191,8 +219,14 @@ class SlowLbgr:
         self.recent.append((slot, owed, now))
         self.arrivals.append(now)
         if query.chunks:
-            self.prompts = [one for one in self.prompts if one[0][-1] != query.chunks[-1]]
-            self.prompts.append((query.chunks, slot))
+            before, index = self.continued(query)
+            if before is not None:
+                following = after(query.chunks, index)
+                before.changes, before.following = before.changes_with(following), following
+            same = [one for one in self.prompts if one.chunks[-1] == query.chunks[-1]]
+            self.prompts = [one for one in self.prompts if one not in same]
+            last = same[0] if same else Prompt(query.chunks, slot)
+            self.prompts.append(Prompt(query.chunks, slot, last.following, last.changes))
         if work > self.settings.long_queue:
             self.queued.append((query.chunks, slot, now + work))
             self.last_turn = max(self.last_turn, now + work)
@@ -257,7 +291,7 @@ class SlowLbgr:
     def forget(self, slot: int) -> None:
         self.replicas[slot] = self.newcomer()
         self.recent = [one for one in self.recent if one[0] != slot]
-        self.prompts = [one for one in self.prompts if one[1] != slot]
+        self.prompts = [one for one in self.prompts if one.slot != slot]
         self.queued = [one for one in self.queued if one[1] != slot]
 
     def adopt(self, slot: int, learned: Learned, now: float) -> bool:
@@ -271,6 +305,10 @@ class SlowLbgr:
         one.heard = now
         one.look()
         return True
+
+
+def after(chunks: Sequence[int], index: int) -> int | None:
+    return chunks[index + 1] if index + 1 < len(chunks) else None
 
 
 class Both:
@@ -297,7 +335,7 @@ class Both:
             state.foreign_work = rng.choice([0.0, 0.0, 0.4])
         choice = self.policy.choose(query, self.states)
         considered: Sequence[ReplicaState] = choice.considered or self.states
-        expected = [self.model.score(query, state, len(self.states)) for state in considered]
+        expected = [self.model.score(query, state, considered, len(self.states)) for state in considered]
         assert list(choice.scores) == pytest.approx(expected, rel=1e-7)
         assert choice.scores[[state.slot for state in considered].index(choice.slot)] == min(choice.scores)
         ticket = self.policy.routed(query, choice)
@@ -343,7 +381,8 @@ def walk(seed: int, considered: int) -> tuple[Both, float]:
         c_hit=rng.choice([0.0, 0.02]),
         c_miss=rng.choice([0.1, 1.0]),
         crowding=rng.choice([0.0, 1.0, 2.0]),
-        spread=rng.choice([0.0, 6.0]),
+        spread=rng.choice([0.0, 24.0]),
+        copying=rng.choice([0.0, 20.0]),
         most_correction=rng.choice([0.1, 0.25]),
         considered=considered,
         loyalty=rng.choice([0.2, 1.0]),
