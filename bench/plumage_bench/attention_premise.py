@@ -30,8 +30,8 @@ __all__ = ["PAIRS", "PAIRS_QUICK", "Cell", "run"]
 PAIRS, PAIRS_QUICK = 20, 5
 _PREFIXES, _PREFIXES_QUICK = (1024, 2048, 4096, 8192), (1024, 4096)
 _BATCHES = {CPU: (4, 16), "cuda": (16, 64)}
-_TOLD = 4096
-"""Tokens of the prefix that the closing line tells of, in the largest batch: a group of `vllm-feather`'s cells."""
+_REPORTED_PREFIX = 4096
+"""Tokens of the prefix that the closing line reports, in the largest batch: a group of `vllm-feather`'s cells."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ def run(context: Context) -> Report:
     prefixes, pairs = (_PREFIXES_QUICK, PAIRS_QUICK) if context.quick else (_PREFIXES, PAIRS)
     torch.manual_seed(context.seed)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the device whose time the clock tells
+    torch.set_num_threads(1)  # the device whose time the clock measures
     try:
         with context.progress(context.name, len(batches) * len(prefixes)) as done:
             cells = []
@@ -107,10 +107,12 @@ def _report(cells: Sequence[Cell], shape: Shape, rng: random.Random) -> Report:
         f"One decode step's attention, bf16: {shape.heads} heads over {shape.kv_heads} of {shape.head_size}, "
         f"{shape.layers} layers in turn. MiB: one prefix in one layer."
     )
-    told, ratio, noise = max((one for one in ratios if one[0].prefix == _TOLD), key=lambda one: one[0].batch)
+    reported, ratio, noise = max(
+        (one for one in ratios if one[0].prefix == _REPORTED_PREFIX), key=lambda one: one[0].batch
+    )
     keys = {
         "different_over_shared": ratio.ratio, "low": ratio.low, "noise": noise.ratio,
-        "batch": told.batch, "prefix": told.prefix, "wrong": sum(cell.wrong for cell in cells),
+        "batch": reported.batch, "prefix": reported.prefix, "wrong": sum(cell.wrong for cell in cells),
     }  # fmt: skip
     table = ResultTable("Decode attention: one shared prefix, or one each", columns, rows, notes)
     data = {"seconds": [{"batch": c.batch, "prefix": c.prefix, "shared": c.shared, "different": c.different,

@@ -1,4 +1,4 @@
-"""`cht`: what the Chunked Hash Tree costs (FEATHER Table 5.1), and that siblings do not make it dearer.
+"""`cht`: what the Chunked Hash Tree costs (FEATHER Table 5.1), and that siblings do not raise the cost.
 
 The paper's workload: 5,000 requests × 5,000 tokens in prefix groups, each inserted, added and finished once, FINDBEST
 asked 26,405 times, chunks of 64 tokens. Its C++ takes 1.19 s in all and 0.426 s without INSERT, on its own machine; so

@@ -1,4 +1,4 @@
-"""The device that a benchmark of real computation runs on, and the clock that tells what it did.
+"""The device that a benchmark of real computation runs on, and the clock that measures it.
 
 On a CPU the device is this process' one thread, so what it took is the process' CPU time: other work on the machine
 moves the wall's clock more than that. A GPU works by itself: what it took is the wall's time until it has done all of

@@ -110,7 +110,7 @@ class DirectoryView:
                 owners.pop(block, None)
 
     def _settle(self, blocks: Sequence[int], bit: int) -> None:
-        """Pending no more: confirmed, or lapsed."""
+        """No longer pending: confirmed, or expired."""
         for block in blocks:
             mask = self._pending.get(block, 0)
             if mask & bit:

@@ -65,7 +65,7 @@ class Look:
 
 
 class ElasticFleet(Hooks):
-    """settings: of each engine. policy: routes; it is told of replicas that go."""
+    """settings: of each engine. policy: routes; it hears of removed replicas."""
 
     def __init__(self, settings: EngineSettings, policy: RoutingPolicy, replicas: int, *, seed: int) -> None:
         self.fleet = VirtualFleet({}, self)
@@ -162,18 +162,18 @@ class ElasticFleet(Hooks):
         slot, self._slots = self._slots, self._slots + 1
         self._held[slot] = Counter()
         rng = random.Random(f"engine-{self._seed}-{slot}")
-        self.fleet.add(slot, SimEngine(self._settings, rng=rng, sink=self._told(slot)))
+        self.fleet.add(slot, SimEngine(self._settings, rng=rng, sink=self._sink(slot)))
         return slot
 
     def _ready(self, slot: int) -> None:
         self._starting.discard(slot)
         self._states[slot] = ReplicaState(slot)
 
-    def _told(self, slot: int) -> EventSink:
+    def _sink(self, slot: int) -> EventSink:
         """The view's sink, and a count of what is held."""
         pass_on, held = self._view.sink(slot), self._held[slot]
 
-        def told(event: BlockEvent) -> None:
+        def record(event: BlockEvent) -> None:
             if isinstance(event, Stored):
                 held.update(event.hashes)
             elif isinstance(event, Removed):
@@ -185,7 +185,7 @@ class ElasticFleet(Hooks):
                 held.clear()
             pass_on(event)
 
-        return told
+        return record
 
     def _plan(self, arrival: Arrival) -> None:
         prompt = arrival.prompt

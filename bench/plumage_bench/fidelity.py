@@ -48,8 +48,8 @@ class Cell:
 
     def plumage(self, seed: int) -> dict[str, Any]:
         """The plugin's settings; what vLLM does by itself is left to it, all of it where no feature is on."""
-        told = Ours(self.overrides, "VLLM").plugin()
-        return {**told, "seed": seed} if told["feather"] or told["eviction"] else {}
+        chosen = Ours(self.overrides, "VLLM").plugin()
+        return {**chosen, "seed": seed} if chosen["feather"] or chosen["eviction"] else {}
 
     @property
     def overrides(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ know; at each quarter of the questions other subjects become the favourites.
 
 `local` counts what each replica was asked. `global` has the pool's word beside it, made as in production: a request
 counts a use of the deepest chunk that any replica holds (0064), the view ages by the pool's requests, and each 64
-requests each replica is told the faded uses of the blocks that it holds (0135), which count for host memory, promotion
+requests each replica receives the faded uses of the blocks that it holds (0135), which count for host memory, promotion
 and eviction on the device (0152). Requests go to replicas in two ways: in
 turn, to the one with the fewest under way; and by prefix, to the one that holds most of it unless that one is busy.
 The closing line is of the first: where each prefix has a home, its home has seen all there is to know of it.
@@ -20,7 +20,8 @@ and the hits that it would have with as many blocks as `global` copied lie on th
 and fewer; where none copied more, or none fewer, they are those of the nearest. No configuration has that figure.
 
 Hits are counted, so the machine has no part in them, but what chance does has: when copies end, and what a replica that
-is told nothing draws. `again` is `local` with another seed of that, on the same prompts: its ratio to `local` is noise.
+receives nothing draws. `again` is `local` with another seed of that, on the same prompts: its ratio to `local` is
+noise.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ _OTHER_CHANCE: Final = 1_000
 
 def tier_of(kind: str) -> HostTierConfig:
     """The host tier of a replica, by who ranks it."""
-    told = OURS.plugin()["hostTier"]
-    return HostTierConfig.model_validate({**told, "minFrequency": _FREQUENCIES.get(kind, _FREQUENCY)})
+    tier = OURS.plugin()["hostTier"]
+    return HostTierConfig.model_validate({**tier, "minFrequency": _FREQUENCIES.get(kind, _FREQUENCY)})
 
 
 @dataclass(slots=True)
@@ -123,7 +124,7 @@ class Pool:
 
 
 class Replica:
-    """One engine with the plugin's host tier. heats: what the pool tells; nothing where it is local."""
+    """One engine with the plugin's host tier. heats: the pool's hotness; nothing where it is local."""
 
     def __init__(self, model: Path, device: int, host: int, seed: int, kind: str) -> None:
         from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments

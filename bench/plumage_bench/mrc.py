@@ -1,4 +1,4 @@
-"""`mrc`: how well a sampled miss-ratio curve tells the exact one, and what it costs.
+"""`mrc`: how near a sampled miss-ratio curve is to the exact one, and what it costs.
 
 The seeded workloads are played into a sampler and into an exact count (a sampler that holds every key, which the tests
 compare with LRU caches played through). The error is the mean difference of the hit ratio over forty cache sizes from

@@ -4,7 +4,7 @@ Wall-clock figures of a shared machine wander by tens of percent, but two measur
 together. So comparisons are ratios within pairs, and their interval is found by drawing pairs again (the percentile
 bootstrap of Efron, 1979, on logarithms). Of fewer than five pairs that bootstrap returns the least and the greatest
 pair, which is no 95 % interval: they have a range, and are printed as one. The ratio of a thing to itself, measured the
-same way, tells what is noise.
+same way, shows what is noise.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ __all__ = ["BENCHMARKS", "NAMES", "Benchmark", "describe", "load"]
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """quick_budget: seconds that `--quick` may take, told in `--help`. quick_omits: what `--quick` leaves out.
+    """quick_budget: seconds that `--quick` may take, shown by `--help`. quick_omits: what `--quick` leaves out.
     options: names of extra `key=value` options the benchmark understands, with their help. needs_vllm: runs real vLLM,
     so in `.venv-vllm`. needs_torch: torch alone. on_device: computes on the device that `--device` names; the others
     run without one, on a virtual GPU say."""

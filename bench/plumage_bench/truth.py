@@ -9,7 +9,7 @@ Five requests that are not counted come first: from their answers a router learn
 has, without which the first prompts that come at once would be promised tokens of the usual size.
 
 error_tokens_p95: of all requests. error_tokens_max: of all but those where eviction races with the request itself,
-which is where several clients share a cache that evicts. Errors are also told in chunks: a chunk of 256 bytes is some
+which is where several clients share a cache that evicts. Errors are also given in chunks: a chunk of 256 bytes is some
 60 to 80 tokens of text, and up to 256 of what the tokenizer never saw.
 """
 
@@ -92,7 +92,7 @@ class Cost:
 
     setting: str
     blocks: int
-    told: float
+    counted: float
     with_decoding: float
     process: float
     evictions: int
@@ -272,7 +272,7 @@ def _kinds(asked: Sequence[Asked]) -> ResultTable:
 def _costs(costs: Sequence[Cost]) -> ResultTable:
     rows = [
         (
-            cost.setting, cost.blocks, round(cost.told, 2), round(cost.with_decoding, 2), round(cost.process, 1),
+            cost.setting, cost.blocks, round(cost.counted, 2), round(cost.with_decoding, 2), round(cost.process, 1),
             cost.evictions, cost.host_admissions,
         )
         for cost in costs

@@ -2,7 +2,7 @@
 
 Events at one instant happen in the order they were planned in, so a run depends on nothing but its inputs. The caller
 plans arrivals (up front, or from a hook, as a client that sends its next turn when the answer is there) and timers, and
-chooses an engine for each arrival; the fleet steps the engines and tells of first tokens and ends.
+chooses an engine for each arrival; the fleet steps the engines and reports first tokens and ends.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def prepare_environment() -> None:
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """tokens: its ids. answer: tokens to generate. step: the engine step before which it arrives. abort: steps after
-    its arrival at which its client goes away; None, it stays. group: told to the plugin's Oracle; None, nothing is.
+    its arrival at which its client goes away; None, it stays. group: for the plugin's Oracle; None, it gets nothing.
     sent: what its client says as `kv_transfer_params`."""
 
     name: str
@@ -99,14 +99,14 @@ class Engine:
     def _add(self, run: Run, prompt: Prompt, top: int | None) -> None:
         from vllm import SamplingParams
 
-        told = {"plumage_group": prompt.group, "kv_transfer_params": prompt.sent}
+        arguments = {"plumage_group": prompt.group, "kv_transfer_params": prompt.sent}
         wanted = SamplingParams(
             max_tokens=prompt.answer,
             temperature=0.0,
             ignore_eos=True,
             logprobs=top,
             detokenize=False,
-            extra_args={name: value for name, value in told.items() if value is not None} or None,
+            extra_args={name: value for name, value in arguments.items() if value is not None} or None,
         )
         self.llm.add_request(prompt.name, {"prompt_token_ids": list(prompt.tokens)}, wanted)
         run.answers[prompt.name] = Answer()

@@ -3,7 +3,7 @@
 A model of 8 layers, 512 hidden, in bf16, one thread; prompts of a shared prefix and a tail of one's own; greedy answers
 of a fixed length. One engine serves all policies of a cell in turn, each with its own queue and what it has learned so
 far, so that a pair of runs sees the same machine a minute apart; before the pairs each policy serves the load once.
-What FEATHER brings is told apart. `FCFS` is vLLM as it is: its own queue and batch. `FCFS sorted` sorts the running
+Each part of FEATHER has its own row. `FCFS` is vLLM as it is: its own queue and batch. `FCFS sorted` sorts the running
 batch by prefix. `order` is ChtOrder, the tree's order without STOP, and `order sorted` the same with a sorted batch.
 `bandit` also decides when to STOP. `product` is what the default manifest deploys. `one group` is the homogeneous
 ceiling: the same requests, tails and lengths, but all with the first group's prefix, in each of the orders. `FCFS
@@ -41,7 +41,7 @@ from plumage_bench.vllm_engine import Engine, plugin_arguments, prepare_environm
 from plumage_bench.vllm_feather_cells import BLOCK, CELLS, Cell, prompts
 from plumage_bench.vllm_feather_contenders import AGAIN, ALWAYS, CEILINGS, CONTENDERS, FCFS, OFF, Contender
 from plumage_bench.vllm_feather_kept import NAME, Kept
-from plumage_bench.vllm_feather_report import Played, report, told
+from plumage_bench.vllm_feather_report import Played, cell_line, report
 
 __all__ = ["run"]
 
@@ -116,7 +116,7 @@ class _Bench:
         return Played(tokens, spent, wall, timing.waits(), tuple(timing.gaps), fmean(batches), stops, settled)
 
     def _led_by(self, contender: Contender) -> Any:
-        """Its queue is the engine's from now on, and what it learns from steps is told of them."""
+        """Its queue is the engine's from now on, and what it learns from steps comes from them."""
         features, self.engine.scheduler.waiting = self._parts[contender.label]
         self.engine.scheduler.plumage = features
         self._order.enabled = contender.sorts
@@ -173,7 +173,7 @@ def run(context: Context) -> Report:
             else:
                 done(1 + turns)
             played[cell.name] = runs
-            context.console.print(told(cell, runs, random.Random(context.seed)))
+            context.console.print(cell_line(cell, runs, random.Random(context.seed)))
     return report(cells, contenders, played, random.Random(context.seed))
 
 

@@ -41,8 +41,8 @@ class Contender:
 
     def settings(self) -> dict[str, Any]:
         """Of the plugin, as in JSON."""
-        told = self.ours.plugin()
-        return told if self.lab is None else {**told, "feather": dict(self.lab)}
+        overrides = self.ours.plugin()
+        return overrides if self.lab is None else {**overrides, "feather": dict(self.lab)}
 
     @property
     def orders(self) -> bool:
@@ -58,8 +58,8 @@ class Contender:
 
 def _waits(policy: str, **more: Any) -> dict[str, Any]:
     """A policy of the manifest with the ageing limit that is out of reach; more: further fields of `engine.feather`."""
-    told = {"policy": policy, "maxWaitSeconds": _AGEING, **more}
-    return {f"engine.feather.{name}": value for name, value in told.items()}
+    overrides = {"policy": policy, "maxWaitSeconds": _AGEING, **more}
+    return {f"engine.feather.{name}": value for name, value in overrides.items()}
 
 
 def _lab(policy: str, **more: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from plumage_bench.pairs import LEAST_PAIRS, PairedRatio, paired_ratio
 from plumage_bench.vllm_feather_cells import Cell
 from plumage_bench.vllm_feather_contenders import CEILINGS, PRODUCT, Contender
 
-__all__ = ["Played", "later", "report", "told"]
+__all__ = ["Played", "cell_line", "later", "report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Played:
         return self.tokens / self.cpu
 
 
-def told(cell: Cell, runs: Mapping[str, Sequence[Played]], rng: random.Random) -> str:
+def cell_line(cell: Cell, runs: Mapping[str, Sequence[Played]], rng: random.Random) -> str:
     """One line of a cell that is done: a whole run takes hours."""
     over = ", ".join(f"÷ {label} {_ratio(runs['bandit'], runs[label], rng)}" for label in ("FCFS", "order"))
     return f"{cell.name}: bandit {over}"

@@ -7,7 +7,7 @@ order. A pair is a suite with a seed, which draws lengths and questions: what is
 
 Time of offloading (`time_ratio`) is what the copies down take on the modelled link of the virtual GPU (its latency for
 each copy, then bytes at its rate) and the CPU time of the store path: the manager's `prepare_store` and
-`complete_store`, and the counting of uses wherever it happens. `link_ratio` is the first part alone.
+`complete_store`, and the counting of uses at every place. `link_ratio` is the first part alone.
 
 `decode_slowdown` is what promotion adds to the engine's steps: its CPU time, as plans are made between two steps, and
 the share of the device's memory bandwidth that the copied bytes take from the steps beside which they are written. A

@@ -22,7 +22,7 @@ __all__ = ["run"]
 
 _DEVICE = {"clock": "Wall", "timeScale": 0, "numBlocks": 12_501, "vocabulary": "All"}
 OURS = Ours({"engine.eviction.policy": "Lru"}, "VLLM")
-"""FEATHER and the adaptive limit as a pool has them; what the order of eviction costs, `vllm-eviction` tells."""
+"""FEATHER and the adaptive limit as a pool has them; `vllm-eviction` measures what the order of eviction costs."""
 _ENGINE = {"max_model_len": 8192, "block_size": 16, "max_num_seqs": 64, "max_num_batched_tokens": 8192}
 _ROUNDS = 5
 """Of each load, by three processes."""

@@ -42,8 +42,8 @@ def hashes(names: Sequence[int]) -> list[bytes]:
 
 def order_of(policy: str) -> dict[str, Any]:
     """The plugin's `eviction` for a policy that a manifest names."""
-    told = Ours({"engine.eviction.policy": policy}, "VLLM").plugin()["eviction"]
-    return dict(told)
+    chosen = Ours({"engine.eviction.policy": policy}, "VLLM").plugin()["eviction"]
+    return dict(chosen)
 
 
 class VllmPool:

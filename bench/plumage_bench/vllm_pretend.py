@@ -154,8 +154,8 @@ class PretendEngine:
         self._before(output.kv_connector_metadata)
         self._note_cached(output)
         sampled = self._run(output)
-        told = self._told(output.kv_connector_metadata)
-        self.scheduler.update_from_output(output, _answer(output, sampled, told))
+        transfers = self._transfers(output.kv_connector_metadata)
+        self.scheduler.update_from_output(output, _answer(output, sampled, transfers))
         return output
 
     def finish(self, steps: int = 100_000) -> None:
@@ -223,25 +223,25 @@ class PretendEngine:
             else:
                 self.device[block] = self.host.get(slot)
 
-    def _told(self, metadata: Any) -> Any:
+    def _transfers(self, metadata: Any) -> Any:
         """Loads begin after the step; then what has ended by now."""
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
         from vllm.v1.outputs import KVConnectorOutput
 
         for number, job in metadata.load_jobs.items() if metadata is not None else ():
             self._begin(number, job, job.dst_spec, job.src_spec, store=False)
-        told, received = OffloadingWorkerMetadata(), set()
+        transfers, received = OffloadingWorkerMetadata(), set()
         for number in list(self.copies):
             copy = self.copies[number]
             if copy.steps:
                 copy.steps -= 1
                 continue
             self._move(self.copies.pop(number))
-            told.mark_completed(number)
+            transfers.mark_completed(number)
             if not copy.store:
                 received.add(copy.request)
         return KVConnectorOutput(
-            finished_recving=received or None, kv_connector_worker_meta=told if told.completed_jobs else None
+            finished_recving=received or None, kv_connector_worker_meta=transfers if transfers.completed_jobs else None
         )
 
     # -- the pretended model -----------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def _make_scheduler(model: Path, blocks: int, block_size: int, arguments: Mappin
     return scheduler
 
 
-def _answer(output: Any, sampled: Mapping[str, list[int]], told: Any) -> Any:
+def _answer(output: Any, sampled: Mapping[str, list[int]], transfers: Any) -> Any:
     from vllm.v1.outputs import ModelRunnerOutput
 
     names = list(output.num_scheduled_tokens)
@@ -326,5 +326,5 @@ def _answer(output: Any, sampled: Mapping[str, list[int]], told: Any) -> Any:
         req_ids=names,
         req_id_to_index={name: place for place, name in enumerate(names)},
         sampled_token_ids=[sampled[name] for name in names],
-        kv_connector_output=told,
+        kv_connector_output=transfers,
     )

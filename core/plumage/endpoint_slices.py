@@ -1,7 +1,7 @@
 """A Service's EndpointSlices → the members of its pool. Pure.
 
 Contract: an endpoint that terminates is Draining, one that serves is Ready, all others are Warming. `ready` is not
-asked where `serving` is told: behind a Service with `publishNotReadyAddresses`, as a pool's is, every endpoint is
+asked where `serving` is set: behind a Service with `publishNotReadyAddresses`, as a pool's is, every endpoint is
 called ready (endpointslice/utils.go, podToEndpoint). A replica's id is its pod's name. An endpoint may stand in two
 slices while it moves between them, and a dual-stack pod in one of each family: the further state wins (an end is never
 taken back), IPv4 before IPv6.

@@ -2,7 +2,7 @@
 `GET /v1/plumage/stats` (agent). Autoscaler, status and `doctor` read these and nothing else, never Redis.
 
 Contract: counters and histograms grow from 0 since `started`; a reader takes two reports and subtracts. Another
-`started` is another process, whose counters began anew. Times are seconds, `at` and `started` since 1970; tokens are
+`started` is another process, whose counters began at zero. Times are seconds, `at` and `started` since 1970; tokens are
 tokens. Version skew: unknown fields are passed over, absent ones have their default, a `version` above `VERSION` is
 `NewerReportError`, for what a known field means may have changed.
 
@@ -74,7 +74,7 @@ class HistogramReport(_Report, frozen=True):
         return self.counts[-1] if self.counts else 0
 
     def since(self, earlier: HistogramReport) -> HistogramReport:
-        """What came after `earlier`; all of it where the process began anew or its buckets are others."""
+        """What came after `earlier`; all of it where the process restarted or its buckets differ."""
         if self.bounds != earlier.bounds or len(self.counts) != len(earlier.counts) or earlier.count > self.count:
             return self
         fresh = [now - then for now, then in zip(self.counts, earlier.counts, strict=True)]
@@ -127,7 +127,7 @@ class ReplicaReport(_Report, frozen=True):
 class RouterReport(_Report, frozen=True):
     """One router. listed: it has read the membership once; membership_error: why what it knows may be old.
     held: requests that wait now because no replica can take them, oldest_held: for how long the oldest has (s);
-    held_total, held_refused: counters of those held, and of those that were told to come back.
+    held_total, held_refused: counters of those held, and of those that were asked to try again later.
     wanting: requests that found no replica in the last minute, held or refused: above 0 a pool at zero must wake.
     config_error: what of a changed configuration file was not applied. replicas: all members, chosen or not."""
 

@@ -84,7 +84,7 @@ def _check_time(claims: Mapping[str, Any], now: float) -> None:
     expires, begins = _time(claims.get("exp")), _time(claims.get("nbf", 0))
     if now > expires + LEEWAY:
         late = int(now - expires)
-        raise CallerRefusedError(401, f"the token expired {late} s ago: it was not read anew, or the two clocks differ")
+        raise CallerRefusedError(401, f"the token expired {late} s ago: it was not reread, or the two clocks differ")
     if now < begins - LEEWAY:
         early = int(begins - now)
         raise CallerRefusedError(

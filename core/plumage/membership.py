@@ -17,8 +17,9 @@ __all__ = ["Member", "MemberState", "pack_members", "parse_members"]
 
 
 class MemberState(StrEnum):
-    """What whoever runs a replica says of it. Warming: no requests yet. Draining: no new ones, those in flight end.
-    Cordoned: as Draining, but it stays."""
+    """A replica's state, as reported by the one that runs it. Warming: no requests yet. Draining: no new ones, those in
+    flight end. Cordoned: as Draining, but it stays.
+    """
 
     READY = "Ready"
     WARMING = "Warming"

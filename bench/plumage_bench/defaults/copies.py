@@ -158,10 +158,12 @@ def _options(files: Sequence[File]) -> Iterator[str]:
     by_name = {name: content for name, _, content in files}
     for process in ("simulator", "plugin"):
         for part, make in (("feather", _queue), ("eviction", _eviction)):
-            told = by_name[process].get(part)
-            if told is not None:
+            configured = by_name[process].get(part)
+            if configured is not None:
                 yield from _unlike(
-                    f"{process} {told['policy']}", partial(make, told["policy"]), told.get("options", {})
+                    f"{process} {configured['policy']}",
+                    partial(make, configured["policy"]),
+                    configured.get("options", {}),
                 )
     policy = by_name["router"]["policy"]
     yield from _unlike(f"router {policy['name']}", partial(_routing, policy["name"]), policy["lbgr"])

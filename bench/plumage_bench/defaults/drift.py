@@ -171,9 +171,9 @@ def _block_pool() -> Iterator[Made]:
 def _host_tier() -> Iterator[Made]:
     from plumage_bench.vllm_hostmem import CONTENDERS, OURS
 
-    product, told = CONTENDERS["E+A+lookahead"], OURS.plugin()
+    product, deployed = CONTENDERS["E+A+lookahead"], OURS.plugin()
     yield Made("tier", product.tier, Ours({"engine.hostMemory.capacity": "1Gi"}, "VLLM").plugin()["hostTier"])
-    yield Made("eviction", product.eviction, told["eviction"]["policy"], OURS.overrides)
+    yield Made("eviction", product.eviction, deployed["eviction"]["policy"], OURS.overrides)
 
 
 def _pool_hotness() -> Iterator[Made]:

@@ -28,7 +28,7 @@ from plumage_operator.resources import GatewayContext, PoolContext, build_childr
 __all__ = ["NOT_SET", "gateway_makes", "pool_makes", "unread", "unread_of_gateway", "unread_of_pool"]
 
 NOT_SET: Final = "(or it is not set in defaults/manifests.py)"
-"""Of a field that no manifest here sets: whoever adds one puts it there."""
+"""The value of each field that no manifest here sets. A new field needs an entry."""
 _CONFIG: Final = OperatorConfig(image="plumage:1", engine_image="engine:1")
 _LOCAL: Final = LocalPaths(
     Path("/run/pool"), Path("/models/tiny"), "unix:///run/pool/directory.sock", vllm=VllmInterpreter("python")

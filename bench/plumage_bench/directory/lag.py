@@ -151,14 +151,14 @@ def _drive(
     elapsed = time.monotonic() - started
     used.append(_cpu(agents))
     time.sleep(AFTER)
-    told = json.loads(router.communicate("")[0])
-    usable = dict(told["usable"])
+    result = json.loads(router.communicate("")[0])
+    usable = dict(result["usable"])
     by_seed = []
     for turn, (before, after) in enumerate(pairwise(used)):
         micros = (after - before) / _events(made, full + length * turn, length) * 1e6
         by_seed.append(SeedLag(seeds[turn], _lags(sent[turn], usable), micros))
     stored = steps * blocks * len(engines)
-    return Lag(len(engines), stored / elapsed, by_seed, told["cpu"] / _events(made, 0, steps) * 1e6)
+    return Lag(len(engines), stored / elapsed, by_seed, result["cpu"] / _events(made, 0, steps) * 1e6)
 
 
 def _events(made: Sequence[Sequence[_Step]], first: int, count: int) -> int:
@@ -331,8 +331,8 @@ def _agent(folder: Path, engine: _Engine, url: str) -> Iterator[psutil.Process]:
 def _router(url: str, names: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "plumage_bench.directory.router_process", url, POOL, "0", *names]
     with _ended(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)) as process:
-        told: IO[str] | None = process.stdout
-        if told is None or told.readline() != "following\n":
+        output: IO[str] | None = process.stdout
+        if output is None or output.readline() != "following\n":
             raise RuntimeError("the router process did not start; its message is above")
         yield process
 

@@ -132,8 +132,8 @@ def _has_heard(share: HotnessShare, deltas: int) -> bool:
 
 
 async def _memory(client: Redis) -> tuple[int, int]:
-    told = await client.info("memory")
-    return int(told["used_memory"]), int(told["used_memory_rss"])
+    info = await client.info("memory")
+    return int(info["used_memory"]), int(info["used_memory_rss"])
 
 
 async def _usage(client: Redis, key: str) -> int:
@@ -143,8 +143,8 @@ async def _usage(client: Redis, key: str) -> int:
 async def _cold_router(url: str, names: Sequence[str], entries: int) -> dict[str, float]:
     command = [sys.executable, "-m", "plumage_bench.directory.router_process", url, POOL, str(entries), *names]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    told, _ = await process.communicate()
+    output, _ = await process.communicate()
     if process.returncode:
         raise RuntimeError("the cold router failed; its message is above")
-    found: dict[str, float] = json.loads(told)
+    found: dict[str, float] = json.loads(output)
     return found

@@ -38,7 +38,7 @@ class _Running:
 
 
 def policy_for(name: str, work: Workload, seed: int) -> EvictionPolicy:
-    """A policy by name. Belady is told the future; TTL lets a twentieth of the prompts pass."""
+    """A policy by name. Belady knows the future requests; TTL lets a twentieth of the prompts pass."""
     if name == "Belady":
         return Belady(future_of([[*prompt.blocks, *prompt.output_blocks] for prompt in work.prompts]))
     options = {"ttl": max(1.0, len(work.prompts) / 20)} if name == "Ttl" else {}

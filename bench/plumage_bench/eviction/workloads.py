@@ -61,7 +61,7 @@ def few_shot(seed: int, suite: str, room: float) -> Workload:
 
 
 def multi_turn(seed: int, capacity: int, batch: int = 16) -> Workload:
-    """128 conversations; whoever has rounds left may come next, with equal chances."""
+    """128 conversations; each that has rounds left may come next, with equal chances."""
     rng = random.Random(f"turns-{seed}")
     waiting = [list(reversed(rounds)) for rounds in conversations(MultiturnShape(block_size=BLOCK), seed)]
     prompts: list[Prompt] = []

@@ -6,7 +6,7 @@ all pools applied by themselves (`bare_s`), then the pools (`converge_s`: until 
 Agents and routers are asked as ever, and one process answers for all of them with the figures of a fleet at rest.
 Writes are counted in the API server's audit log, which names the user. With `children=1` a third cluster comes between
 the two, where all children of the pools are created by nobody's operator: `children_s`, which is what they cost the
-cluster whoever makes them.
+cluster with any operator.
 """
 
 from __future__ import annotations
@@ -105,10 +105,10 @@ def _tables(halves: Mapping[str, Bare], found: Operated) -> list[ResultTable]:
     requests: list[list[Figure]] = [
         [verb, found.requests.get(verb, 0), found.idle.requests.get(verb, 0)] for verb in verbs
     ]
-    told = f"{found.idle.processor:.1f} s of the processor at rest, in {found.idle.seconds:.0f} s"
+    at_rest = f"{found.idle.processor:.1f} s of the processor at rest, in {found.idle.seconds:.0f} s"
     return [
         ResultTable("Seconds of the processor until all had converged", ("program", *columns), processor),
-        ResultTable("The operator's requests", ("verb", "until converged", "at rest"), requests, told),
+        ResultTable("The operator's requests", ("verb", "until converged", "at rest"), requests, at_rest),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Who wrote what, as the API server's audit log tells: it names the user, which its metrics do not. Pure, but for the
+"""Who wrote what, as the API server's audit log has it: it names the user, which its metrics do not. Pure, but for the
 reading of the file."""
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def read_entries(log: Path) -> Iterator[Entry]:
     with log.open("rb") as lines:
         for line in lines:
             if line.endswith(b"\n"):
-                told = _decode(line)
-                at = datetime.fromisoformat(told.stage_timestamp).timestamp()
-                yield Entry(at, told.user.username, told.verb, told.object_ref.resource)
+                event = _decode(line)
+                at = datetime.fromisoformat(event.stage_timestamp).timestamp()
+                yield Entry(at, event.user.username, event.verb, event.object_ref.resource)
 
 
 def idle_writes(entries: Iterable[Entry], since: float, until: float) -> Counter[str]:

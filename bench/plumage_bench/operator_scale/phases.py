@@ -112,7 +112,7 @@ async def _apply(
 
 
 async def _until(web: aiohttp.ClientSession, fleet: Any, holds: Callable[[Figures], bool]) -> Figures:
-    """What the operator tells once it holds."""
+    """What the operator reports once it holds."""
     end = time.monotonic() + _START
     while True:
         figures = await read_figures(web, fleet.ports[_NAME][1])

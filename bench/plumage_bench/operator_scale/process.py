@@ -1,4 +1,4 @@
-"""The operator as its process tells of itself: memory and processor time from /proc, the rest from /metrics."""
+"""The operator as its process reports itself: memory and processor time from /proc, the rest from /metrics."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def figures_of(page: str) -> Figures:
 def peak_megabytes(pid: int) -> float:
     """The most memory that a process held so far (VmHWM), in 10⁶ bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    told = next(line for line in lines if line.startswith("VmHWM:"))
-    return int(told.split()[1]) * 1024 / 1e6
+    peak = next(line for line in lines if line.startswith("VmHWM:"))
+    return int(peak.split()[1]) * 1024 / 1e6
 
 
 def processor_seconds(pids: Mapping[str, int]) -> dict[str, float]:

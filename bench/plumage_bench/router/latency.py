@@ -1,4 +1,4 @@
-"""What a router adds to latency, told apart from what the machine does.
+"""What a router adds to latency, separated from what the machine adds.
 
 Requests go in rounds: one to the mock, one to the mock again, one through the router, in an order drawn for each round,
 all within the same ten milliseconds. So all three meet the same machine, and the two to the mock differ by nothing but
@@ -41,7 +41,7 @@ class Difference:
         return f"{self.value:.0f} ({self.low:.0f} to {self.high:.0f})"
 
     def verdict(self, limit: float = LIMIT) -> str:
-        """Whether that is under the limit, or can't be told on this machine."""
+        """Whether that is under the limit, or can't be measured on this machine."""
         if self.high <= limit:
             return f"shown: at most {limit / 1000:g} ms"
         return f"not met: above {limit / 1000:g} ms" if self.low > limit else "not shown: the noise is too large"

@@ -92,7 +92,7 @@ class Rig:
         engine, _ = self._compile("engine"), self._compile("load")
         for index, messages in enumerate(self._messages):
             write_bodies(self._bodies(messages), make_bodies(messages, self._seed), index * PREFIXES)
-            # The mock tells requests that no router sent apart by their prefixes: agents pass them over.
+            # The mock marks requests that no router sent by their prefixes: agents skip them.
             write_bodies(self._direct(messages), make_bodies(messages, self._seed), len(self._messages) * PREFIXES)
         self._stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
         os.sched_setaffinity(0, {self._other_core})  # children inherit it; routers are moved

@@ -206,13 +206,13 @@ def _report(done: _Run) -> Report:
     ]  # fmt: skip
     data = {
         "crashes": dict(done.crashes), "tracebacks": done.tracebacks, "unnamed": unnamed[:100], "silent": silent[:100],
-        "lost": [_told(one, done) for one in done.outcomes if one.kind in ("lost", "refused", "unnamed")][:1000],
+        "lost": [_lost(one, done) for one in done.outcomes if one.kind in ("lost", "refused", "unnamed")][:1000],
         "skipped": done.faults.skipped,
     }  # fmt: skip
     return Report(keys, tables, lambda figure: _plot(figure, done), data)
 
 
-def _told(one: Outcome, done: _Run) -> dict[str, Any]:
+def _lost(one: Outcome, done: _Run) -> dict[str, Any]:
     """A lost request, and the faults about it."""
     near = [kind for at, kind in done.faults.done if one.began - 5.0 <= at <= one.ended + _NEAR]
     return {"kind": one.kind, "at": round(one.began - done.began, 2), "seconds": round(one.ended - one.began, 2),

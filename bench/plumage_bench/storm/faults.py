@@ -34,7 +34,7 @@ def processes(view: Mapping[str, Any]) -> dict[str, list[int]]:
 
 @dataclass(slots=True)
 class Faults:
-    """view: the pool as its supervisor tells it. done: (seconds since the start, kind), in order."""
+    """view: the pool as its supervisor reports it. done: (seconds since the start, kind), in order."""
 
     folder: Path
     view: Callable[[], Mapping[str, Any]]

@@ -31,7 +31,7 @@ class Outcome:
 
 
 def is_named(status: int, body: bytes) -> bool:
-    """Whether an error tells its code, as all of ours do."""
+    """Whether an error has a code, as all of ours do."""
     try:
         error = json.loads(body)["error"]
         return isinstance(error["code"], str) and bool(error["message"])

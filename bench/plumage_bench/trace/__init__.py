@@ -69,7 +69,7 @@ class _OneCache:
 
 def run(context: Context) -> Report:
     trace, about = _trace(context)
-    capacities(trace)  # a trace that is too small is told of before anything runs
+    capacities(trace)  # a trace that is too small is refused before anything runs
     contenders = list(_contenders(context.seed, quick=context.quick))
     with context.progress("one cache", len(contenders)) as advance:
         measured = replay_all(measure, trace, contenders, advance)

@@ -46,5 +46,5 @@ def hotness_hits(chains: Sequence[Chain], capacity: int) -> list[int]:
 
 
 def belady_hits(chains: Sequence[Chain], capacity: int) -> list[int]:
-    """Leaf-OPT, which is told the future."""
+    """Leaf-OPT, which knows the future requests."""
     return replay(chains, Belady(future_of(chains)), capacity)

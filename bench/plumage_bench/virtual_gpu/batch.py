@@ -1,4 +1,4 @@
-"""What vLLM's scheduler tells a device, as the shape of a step: the simulator's `StepShape`, from real block tables.
+"""What vLLM's scheduler gives a device, as the shape of a step: the simulator's `StepShape`, from real block tables.
 
 A device hears of a request once, with its blocks, and then only of what changes. A step costs one look at each request
 in it and what happens in it.

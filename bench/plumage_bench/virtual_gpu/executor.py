@@ -121,7 +121,7 @@ class VirtualGpuExecutor(Executor):
             req_ids=names,
             req_id_to_index={name: index for index, name in enumerate(names)},
             sampled_token_ids=[self._sampled(turn, grammar) for turn in step.turns],
-            kv_connector_output=self._transfers.told() if step.copies else None,
+            kv_connector_output=self._transfers.take_output() if step.copies else None,
         )
 
     def _sampled(self, turn: Turn, grammar: Grammar | None) -> list[int]:
@@ -140,7 +140,7 @@ class VirtualGpuExecutor(Executor):
             due = self._transfers.link.next_due()
             idle = self.clock.now() + _IDLE
             self.clock.wait_until(idle if due is None else min(due, idle))
-        return ModelRunnerOutput.with_kv_conn_output_only(self._transfers.told())
+        return ModelRunnerOutput.with_kv_conn_output_only(self._transfers.take_output())
 
     def _answer(self, data: NewRequestData) -> Answer:
         asked = data.sampling_params

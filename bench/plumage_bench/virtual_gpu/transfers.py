@@ -1,8 +1,8 @@
 """The offloading connector's jobs on the modelled link: what vLLM's worker does, without the bytes.
 
 As in vLLM's worker, a store is started at the beginning of the step after the one that ordered it; a job to be flushed
-is waited for before the step runs, because its blocks are about to be written again; and what is done is told with the
-next output. A load that no request waits for, a promotion, is told as a finished job only.
+is waited for before the step runs, because its blocks are about to be written again. The next output reports finished
+copies. A load that no request waits for, a promotion, is reported as a finished job only.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Transfers:
             self._loads[job] = load.req_id
             self._start(job, load, down=False)
 
-    def told(self) -> KVConnectorOutput:
+    def take_output(self) -> KVConnectorOutput:
         """What has ended, for the output of a step."""
         report, received = OffloadingWorkerMetadata(), set[str]()
         for copy in self.link.done(self._clock.now()):

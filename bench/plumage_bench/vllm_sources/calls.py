@@ -24,7 +24,7 @@ _TAKE_NOTHING = ("ABC", "Generic", "Protocol", "object")
 @dataclass(frozen=True, slots=True)
 class Call:
     """module, name: what is called, as vLLM has it. placed: arguments in order. more: there are others in order, by *,
-    that can't be told from the source; what comes by ** is taken for nothing, since it may be."""
+    that can't be read from the source; what comes by ** counts as nothing, since it may be."""
 
     module: str
     name: str
@@ -77,12 +77,12 @@ def refusals(call: Call, sources: Sources) -> Iterator[str]:
     if node is None:
         yield f"{what} is no function and no class that could be read"
     elif not isinstance(node, ast.ClassDef):
-        yield from _told(what, _of_function(node), call)
+        yield from _mistakes(what, _of_function(node), call)
     elif (found := sources.look_up(home, node.name)) and (takes := _of_class(found, sources)):
-        yield from _told(f"{what}.{_INIT}", takes, call)
+        yield from _mistakes(f"{what}.{_INIT}", takes, call)
 
 
-def _told(what: str, takes: _Takes, call: Call) -> Iterator[str]:
+def _mistakes(what: str, takes: _Takes, call: Call) -> Iterator[str]:
     filled = set(takes.placed[: call.placed])
     if call.placed > len(takes.placed) and not takes.any_placed:
         yield f"{what} takes {len(takes.placed)} in order, and {call.placed} are passed"
@@ -163,11 +163,11 @@ def _fields(node: ast.ClassDef) -> Iterator[tuple[str, tuple[bool, bool]]]:
     for part in node.body:
         if not isinstance(part, ast.AnnAssign) or not isinstance(part.target, ast.Name):
             continue
-        kind, told = ast.unparse(part.annotation), _keywords(part.value)
+        kind, keywords = ast.unparse(part.annotation), _keywords(part.value)
         only = only or kind.endswith("KW_ONLY")
-        if not kind.endswith("KW_ONLY") and "ClassVar" not in kind and not _is(told, "init", False):
+        if not kind.endswith("KW_ONLY") and "ClassVar" not in kind and not _is(keywords, "init", False):
             bare = part.value is None or _is_bare_field(part.value)
-            yield part.target.id, (only or _is(told, "kw_only", True), bare)
+            yield part.target.id, (only or _is(keywords, "kw_only", True), bare)
 
 
 def _is_bare_field(value: ast.expr) -> bool:

@@ -72,7 +72,7 @@ def tables() -> list[tuple[str, list[str]]]:
 
 
 def _check(tree: ast.Module, imported: Mapping[str, tuple[str, str]], sources: Sources) -> Iterator[str]:
-    """Whether all that the tables name is there. What can't be read would be taken for checked, so it is told."""
+    """Whether all that the tables name is there. What can't be read would count as checked, so it is reported."""
     for node in tree.body:
         if not _is_table(node, _MADE):
             if unread := _looks_like_one(node):

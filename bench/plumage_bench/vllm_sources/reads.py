@@ -153,7 +153,7 @@ STEP: Read = {
     Executor: ("cache_config", "model_config", "parallel_config", "scheduler_config", "vllm_config"),
     LoRARequest: ("lora_int_id",),
 }
-"""Of what a step is told and tells."""
+"""Of a step's input and output."""
 
 BATCH: Read = {
     GPUModelRunner: ("input_batch", "reorder_batch_threshold"),

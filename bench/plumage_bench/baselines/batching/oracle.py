@@ -1,4 +1,4 @@
-"""The caller tells each request's group: perfect prefix detection at no cost (FEATHER §3.4, "User IDs").
+"""The caller gives each request's group: perfect prefix detection at no cost (FEATHER §3.4, "User IDs").
 
 A batch is of one group only; another group's turn comes when the batch has emptied, the group with most waiting first.
 An upper bound for detection, not for scheduling: where the groups are small, strangers would have filled the batch.

@@ -1,4 +1,4 @@
-"""Leaf-OPT: evict the leaf whose next use lies furthest ahead (KVRouting §3.2). It must be told the future.
+"""Leaf-OPT: evict the leaf whose next use lies furthest ahead (KVRouting §3.2). It needs the future requests.
 
 A bound to print beside the others, not a policy to run. Block by block, since the blocks of a run part in the future.
 """

@@ -27,7 +27,7 @@ class _ByUse(ScoredPolicy):
 
 
 class TwoQ(QuietPolicy):
-    """`rank` tells the queue a run is in; `_in_blocks` counts the FIFO's blocks, in use or not."""
+    """`rank` is the queue that a run is in; `_in_blocks` counts the FIFO's blocks, in use or not."""
 
     def __init__(self, capacity: int, fifo_share: float = 0.25, memory_share: float = 0.5) -> None:
         if not 0 < fifo_share < 1 or memory_share <= 0:

@@ -14,7 +14,7 @@ __all__ = ["PrefixIndex"]
 
 
 class PrefixIndex:
-    """Slots are told apart by one bit each of an owner mask per chunk, so matching costs the same for any number."""
+    """Each slot has one bit of a chunk's owner mask, so matching costs the same for any number."""
 
     __slots__ = ("_capacity", "_held", "_owners")
 

@@ -1,4 +1,4 @@
-"""vLLM's executor: what the virtual device stands in for, and what it is told of a step and of copies to host memory.
+"""vLLM's executor: what the virtual device stands in for, and what it receives for a step and of copies to host memory.
 
 0.32 asks each executor which layouts of the KV cache it supports and sets one; both mean nothing without tensors.
 """
