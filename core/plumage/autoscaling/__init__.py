@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from plumage.autoscaling.autoscaler import Autoscaler
 from plumage.autoscaling.decision import Decision, Reason
+from plumage.autoscaling.deletion_cost import DELETION_COST, CacheHeat, coldest_first, deletion_costs
 from plumage.autoscaling.judge import CacheJudge
 from plumage.autoscaling.observation import STALE, PoolLoad, ReplicaLoad
 from plumage.autoscaling.proposals import STEADY_SECONDS, Proposal, judge_of
-from plumage.autoscaling.scale_down_order import DELETION_COST, CacheHeat, coldest_first, deletion_costs
 
 __all__ = [
     "DELETION_COST",

@@ -7,7 +7,7 @@ from typing import Any
 
 from plumage import defaults
 from plumage.errors import ConfigurationError
-from plumage.eviction.hotness import Hotness
+from plumage.eviction.hotness_formula import Hotness
 from plumage.eviction.hotprefix import HotnessPaper
 from plumage.eviction.interface import EvictionPolicy, Randomness
 from plumage.eviction.lru import Lru

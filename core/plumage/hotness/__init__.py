@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from plumage.hotness.hotprefix_formula import Heat, HeatSource, Layered
+from plumage.hotness.heat import Heat, HeatSource, Layered
 
 __all__ = ["Heat", "HeatSource", "Layered"]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from plumage import defaults
 from plumage.errors import ConfigurationError
-from plumage.hotness.hotprefix_formula import Heat
+from plumage.hotness.heat import Heat
 
 if TYPE_CHECKING:
     from plumage.eviction.interface import Randomness

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from plumage import defaults
 from plumage.errors import ConfigurationError
-from plumage.hotness.hotprefix_formula import Heat
+from plumage.hotness.heat import Heat
 
 __all__ = ["DeltaCounter", "FleetHotness", "HotNode", "HotnessDelta"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from plumage.blocks.run import Run
 from plumage.hotness.cuckoo import CuckooFilter
-from plumage.hotness.hotprefix_formula import Heat
+from plumage.hotness.heat import Heat
 
 if TYPE_CHECKING:
     from plumage.eviction.interface import EvictionPolicy

@@ -2,10 +2,9 @@
 
 A conversation has one future: its next turn continues the last one. `lbgr` uses this twice:
 - A second copy of its history leaves the first copy unused until that is evicted. So copies cost more (`copying`).
-- Any replica must compute a conversation again that every cache has evicted. But the former home has counted its uses
-  (`plumage.eviction.hotness`: frequency outlives eviction), so it keeps the conversation from now on. On another
-  replica the conversation starts with one use. The engines' events do not show this, since they only name cached
-  blocks.
+- Any replica must compute a conversation again that every cache has evicted. But the former home has counted its uses,
+  and frequency outlives eviction (`plumage.eviction.hotness_formula`). So it keeps the conversation from now on, which
+  starts with one use on another replica. The engines' events do not show this: they only name cached blocks.
 
 Only the ends of prompts are kept, one entry for each prompt: the next turn contains the end of the last one. A
 beginning that many prompts share, such as a system prompt, has no former home.

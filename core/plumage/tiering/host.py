@@ -19,7 +19,7 @@ from plumage.blocks.run import Run
 from plumage.blocks.tree import PrefixTree
 from plumage.errors import ConfigurationError
 from plumage.hotness.formula_parser import Formula
-from plumage.hotness.hotprefix_formula import Heat, HeatSource
+from plumage.hotness.heat import Heat, HeatSource
 from plumage.tiering.admission import PRIORITY, AdmissionPlan, plan_admission
 from plumage.tiering.coldest import ColdestFirst
 from plumage.tiering.node import TierNode

@@ -20,8 +20,8 @@ from plumage_engine.vllm.settings import PluginEviction, PluginFeather, PluginSe
 if TYPE_CHECKING:
     from plumage_engine.vllm.batch_limit import AdaptiveLimit
     from plumage_engine.vllm.compat.base import Request, Scheduler, SchedulerOutput
+    from plumage_engine.vllm.feather.queue_adapter import Feather
     from plumage_engine.vllm.feather.request_order import RequestOrder
-    from plumage_engine.vllm.feather.waiting_queue import Feather
     from plumage_engine.vllm.offload.host_tier.chunk_hotness import Prior
     from plumage_engine.vllm.offload.host_tier.store_manager import HostTierManager
 
@@ -123,7 +123,7 @@ class Features:
         return feather
 
     def _start_feather(self, config: PluginFeather, guard: Guard) -> Feather | None:
-        from plumage_engine.vllm.feather.waiting_queue import Feather
+        from plumage_engine.vllm.feather.queue_adapter import Feather
 
         if reasons := Feather.reasons_against(self._scheduler):
             guard.refuse(reasons)

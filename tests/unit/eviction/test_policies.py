@@ -16,7 +16,7 @@ from plumage.blocks.run import Run
 from plumage.errors import ConfigurationError
 from plumage.eviction import make_policy, policy_options
 from plumage.eviction.ghosts import Ghosts
-from plumage.eviction.hotness import Hotness
+from plumage.eviction.hotness_formula import Hotness
 from plumage.eviction.lru import Lru
 from plumage.eviction.rlt import LeafSet, Rlt
 

@@ -8,7 +8,7 @@ import pytest
 from support.eviction_chains import serve
 
 from plumage.blocks.pool import BlockPool
-from plumage.eviction.hotness import Hotness
+from plumage.eviction.hotness_formula import Hotness
 
 CAPACITY = 40
 

@@ -12,7 +12,7 @@ from plumage.blocks.pool import BlockPool
 from plumage.errors import ConfigurationError
 from plumage.eviction import make_policy
 from plumage.hotness.cuckoo import SLOTS, CuckooFilter, mix64
-from plumage.hotness.hotprefix_formula import Heat, Layered
+from plumage.hotness.heat import Heat, Layered
 from plumage.hotness.record import NodeRecord, Recorded
 
 

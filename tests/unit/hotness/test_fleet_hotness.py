@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plumage.errors import ConfigurationError
 from plumage.hotness.fleet import DeltaCounter, FleetHotness, HotnessDelta
-from plumage.hotness.hotprefix_formula import Heat
+from plumage.hotness.heat import Heat
 
 keys = st.integers(0, 2**64 - 1)
 deltas = st.builds(

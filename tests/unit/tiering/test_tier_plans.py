@@ -16,7 +16,7 @@ from plumage.blocks.pool import BlockPool
 from plumage.errors import ConfigurationError
 from plumage.eviction import make_policy
 from plumage.hotness.cuckoo import CuckooFilter
-from plumage.hotness.hotprefix_formula import Heat
+from plumage.hotness.heat import Heat
 from plumage.hotness.record import NodeRecord, Recorded
 from plumage.tiering import (
     HostTier,

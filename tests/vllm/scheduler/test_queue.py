@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from plumage_engine.vllm.counters import Counters
-from plumage_engine.vllm.feather.waiting_queue import FeatherQueue
+from plumage_engine.vllm.feather.queue_adapter import FeatherQueue
 from plumage_engine.vllm.guard import Guard
 
 

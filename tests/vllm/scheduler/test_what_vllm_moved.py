@@ -34,7 +34,7 @@ _HIDDEN = {
     "hostTier": "vllm.v1.core.kv_cache_utils.to_event_extra_keys",
 }
 _INSTALLED = {
-    "feather": "plumage_engine.vllm.feather.waiting_queue.FeatherQueue",
+    "feather": "plumage_engine.vllm.feather.queue_adapter.FeatherQueue",
     "batchLimit": "plumage_engine.vllm.batch_limit.BatchLimit",
     "eviction": "plumage_engine.vllm.eviction.ordered_pool.make_policy",
     "batchOrder": "plumage_engine.vllm.compat.model_runner.problems",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from plumage.eviction import Randomness, make_policy
-from plumage.eviction.hotness import Hotness
+from plumage.eviction.hotness_formula import Hotness
 from plumage_engine.vllm.compat.block_pool import BlockPool, KVCacheBlock, full_attention_groups, problems
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.eviction.eviction_order import EvictionOrder
