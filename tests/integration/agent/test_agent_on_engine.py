@@ -380,7 +380,7 @@ async def test_the_pools_hotness_ranks_what_an_agent_would_warm_a_peer_with(dire
         assert [prefix.uses for prefix in prefixes] == [7, 2], "the pool's word counts for more than this engine's"
         assert len(prefixes[0].tokens) == second.tokens
         async with Redis.from_url(directory.url) as client:
-            await client.xadd(PoolKeys(pool).heat, {"v": SCHEMA_VERSION + 1, "d": b"?"})
+            await client.xadd(PoolKeys(pool).hotness, {"v": SCHEMA_VERSION + 1, "d": b"?"})
         await until(lambda: agent.hotness.counts["newer_schema"] == 1, lambda: agent.hotness.counts)
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(make_app(agent, Access.of(agent.config))), base_url="http://agent"

@@ -199,8 +199,8 @@ def test_who_serves_external_metrics_is_named(plumage: Plumage, kinds: Kinds) ->
 def test_who_may_see_nothing_is_told_so(plumage: Plumage, kinds: Kinds, tmp_path: Path) -> None:
     nobody = changed(kinds, tmp_path, lambda config: config["users"][0].update(user={}))
     done = plumage("doctor", kubeconfig=nobody)
-    assert 'warn  can\'t see the operator: deployments.apps is forbidden: User "system:anonymous"' in done.stdout
-    assert "→ ask as somebody who may read that" in done.stdout
+    assert 'warn  can\'t read the operator: deployments.apps is forbidden: User "system:anonymous"' in done.stdout
+    assert "→ use a context that may read it" in done.stdout
     refused = plumage("get", kubeconfig=nobody)
     assert refused.returncode == 1
     assert refused.stderr.startswith("plumage: inferencepools.inference.plumage.dev is forbidden")
@@ -220,7 +220,7 @@ def test_a_cluster_that_does_not_answer(plumage: Plumage, kinds: Kinds, tmp_path
 
 def test_what_is_wrong_with_a_kubeconfig_is_said(plumage: Plumage, tmp_path: Path) -> None:
     assert "there is no kubeconfig" in plumage("get", "--kubeconfig", str(tmp_path / "none")).stderr
-    assert "has no context nope; there are: " in plumage("get", "--context", "nope").stderr
+    assert "has no context nope, only: " in plumage("get", "--context", "nope").stderr
     broken = tmp_path / "broken"
     broken.write_text("[")
     other = tmp_path / "other"

@@ -32,7 +32,7 @@ def test_pools_are_rows_and_one_pool_is_told_whole(plumage: Plumage, kinds: Kind
     assert NO_GPU in told
     assert "NoGpu" in told
     well = plumage("status", "well").stdout
-    assert "reached at http://well-router.crds.svc:8000/v1" in well
+    assert "address: http://well-router.crds.svc:8000/v1" in well
     assert "autoscaling: 2 replicas" in well
     everywhere = plumage("get", "-A", namespace=False).stdout
     assert f"{kinds.namespace}  well" in " ".join(everywhere.split("\n")).replace("   ", "  ")
@@ -52,7 +52,7 @@ def test_gateways_stand_below_the_pools_and_one_is_told_whole(plumage: Plumage, 
     assert rows["front"] == ["True", "2/2", "well", "Serving"]
     assert rows["fresh"] == ["Unknown", "0/2", "–", "NotSeen"]
     told = plumage("get", "front").stdout
-    assert f"reached at {address}/v1" in told
+    assert f"address: {address}/v1" in told
     assert "2 of 2 routers answer, for models chat" in told
     assert json.loads(plumage("status", "front", "--json").stdout)["gateway"]["metadata"]["name"] == "front"
     kind_of = {one["metadata"]["name"]: one["kind"] for one in json.loads(plumage("get", "--json").stdout)}
