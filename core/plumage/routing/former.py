@@ -1,13 +1,13 @@
 """The former home of a prompt: the replica that was sent the prompt which this one continues.
 
-A conversation has one future: its next turn continues the last one. `lbgr` uses this twice:
+A conversation usually has one future: its next turn continues the last one. `lbgr` uses this twice:
 - A second copy of its history leaves the first copy unused until that is evicted. So copies cost more (`copying`).
 - Any replica must compute a conversation again that every cache has evicted. But the former home has counted its uses,
   and frequency outlives eviction (`plumage.eviction.hotness_formula`). So it keeps the conversation from now on, which
   starts with one use on another replica. The engines' events do not show this: they only name cached blocks.
 
 Only the ends of prompts are kept, one entry for each prompt: the next turn contains the end of the last one. A
-beginning that many prompts share, such as a system prompt, has no former home.
+beginning that many prompts continue, such as a system prompt, has no former home.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["MOST_HELD", "FormerHomes"]
 MOST_HELD = 0.5
 """Share of the prompt: if a replica caches more, the owners' scores choose among them, not the former home."""
 _SEARCHED = 64  # chunks back from the end of the cached part, or of the prompt: what one answer or one turn adds
-_BRANCHES = 8  # continuations of one prompt: with more it is a prefix that many share
+_BRANCHES = 8  # continuations of one prompt: after that it is a prefix that many share
 
-End = tuple[int, int | None, int]
-"""The slot that was sent the prompt, the chunk that continued it last, and how often that chunk was another one."""
+End = tuple[int, int]
+"""The slot that was sent the prompt, and how often the prompt was continued or sent again."""
 
 
 class FormerHomes:
@@ -42,7 +42,7 @@ class FormerHomes:
 
     def of(self, query: Query, held: float) -> int | None:
         """The slot that was sent the longest known prompt which this one continues; None if none is known.
-        held: tokens of the prompt that are cached on the best owner.
+        held: tokens of the prompt that are cached on the best candidate.
         `sent` reads what this found: call them in pairs.
         """
         chunks, ends = query.chunks, self._ends
@@ -54,7 +54,7 @@ class FormerHomes:
             end = ends.get(chunks[index])
             if end is not None:
                 self._found = (chunks, index)
-                return end[0] if _branches(end, _after(chunks, index)) <= _BRANCHES else None
+                return end[0] if end[1] < _BRANCHES else None
         return None
 
     def prefer(self, home: int | None, replicas: Sequence[ReplicaState], scores: list[float]) -> None:
@@ -71,12 +71,12 @@ class FormerHomes:
             return
         ends = self._ends
         if self._found is not None and self._found[0] is chunks:
-            index = self._found[1]
-            end, following = ends[chunks[index]], _after(chunks, index)
-            ends[chunks[index]] = (end[0], following, _branches(end, following))
+            end = chunks[self._found[1]]
+            where, continued = ends[end]
+            ends[end] = (where, continued + 1)
         self._found = None
-        _, following, branches = ends.pop(chunks[-1], (slot, None, 0))
-        ends[chunks[-1]] = (slot, following, branches)
+        _, continued = ends.pop(chunks[-1], (slot, 0))
+        ends[chunks[-1]] = (slot, continued)
         if len(ends) > self._most:
             del ends[next(iter(ends))]
 
@@ -84,13 +84,3 @@ class FormerHomes:
         """The slot's replica is gone, and what it remembered."""
         self._ends = {chunk: end for chunk, end in self._ends.items() if end[0] != slot}
         self._found = None
-
-
-def _after(chunks: Sequence[int], index: int) -> int | None:
-    """The chunk that continues the prompt which ends at `index`; None where both are the same prompt."""
-    return chunks[index + 1] if index + 1 < len(chunks) else None
-
-
-def _branches(end: End, following: int | None) -> int:
-    """How often the prompt was sent again or continued differently, this time included."""
-    return end[2] + (following is None or following != end[1])

@@ -15,9 +15,9 @@ context) and W the seconds of prefill still owed there. What differs from the pr
   more tokens recently than the candidate that computed least (`spread`). Otherwise an idle fleet sends all new prompts
   to the replica that measures fastest, until its cache overflows and its queue waits for evicted prefixes. It
   adds three times ŝ at most, so that an idle fleet does not send prompts to a replica that is four times slower.
-- Computing costs `copying` times more for a prompt that continues an earlier one, if a replica caches half of it
-  (`former`): a conversation has one future, so nothing reads the copy that it leaves. Prefixes that many prompts share
-  are copied freely.
+- A prompt that continues an earlier one, half of which a candidate caches, pays `copying` times ŝ more, 45 s at
+  most (`former`): a conversation usually has one future, so nothing reads the copy that it leaves behind.
+  Prefixes that many prompts share are copied freely.
 - θ·x corrects the choice by `most_correction` of ŝ + W at most: a few hundred outcomes a replica leave four weights
   noisy, and a greedy choice seeks out the noise that flatters.
 - Hits come from the engines' own events and are graded by the `cached_tokens` of each answer: a replica whose queue is
@@ -57,6 +57,7 @@ __all__ = ["Lbgr", "LbgrSettings"]
 _LEAST_MISS = 0.016  # 1k tokens: an engine recomputes the last block even of a prompt it holds whole
 _LEAST_SHARE = 0.1  # of ŝ + W: a correction never predicts less
 _LEAST_C_MISS = 1e-6  # seconds per 1k tokens: a clock that stands still, not a replica
+_MOST_COPYING = 45.0  # seconds: without a bound a long prompt would wait minutes for its own replica
 _MOST_FILLED = 3.0  # times ŝ, by `spread`
 _FLEET_MEMORY = 0.995  # of each first token anywhere
 _SETTLED = 20.0  # 1k tokens: before that ŝ is a guess, and its error nothing to remember
@@ -140,7 +141,8 @@ class Lbgr:
     # --- deciding ---------------------------------------------------------------------------------------------------
 
     def choose(self, query: Query, replicas: Sequence[ReplicaState]) -> Choice:
-        held = max(query.hits.values(), default=0.0)
+        hits = query.hits
+        held = max([hits[replica.slot] for replica in replicas if replica.slot in hits], default=0.0) if hits else 0.0
         former = self._former.of(query, held)
         home = former if held < MOST_HELD * query.tokens else None
         copying = 0.0 if former is None or home is not None else self.settings.copying
@@ -174,8 +176,8 @@ class Lbgr:
         known, hits, now = self._known, query.hits, query.now
         c_hit, tokens = self.settings.c_hit, query.tokens / 1000.0
         recent = self._recent.scaled
-        least = min([recent[replica.slot] for replica in replicas])
         crowd, spread = self._prices(now, candidates)
+        least = min([recent[replica.slot] for replica in replicas])  # after `_prices`, which may scale them all
         most, far = self.settings.most_correction, self.settings.foresight
         whole = tokens if tokens > _LEAST_MISS else _LEAST_MISS
         kappa = self._context.kappa
@@ -207,7 +209,13 @@ class Lbgr:
             filled = spread * (recent[slot] - least)
             if filled > _MOST_FILLED:
                 filled = _MOST_FILLED
-            scores.append(base + correction + service * (crowd * ahead + filled + copying))
+            copied = copying * service
+            scores.append(
+                base
+                + correction
+                + service * (crowd * ahead + filled)
+                + (copied if copied < _MOST_COPYING else _MOST_COPYING)
+            )
         return scores
 
     def _prices(self, now: float, candidates: int) -> tuple[float, float]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from plumage.routing.former import FormerHomes
 from plumage.routing.interface import Query, ReplicaState
 from plumage.routing.lbgr import Lbgr, LbgrSettings
@@ -38,7 +40,8 @@ def test_former_replica_is_known_from_the_end_of_the_cached_part_too() -> None:
     assert homes.of(Query(0.0, 1000.0, {1: 750.0}, short), 750.0) == 2
 
 
-def test_prefix_that_many_prompts_share_has_no_former_replica() -> None:
+@pytest.mark.parametrize("instruction", [[], [50, 51]])
+def test_prefix_that_many_prompts_share_has_no_former_replica(instruction: list[int]) -> None:
     homes = FormerHomes(0.25)
     homes.sent([1, 2], 2)
 
@@ -47,7 +50,8 @@ def test_prefix_that_many_prompts_share_has_no_former_replica() -> None:
         homes.sent(chunks, 3)
         return slot
 
-    assert [following([1, 2, 100 + number]) for number in range(10)] == [2] * 8 + [None] * 2
+    found = [following([1, 2, *instruction, 100 + number]) for number in range(10)]
+    assert found == [2] * 8 + [None] * 2, "also where all continue with the same instruction"
 
 
 def test_prompt_that_comes_again_and_again_has_no_former_replica() -> None:
@@ -72,6 +76,24 @@ def test_lbgr_copies_a_shared_prefix_more_readily_than_a_conversation() -> None:
     assert chosen(conversation, 5.0) == 0
     assert chosen(shared, 5.0) == 1
     assert chosen(conversation, 500.0) == 1
+
+
+def test_wait_for_the_own_replica_is_bounded_for_long_prompts() -> None:
+    policy = Lbgr(rng=random.Random(1), settings=LbgrSettings(spread=0.0, crowding=0.0))
+    first = Query(0.0, 128_000.0, {}, [1, 2])
+    policy.finished(policy.routed(first, policy.choose(first, REPLICAS[:1])), 20.0, 0.0)
+    busy = [ReplicaState(0, foreign_work=200.0), ReplicaState(1)]
+    assert policy.choose(Query(1000.0, 128_100.0, {0: 128_000.0}, [1, 2, 3]), busy).slot == 1
+
+
+def test_history_on_a_replica_that_is_no_candidate_costs_nothing() -> None:
+    policy = Lbgr(rng=random.Random(1), settings=LbgrSettings(spread=0.0))
+    first = Query(0.0, 2000.0, {}, [1, 2])
+    policy.finished(policy.routed(first, policy.choose(first, REPLICAS[:1])), 2.0, 0.0)
+    others = REPLICAS[1:]
+    known = policy.choose(Query(100.0, 2100.0, {0: 2000.0}, [1, 2, 3]), others).scores
+    unknown = policy.choose(Query(100.0, 2100.0, {0: 2000.0}, [7, 8, 9]), others).scores
+    assert list(known) == pytest.approx(list(unknown))
 
 
 def test_memory_is_bounded_and_ends_with_its_replica() -> None:

@@ -295,3 +295,12 @@ def test_only_some_of_very_many_outcomes_are_learned_from(rate: float, lessons: 
         policy.first_token(policy.routed(query, policy.choose(query, states)), now)
         now += 1.0 / rate
     assert policy._replicas[0].ttft.updates - known == pytest.approx(lessons, abs=2)
+
+
+def test_owner_is_chosen_also_when_hours_have_passed() -> None:
+    policy, states = _policy(), _states(4)
+    for second in range(0, 11_000, 60):
+        query = Query(float(second), 1000, {}, [second])
+        policy.finished(policy.routed(query, policy.choose(query, states)), second + 0.2, 0.0)
+        owner = second // 60 % 4
+        assert policy.choose(Query(second + 30.0, 4000, {owner: 3900.0}, [-1]), states).slot == owner

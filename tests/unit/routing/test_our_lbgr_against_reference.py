@@ -68,15 +68,11 @@ class SlowReplica:
 
 @dataclass
 class Prompt:
-    """slot: where it was sent last. following: the chunk that continued it last. changes: of that, and repeats."""
+    """slot: where it was sent last. continued: how often, repeats included."""
 
     chunks: Sequence[int]
     slot: int
-    following: int | None = None
-    changes: int = 0
-
-    def changes_with(self, following: int | None) -> int:
-        return self.changes + (following is None or following != self.following)
+    continued: int = 0
 
 
 class SlowLbgr:
@@ -87,6 +83,7 @@ class SlowLbgr:
         self.computed: list[tuple[float, float, float]] = []  # on any replica: seconds, thousand tokens, weight
         self.recent: list[tuple[int, float, float]] = []  # slot, thousand tokens, when
         self.prompts: list[Prompt] = []
+        self.candidates = [ReplicaState(slot) for slot in range(slots)]
         self.turn = 0
         self.queued: list[tuple[Sequence[int], int, float]] = []  # prompts behind long queues, their slots, their turns
         self.last_turn = -inf
@@ -176,10 +173,11 @@ class SlowLbgr:
         here -= min(self.computed_lately(one.slot, now) for one in considered)
         crowding = settings.crowding * arriving * min(own, settings.foresight) * service
         filling = min(settings.spread * self.fleet_c_miss * here / self.observed(now, window), 3.0) * service
-        known, index = self.continued(query)
-        conversation = known is not None and known.changes_with(after(query.chunks, index)) <= 8
-        evicted = max(query.hits.values(), default=0.0) < query.tokens / 2.0
-        copying = settings.copying * service if conversation and not evicted else 0.0
+        held = max([query.hits.get(one.slot, 0.0) for one in self.candidates])
+        known = self.continued(query, held)
+        conversation = known is not None and known.continued < 8
+        evicted = held < query.tokens / 2.0
+        copying = min(settings.copying * service, 45.0) if conversation and not evicted else 0.0
         score = own_time + crowding + filling + copying
         if known is not None and conversation and evicted and known.slot == replica.slot:
             return score / (1.0 + settings.loyalty)
@@ -189,19 +187,19 @@ class SlowLbgr:
         window = self.settings.spread_seconds
         return sum(tokens * exp(-(now - at) / window) for where, tokens, at in self.recent if where == slot)
 
-    def continued(self, query: Query) -> tuple[Prompt | None, int]:
-        """The longest earlier prompt that this one continues, and where its end is here. It ends at most 64 chunks
-        before the end of the cached part, or of the prompt where less than half is cached.
+    def continued(self, query: Query, held: float) -> Prompt | None:
+        """The longest earlier prompt that this one continues. It ends at most 64 chunks before the end of the cached
+        part, or of the prompt where less than half is cached.
         """
-        chunks, held = query.chunks, max(query.hits.values(), default=0.0)
+        chunks = query.chunks
         known = len(chunks)
         if 0.0 < query.tokens / 2.0 <= held:
             known = min(int(held / query.tokens * known + 1.5), known)
         for index in reversed(range(max(known - 64, 0), known)):
             for prompt in self.prompts:
                 if prompt.chunks[-1] == chunks[index]:
-                    return prompt, index
-        return None, 0
+                    return prompt
+        return None
 
     # Accounting
 
@@ -219,14 +217,12 @@ class SlowLbgr:
         self.recent.append((slot, owed, now))
         self.arrivals.append(now)
         if query.chunks:
-            before, index = self.continued(query)
+            before = self.continued(query, max([query.hits.get(one.slot, 0.0) for one in self.candidates]))
             if before is not None:
-                following = after(query.chunks, index)
-                before.changes, before.following = before.changes_with(following), following
+                before.continued += 1
             same = [one for one in self.prompts if one.chunks[-1] == query.chunks[-1]]
             self.prompts = [one for one in self.prompts if one not in same]
-            last = same[0] if same else Prompt(query.chunks, slot)
-            self.prompts.append(Prompt(query.chunks, slot, last.following, last.changes))
+            self.prompts.append(Prompt(query.chunks, slot, same[0].continued if same else 0))
         if work > self.settings.long_queue:
             self.queued.append((query.chunks, slot, now + work))
             self.last_turn = max(self.last_turn, now + work)
@@ -305,10 +301,6 @@ class SlowLbgr:
         one.heard = now
         one.look()
         return True
-
-
-def after(chunks: Sequence[int], index: int) -> int | None:
-    return chunks[index + 1] if index + 1 < len(chunks) else None
 
 
 class Both:
