@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
 WORDS = ["zanzibar", "quokka", "walrus", "embargo", "pylon", "Grünkohl", "日本語", "mortgage", "ligature", "oboe"]
 TOKENIZER = Tokenizer.from_file(str(resolve("builtin://tiny-chat") / "tokenizer.json"))
 RUN = 8  # token ids in a row: fewer would be found in anything
-KINDS = ("beat", "epoch", "snap", "log", "work", "estimators", "heat", "tables")
+KINDS = ("beat", "epoch", "snap", "log", "work", "estimators", "hotness", "tables")
 
 
 def secret_text(number: int) -> str:

@@ -35,4 +35,4 @@ def test_a_dead_engine_ends_its_server(tmp_path: Path) -> None:
     )
     assert ended.returncode == 1
     assert "a bug in the engine" in ended.stderr
-    assert "the server ends with it" in ended.stderr
+    assert "so the server ends" in ended.stderr
