@@ -42,7 +42,7 @@ class FormerHomes:
 
     def of(self, query: Query, held: float) -> int | None:
         """The slot that was sent the longest known prompt which this one continues; None if none is known.
-        held: tokens of the prompt that are cached on the best candidate.
+        held: tokens of the prompt that are cached on the best owner.
         `sent` reads what this found: call them in pairs.
         """
         chunks, ends = query.chunks, self._ends

@@ -141,11 +141,7 @@ class Lbgr:
     # --- deciding ---------------------------------------------------------------------------------------------------
 
     def choose(self, query: Query, replicas: Sequence[ReplicaState]) -> Choice:
-        hits = query.hits
-        held = max([hits[replica.slot] for replica in replicas if replica.slot in hits], default=0.0) if hits else 0.0
-        former = self._former.of(query, held)
-        home = former if held < MOST_HELD * query.tokens else None
-        copying = 0.0 if former is None or home is not None else self.settings.copying
+        home, copying = self._former_home(query, replicas)
         considered = self._shortlist.of(query.hits, replicas, home)
         if self._queued.any_at(query.now):
             query = self._at_its_turn(query, considered)
@@ -158,6 +154,15 @@ class Lbgr:
         best = considered[lowest_index(scores, self._rng)]
         self._foreign = best.foreign_work
         return Choice(best.slot, scores, () if considered is replicas else considered)
+
+    def _former_home(self, query: Query, replicas: Sequence[ReplicaState]) -> tuple[int | None, float]:
+        """The slot to prefer where no candidate caches half of a conversation; else what a copy costs, in times ŝ."""
+        hits = query.hits
+        former = self._former.of(query, max(hits.values(), default=0.0))
+        if former is None:
+            return None, 0.0
+        held = max([hits[replica.slot] for replica in replicas if replica.slot in hits], default=0.0)
+        return (former, 0.0) if held < MOST_HELD * query.tokens else (None, self.settings.copying)
 
     def _at_its_turn(self, query: Query, replicas: Sequence[ReplicaState]) -> Query:
         """The query with the hits of its turn at each of `replicas`."""

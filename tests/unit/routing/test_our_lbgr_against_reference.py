@@ -174,7 +174,7 @@ class SlowLbgr:
         crowding = settings.crowding * arriving * min(own, settings.foresight) * service
         filling = min(settings.spread * self.fleet_c_miss * here / self.observed(now, window), 3.0) * service
         held = max([query.hits.get(one.slot, 0.0) for one in self.candidates])
-        known = self.continued(query, held)
+        known = self.continued(query)
         conversation = known is not None and known.continued < 8
         evicted = held < query.tokens / 2.0
         copying = min(settings.copying * service, 45.0) if conversation and not evicted else 0.0
@@ -187,11 +187,11 @@ class SlowLbgr:
         window = self.settings.spread_seconds
         return sum(tokens * exp(-(now - at) / window) for where, tokens, at in self.recent if where == slot)
 
-    def continued(self, query: Query, held: float) -> Prompt | None:
+    def continued(self, query: Query) -> Prompt | None:
         """The longest earlier prompt that this one continues. It ends at most 64 chunks before the end of the cached
         part, or of the prompt where less than half is cached.
         """
-        chunks = query.chunks
+        chunks, held = query.chunks, max(query.hits.values(), default=0.0)
         known = len(chunks)
         if 0.0 < query.tokens / 2.0 <= held:
             known = min(int(held / query.tokens * known + 1.5), known)
@@ -217,7 +217,7 @@ class SlowLbgr:
         self.recent.append((slot, owed, now))
         self.arrivals.append(now)
         if query.chunks:
-            before = self.continued(query, max([query.hits.get(one.slot, 0.0) for one in self.candidates]))
+            before = self.continued(query)
             if before is not None:
                 before.continued += 1
             same = [one for one in self.prompts if one.chunks[-1] == query.chunks[-1]]
