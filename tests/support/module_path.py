@@ -1,8 +1,8 @@
 """Follows one real request or reconcile through the product's modules, by a trace of its calls.
 
 A walk starts with a callback, such as `data_received` of a connection. A *return* is a call into a module that the same
-walk entered before the caller's module. To create an object is no call into its module. Helpers are transparent: what
-they call counts as called by their caller.
+walk entered before the caller's module. The creation of an object is no call into its module. Helpers are
+transparent: what they call counts as called by their caller.
 """
 
 from __future__ import annotations
@@ -34,9 +34,13 @@ class Page:
 
 
 def page_of(heading: str) -> Page:
-    """The path under a heading. Modules are paths from the repository's root."""
+    """The path under a heading. Modules are paths from the repository's root. Each must define where it is entered."""
     section = PAGE.read_text().split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    modules = [str((PAGE.parent / path).resolve().relative_to(ROOT)) for path, _ in _ROW.findall(section)]
+    modules = []
+    for path, entry in _ROW.findall(section):
+        file = (PAGE.parent / path).resolve()
+        assert re.search(rf"^\s*(async def|def|class) {entry}\b", file.read_text(), re.MULTILINE), f"{path}: {entry}"
+        modules.append(str(file.relative_to(ROOT)))
     named = [name for cell in _HELPERS.findall(section) for name in re.findall(r"`([\w/]+\.py)`", cell)]
     found = {f"{package}/{name}" for name in named for package in _PACKAGES if (ROOT / package / name).is_file()}
     assert len(found) == len(named), f"each helper is one file: {named}"
@@ -76,22 +80,22 @@ class Trace:
 
 @contextmanager
 def follow(
-    starts: set[str], inside: tuple[str, ...], libraries: tuple[str, ...] = (), besides: frozenset[str] = frozenset()
+    starts: set[str], folders: tuple[str, ...], libraries: tuple[str, ...], excluded: frozenset[str] = frozenset()
 ) -> Iterator[Trace]:
     """Traces the calls of this thread that one of `starts` (`path:function`) caused.
 
-    inside: folders whose modules are followed. libraries: folders of which only the called modules count, and not the
-    modules that these use. besides: functions (`path:function`) whose calls are left out.
+    folders: their modules are followed.
+    libraries: further folders. Of them a module counts if a module of `folders` calls it.
+    excluded: functions (`path:function`). They and the calls that they cause are left out.
     """
     trace = Trace()
-    folders = inside + libraries
     names: dict[str, str | None] = {}
 
     def module(frame: FrameType) -> str | None:
         file = frame.f_code.co_filename
         if file not in names:
             name = file.removeprefix(f"{ROOT}/")
-            names[file] = name if name.startswith(folders) else None
+            names[file] = name if name.startswith(folders + libraries) else None
         return names[file]
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
@@ -105,13 +109,13 @@ def follow(
             if name is not None:
                 stack.append(name)
                 function = f"{name}:{current.f_code.co_name}"
-                if function in besides:
+                if function in excluded:
                     return
                 if function in starts:
                     walk = function
             current = current.f_back
         stack.reverse()
-        behind = [name for name in stack[:-1] if name.startswith(libraries)] if libraries else []
+        behind = [name for name in stack[:-1] if name.startswith(libraries)]
         if walk is None or (behind and behind[0] != stack[-1]):
             return
         trace.calls.setdefault(walk, []).append(tuple(stack))

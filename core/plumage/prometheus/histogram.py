@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
@@ -27,8 +27,15 @@ class Histogram:
         self._sum += value
 
     def add_all(self, values: Iterable[float]) -> None:
-        for value in values:
-            self.add(value)
+        """Of many values faster than `add`: sorts them, then searches once for each bound."""
+        ordered = sorted(values)
+        self._sum += sum(ordered)
+        start = 0
+        for index, bound in enumerate(self.bounds):
+            end = bisect_right(ordered, bound, start)
+            self._counts[index] += end - start
+            start = end
+        self._counts[-1] += len(ordered) - start
 
     @property
     def count(self) -> int:

@@ -76,7 +76,6 @@ class Attempt:
         "_lines",
         "_over",
         "_owner",
-        "_paused",
         "_pool",
         "_refused_keys",
         "_status",
@@ -107,7 +106,6 @@ class Attempt:
         self._refused_keys: tuple[bytes, ...] = ()
         self._fresh = False
         self._over = False
-        self._paused = False
         self.charged = False
         self.decision = decision
         self.replica = replica
@@ -128,12 +126,10 @@ class Attempt:
             replica.connections.connect(self)
 
     def pause(self) -> None:
-        self._paused = True
         if self._connection is not None:
             self._connection.pause()
 
     def resume(self) -> None:
-        self._paused = False
         if self._connection is not None:
             self._connection.resume()
 

@@ -279,8 +279,6 @@ class ProxiedRequest:
         record.decision_seconds = decided - began
         if retries is not None:
             record.failures = retries.failures
-        if self._paused:
-            attempt.pause()
         attempt.start()
 
     def _without_replica(self, now: float) -> None:

@@ -10,7 +10,7 @@ from support.module_path import Page, Trace, follow, page_of
 MOST_MODULES, MOST_RETURNS = 15, 3
 ROUTER = "router/plumage_router"
 CLIENT, ENGINE = f"{ROUTER}/http/downstream.py:data_received", f"{ROUTER}/http/upstream.py:data_received"
-STEPS = f"{ROUTER}/http/time_slicing.py"  # runs the steps that it is given
+STEPS = f"{ROUTER}/http/time_slicing.py"  # runs the steps of other modules
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ async def trace(start: Any, kit: Any) -> Trace:
         assert (await running.post(body)).status == 200
     with follow({CLIENT, ENGINE}, (ROUTER,), ("core/plumage/",)) as trace:
         assert (await running.post(body)).status == 200
-    assert set(trace.calls) == {CLIENT, ENGINE}, "there and back"
+    assert set(trace.calls) == {CLIENT, ENGINE}, "the request and its answer"
     return trace
 
 

@@ -1,7 +1,6 @@
-"""The operator's first lists: an API server that just started refuses them for a while, a missing right fails them for
-good.
+"""The operator's first lists. An API server that just started refuses them for a while; a missing right is permanent.
 
-A small server refuses a fixed number here. tests/integration/operator has a real one.
+Here a small server refuses a fixed number of requests. tests/integration/operator has a real one.
 """
 
 from __future__ import annotations

@@ -340,8 +340,8 @@ def test_hostile_values_stay_values() -> None:
 def test_network_policies_allow_router_agent_operator_and_monitoring_only() -> None:
     made = children(with_(SIMULATOR, "networkPolicy.monitoringNamespaces", ["prometheus"]))
     metrics = {"protocol": "TCP", "port": ROUTER_METRICS_PORT}
-    rules_in = made["NetworkPolicy", "chat-router"]["spec"]["ingress"]
-    assert [rule["ports"] for rule in rules_in if "from" in rule] == [[metrics]], "only the monitoring"
+    ingress = made["NetworkPolicy", "chat-router"]["spec"]["ingress"]
+    assert [rule["ports"] for rule in ingress if "from" in rule] == [[metrics]], "only the monitoring"
     rules = made["NetworkPolicy", "chat-engine"]["spec"]["ingress"]
     assert all(rule["from"] for rule in rules)
     assert made["NetworkPolicy", "chat-directory"]["spec"]["ingress"][0]["ports"] == [{"protocol": "TCP", "port": 6379}]

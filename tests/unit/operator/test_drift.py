@@ -1,4 +1,4 @@
-"""What counts as changed by somebody else, and what the API server may add."""
+"""What counts as changed by another client, and what the API server may add."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reconcile without anything new is recognized, and every relevant change is not taken for one."""
+"""The fingerprint of what a reconcile reads: every relevant change changes it, and no other change does."""
 
 from __future__ import annotations
 

@@ -110,10 +110,10 @@ def test_added_fields_are_reported_and_removed(key: tuple[str, str], edit: Edit,
     world = settled()
     before = copy.deepcopy(world.objects[key])
     edit(world.objects[key])
-    made, events = world.plan()
-    assert isinstance(events, EmitEvent)
-    assert (events.type, events.reason) == ("Warning", "ChildRepaired")
-    assert events.message == f"{key[0]} {key[1]} was changed ({path}) and is restored"
+    made, event = world.plan()
+    assert isinstance(event, EmitEvent)
+    assert (event.type, event.reason) == ("Warning", "ChildRepaired")
+    assert event.message == f"{key[0]} {key[1]} was changed ({path}) and is restored"
     assert isinstance(made, Apply)
     world.converge()
     after = world.objects[key]

@@ -89,10 +89,10 @@ def test_crash_after_any_action_converges(before: str | None, after: str) -> Non
         world = in_transition(before, after)
         list(itertools.islice(steps(world, config), cut))
         world.known.clear()  # the next operator has observed nothing yet
-        count = len(world.events)
+        before_crash = len(world.events)
         world.converge(config)
         assert shape(world) == shape(whole), cut
-        assert {one.reason for one in world.events[count:]}.isdisjoint({"ChildRecreated", "ChildRepaired"}), cut
+        assert {one.reason for one in world.events[before_crash:]}.isdisjoint({"ChildRecreated", "ChildRepaired"}), cut
 
 
 @pytest.mark.parametrize("after", GATEWAYS)

@@ -266,7 +266,7 @@ def test_engines_and_directory_allow_the_routers_of_the_gateway() -> None:
 
 
 def test_pool_that_moves_behind_a_gateway_keeps_its_engines() -> None:
-    """Neither the agents' settings nor the pods contain who routes to them."""
+    """Neither the agents' settings nor the pods name their routers."""
     gateway = Gateway(attached("chat"))
     gateway.converge()
     alone = World(attached("chat", gateway=None).pool)

@@ -124,7 +124,7 @@ class SimulatedOperator:
 
     async def second(self, seconds: float, workers: int = 12) -> None:
         """seconds: duration of one reconcile."""
-        for ends, pool in [look for look in self.working if look[0] <= self.time.now]:
+        for ends, pool in [one for one in self.working if one[0] <= self.time.now]:
             self.working.remove((ends, pool))
             self.queue.done(pool)
         while len(self.working) < workers and self.queue.oldest > 0:

@@ -110,11 +110,11 @@ def test_children_are_owned_by_the_pool_and_labelled() -> None:
 def test_deleted_child_is_recreated_with_an_event() -> None:
     world = settled(SPECS["simulator"])
     del world.objects["Service", "chat-router"]
-    made, events = world.plan()
-    assert isinstance(events, EmitEvent)
-    assert events.reason == "ChildRecreated"
+    made, event = world.plan()
+    assert isinstance(event, EmitEvent)
+    assert event.reason == "ChildRecreated"
     assert isinstance(made, Apply)
-    assert not made.known  # the present object may be somebody else's
+    assert not made.known  # the present object may belong to another owner
     world.converge()
     assert ("Service", "chat-router") in world.objects
 
@@ -129,11 +129,11 @@ def test_child_of_a_newer_operator_is_created_without_an_event() -> None:
 def test_changed_child_is_restored_with_an_event() -> None:
     world = settled(SPECS["simulator"])
     world.objects["Deployment", "chat-engine"]["spec"]["replicas"] = 7
-    made, events = world.plan()
-    assert isinstance(events, EmitEvent)
-    assert (events.type, events.reason) == ("Warning", "ChildRepaired")
-    assert "Deployment chat-engine" in events.message
-    assert "spec.replicas" in events.message
+    made, event = world.plan()
+    assert isinstance(event, EmitEvent)
+    assert (event.type, event.reason) == ("Warning", "ChildRepaired")
+    assert "Deployment chat-engine" in event.message
+    assert "spec.replicas" in event.message
     assert isinstance(made, Apply)
 
 

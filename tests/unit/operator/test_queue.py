@@ -28,7 +28,7 @@ async def queue(clock: Clock) -> WorkQueue[str]:
 
 
 async def ready(queue: WorkQueue[str]) -> str | None:
-    """The keys that are due now."""
+    """The key that is due now; None without one."""
     try:
         return await asyncio.wait_for(queue.take(), 0.05)
     except TimeoutError:
@@ -106,7 +106,7 @@ async def test_change_during_a_failed_reconcile_skips_the_backoff(queue: WorkQue
         queue.done("a", failed=True)
         clock.now += -queue.overdue
     await ready(queue)
-    queue.add("a", 0.25)  # somebody fixed it
+    queue.add("a", 0.25)  # the cause was fixed
     queue.done("a", failed=True)
     assert queue.overdue == -0.25
     clock.now += 0.25

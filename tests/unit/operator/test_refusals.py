@@ -216,7 +216,7 @@ async def test_missing_optional_right_names_its_switch(switch: str, server: Serv
 async def test_unwanted_child_without_the_delete_right_is_reported(
     integration: integrations.Integration, server: Server, performer: Performer
 ) -> None:
-    """Somebody's own role may let the operator only read them. Removing the field would then change nothing."""
+    """A custom role may let the operator only read them. Removing the field would then change nothing."""
     server.refused, server.refusal = f"/{integration.plural}", NO_RIGHT.replace("create", "delete").format("a", "b")
     (refusal,) = await performer.perform(pool_object(), [Delete(integration.kind, "chat-router", "uid")])
     assert "The pool no longer asks for it: delete it, or give" in refusal.message

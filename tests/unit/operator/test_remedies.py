@@ -1,4 +1,4 @@
-"""Every remedy names existing fields of the component in question."""
+"""Every remedy names existing fields of the component that fails."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ async def test_pools_of_a_namespace_share_a_list(server: Server, api: KubeClient
     assert {one["fieldSelector"] for one in server.asked} == {"involvedObject.kind=Pod,type=Warning"}
     now[0] = 6.0
     await warnings.list_for("team", ["chat-0"])
-    assert len(server.asked) == 6, "a list is requested again after seconds"
+    assert len(server.asked) == 6, "a list that is some seconds old is requested again"
     await warnings.list_for("other", ["chat-0"])
     assert len(server.asked) == 9, "another namespace has a list of its own"
 

@@ -32,10 +32,10 @@ def test_refused_connection_opens_breaker_at_once() -> None:
 def test_half_open_breaker_allows_one_trial() -> None:
     breaker = _open()
     assert breaker.allows(1.0)
-    assert breaker.state is BreakerState.OPEN, "the question changes nothing"
+    assert breaker.state is BreakerState.OPEN, "`allows` changes nothing"
     breaker.advance(1.0)
     assert breaker.allows(1.0)
-    assert breaker.allows(1.0), "the question uses no trial"
+    assert breaker.allows(1.0), "`allows` uses no trial"
     breaker.started()
     assert not breaker.allows(1.0)
     breaker.abandoned()
@@ -75,7 +75,7 @@ def test_health_check_closes_breaker_of_failed_connection() -> None:
 
 
 def test_health_check_does_not_close_breaker_of_failed_completions() -> None:
-    """An engine with a good health check and failing completions gets only trials, fewer and fewer."""
+    """An engine with a good health check and failing completions gets only trials, after longer and longer waits."""
     breaker, sent = _breaker(), 0
     for tick in range(600):
         now = tick / 10

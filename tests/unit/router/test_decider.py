@@ -310,9 +310,7 @@ _IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
     ],
 )
 def test_only_plain_prompts_teach_policy(body: dict[str, Any], plain: bool) -> None:
-    """An engine counts the tokens of all prompts and of media together; the text known here is that
-    of the first prompt.
-    """
+    """An engine counts the tokens of all prompts and of media together. The router knows the first prompt's text."""
     path = CHAT_PATH if "messages" in body else COMPLETION_PATH
     prompt = _reader().read(path, json.dumps({"model": "base", **body}).encode())
     assert prompt.plain is plain

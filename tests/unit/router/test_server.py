@@ -53,7 +53,7 @@ async def test_failed_task_is_counted_and_logged_once(
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "printed", "raised"),
+    ("soft", "hard", "logged", "raised"),
     [
         (1024, 20_000, ["at most 20,000 open files are allowed, 30,512 may be needed"], [(20_000, 20_000)]),
         (20_000, 20_000, ["at most 20,000 open files are allowed, 30,512 may be needed"], [(20_000, 20_000)]),
@@ -68,7 +68,7 @@ async def test_file_limit_is_raised_as_far_as_allowed(
     caplog: pytest.LogCaptureFixture,
     soft: int,
     hard: int,
-    printed: list[str],
+    logged: list[str],
     raised: list[tuple[int, int]],
 ) -> None:
     """The numbers are those that `plumage doctor` reports beforehand (tests/unit/cli/test_doctor.py)."""
@@ -78,4 +78,4 @@ async def test_file_limit_is_raised_as_far_as_allowed(
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: made.append(limits))
     raise_file_limit(limits)
     assert made == raised
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == printed
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == logged
