@@ -1,35 +1,34 @@
-"""LBGR, our default form (KVRouting §4.2 with its weak spots mended): least predicted time to first token, neighbours
-counted.
+"""LBGR, the default form: the least predicted time to first token, with the delay that it causes for others.
 
-predicted = ŝ + W + θ·x with x = (hit, miss, W, 1), hit and miss in 1k tokens, ŝ = c_hit·hit + c_miss·miss·(1 + κ·its
-context) and W the seconds of prefill still owed there. What differs from the printed form, as `lbgr_paper` has it:
-- Time to first token routes: a long output would swamp what routing can change. End-to-end latency has an estimator of
-  its own, predicted and reported too.
-- κ, what attention adds to long prompts, is learned for the fleet (`context_cost`).
-- c_miss is learned per replica and W drains in real time (`backlog`); work is given back at the first token.
-- **The greedy choice is paid for by others.** A request that takes ŝ seconds holds up everyone who comes to that
-  replica before its queue is empty: about (arrivals a second and replica) · (W + ŝ) requests, ŝ each. The score is the
-  request's own predicted time plus `crowding` times theirs. An idle fleet spreads, a busy one keeps to its caches: the
-  greedy form copies a hot prefix everywhere just when there is no time to compute it.
-- Computed tokens fill a replica's cache and attract later requests, so computing costs more on a replica that computed
-  more tokens recently than the candidate that computed least (`spread`). Otherwise an idle fleet sends all new prompts
-  to the replica that measures fastest, until its cache overflows and its queue waits for evicted prefixes. It
-  adds three times ŝ at most, so that an idle fleet does not send prompts to a replica that is four times slower.
-- A prompt that continues an earlier one, half of which a candidate caches, pays `copying` times ŝ more, 45 s at
-  most (`former`): a conversation usually has one future, so nothing reads the copy that it leaves behind.
-  Prefixes that many prompts share are copied freely.
-- θ·x corrects the choice by `most_correction` of ŝ + W at most: a few hundred outcomes a replica leave four weights
-  noisy, and a greedy choice seeks out the noise that flatters.
-- Hits come from the engines' own events and are graded by the `cached_tokens` of each answer: a replica whose queue is
-  so long that prefixes are evicted before their turn promises hits it does not keep, and is believed less.
-- Behind a long queue the hits are those of the request's turn, not those of now (`queued`), and `crowding` looks
-  `foresight` seconds ahead: who comes later finds another fleet. Without that bound an overloaded fleet lets queues
-  differ by minutes to save a prefill.
-- Of more than `considered` candidates so many are scored: who holds most, the former home, a sample (`shortlist`).
-- The first token of an answer in one piece is not seen, and its end teaches nothing of it: `_ended` and `backlog` say
-  what stands for it.
-- Equals are drawn at random, a new slot starts from what the fleet has learned, and an estimate that nothing has tested
-  for long drifts back to the fleet's.
+Source: KVRouting §4.2; `lbgr_paper` has the printed form.
+
+predicted = ŝ + W + θ·x, with x = (hit, miss, W, 1) in 1k tokens and seconds.
+ŝ = c_hit·hit + c_miss·miss·(1 + κ·context) is the request's own prefill; W is the prefill still owed at the replica.
+
+What differs from the printed form:
+- The time to first token decides. A long output would hide what routing can change. The end-to-end latency has its own
+  estimator, for reports.
+- κ, the extra cost of attention in long prompts, is learned for the fleet (`context_cost`).
+- c_miss is learned per replica. W falls in real time, and a first token removes the rest of its request (`backlog`).
+- The score adds `crowding` times the delay of others: about (arrivals a second and replica) · (W + ŝ) requests come
+  before the queue is empty, and each waits ŝ longer. Without it a busy fleet copies a hot prefix to every replica.
+- Computed tokens fill a replica's cache and attract later requests. So computing costs more on a replica that computed
+  more tokens recently than the candidate that computed least (`spread`): three times ŝ at most. Without it an idle
+  fleet sends all new prompts to the fastest replica, until its cache overflows. Without the bound an idle fleet
+  sends prompts to a replica that is four times slower.
+- A prompt that continues an earlier one, half of which a candidate caches, pays `copying` times ŝ more, 45 s at most
+  (`former`). A conversation usually has one future, so nothing reads the copy that it leaves. Prefixes that many
+  prompts share are copied freely.
+- θ·x changes the prediction by at most `most_correction` of ŝ + W. Its four weights are noisy, and the least score would
+  otherwise select the noise.
+- Hits come from the engines' events. The `cached_tokens` of each answer show how many were found, and a replica whose
+  hits are often evicted before their turn has its hits reduced.
+- Behind a long queue the hits are those of the request's turn (`queued`). `crowding` looks at most `foresight` seconds
+  ahead, since the fleet changes. Without that bound an overloaded fleet lets queues differ by minutes.
+- Of a large fleet `considered` candidates are scored: the best owners, the former home and a sample (`shortlist`).
+- An answer in one piece shows no first token: `_ended` and `backlog` say what is learned from its end.
+- Equal scores are drawn at random. A new slot starts from the fleet's averages. An estimate that no request tested for
+  long moves towards them.
 """
 
 from __future__ import annotations
@@ -63,9 +62,7 @@ _FLEET_MEMORY = 0.995  # of each first token anywhere
 _SETTLED = 20.0  # 1k tokens: before that ŝ is a guess, and its error nothing to remember
 _LEAST_WINDOW = 0.5  # seconds: a rate of arrivals from less is a guess
 _REPORTED = 4  # the end-to-end latency is learned from one answer in so many: it is only reported
-_LESSONS = (
-    50.0  # outcomes a second that a replica's regression learns from: with more it would keep the last moment only
-)
+_LESSONS = 50.0  # outcomes a second that a replica's regression learns from: more would leave it the last moment only
 _DOUBT = 0.5  # where no stream shows how far a replica is: how little its clock is believed (`Backlog.doubt`)
 _TESTED = 20  # outcomes after which a replica's weights count in the fleet's
 
