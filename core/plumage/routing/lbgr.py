@@ -19,8 +19,8 @@ What differs from the printed form:
 - A prompt that continues an earlier one, half of which a candidate caches, pays `copying` times ŝ more, 45 s at most
   (`former`). A conversation usually has one future, so nothing reads the copy that it leaves. Prefixes that many
   prompts share are copied freely.
-- θ·x changes the prediction by at most `most_correction` of ŝ + W. Its four weights are noisy, and the least score would
-  otherwise select the noise.
+- θ·x changes the prediction by at most `most_correction` of ŝ + W. Its four weights are noisy, and the least score
+  would otherwise select the noise.
 - Hits come from the engines' events. The `cached_tokens` of each answer show how many were found, and a replica whose
   hits are often evicted before their turn has its hits reduced.
 - Behind a long queue the hits are those of the request's turn (`queued`). `crowding` looks at most `foresight` seconds
