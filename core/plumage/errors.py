@@ -3,7 +3,7 @@
 PlumageError
 ├── ConfigurationError      what a person wrote can't work; the message says what to change
 │   └── ManifestError       a manifest, with every mistake at once
-├── CallerRefusedError      a caller of a pod's own routes is not let in
+├── CallerRefusedError      a caller of a pod's own routes was refused
 └── StateError              a caller broke a contract: an unknown request, a block freed twice
 """
 
@@ -34,8 +34,9 @@ class ManifestError(ConfigurationError):
 
 
 class CallerRefusedError(PlumageError):
-    """A caller is not let in. `status`: 401 for what proves nothing, 403 for somebody who may not, 503 where nobody can
-    be known now. The message says why and never holds the secret."""
+    """A caller was refused. The message gives the reason and never contains the secret.
+
+    status: 401 if it is not authenticated, 403 if it is not on the list, 503 if no caller can be authenticated now."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)

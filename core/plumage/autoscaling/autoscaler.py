@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from plumage.api.v1alpha1.autoscaling import AutoscalingSpec, target_of
-from plumage.autoscaling.behavior import Bounded, Change, History, Wish
+from plumage.autoscaling.behavior import Bounded, Change, History, Recommendation
 from plumage.autoscaling.decision import Decision, Reason
 from plumage.autoscaling.formula import whole
 from plumage.autoscaling.observation import PoolLoad
@@ -26,7 +26,7 @@ __all__ = ["Autoscaler"]
 
 
 class Autoscaler:
-    """State: proposals and changes of the last hour, the time of the last use, the ready replicas and since when."""
+    """State: recommendations and changes of the last hour, the last use, the ready replicas and since when."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -35,8 +35,8 @@ class Autoscaler:
 
     def decide(self, spec: AutoscalingSpec, load: PoolLoad, now: float) -> Decision:
         """The number of replicas from now on. The caller reports a change that it made with `scaled`."""
-        if not self.history.wishes:  # a new autoscaler shrinks nothing before a window has passed
-            self.history.wish(Wish(now, load.wanted))
+        if not self.history.recommendations:  # a new autoscaler shrinks nothing before a window has passed
+            self.history.recommend(Recommendation(now, load.wanted))
         if self._used is None or not load.idle(now):
             self._used = now
         load = self.completed(load, now)
@@ -62,15 +62,15 @@ class Autoscaler:
         missing = [proposal for proposal in proposals if proposal.missing]
         raw = max(numbers, default=wanted)
         if missing and raw <= wanted:
-            self.history.wish(Wish(now, wanted, held=True))
+            self.history.recommend(Recommendation(now, wanted, held=True))
             return Decision(wanted, wanted, wanted, "MetricMissing", _hold(wanted, missing), proposals)
         asleep = spec.min_replicas == 0 and self._idle_for(now) >= spec.idle_seconds
-        wish = 0 if asleep else min(max(raw, spec.min_replicas, 1), spec.max_replicas)
-        steady = Bounded(wish) if asleep else self.history.stabilized(wanted, wish, spec.behavior, now)
-        self.history.wish(Wish(now, wish))
+        recommended = 0 if asleep else min(max(raw, spec.min_replicas, 1), spec.max_replicas)
+        steady = Bounded(recommended) if asleep else self.history.stabilized(wanted, recommended, spec.behavior, now)
+        self.history.recommend(Recommendation(now, recommended))
         final = self.history.within_rate(wanted, steady.replicas, spec.behavior, now)
         cause = f"no request for {spec.idle_seconds} s" if asleep else _cause(proposals, raw)
-        bound: Reason | None = "AtMaximum" if raw > wish else "AtMinimum" if raw < wish else None
+        bound: Reason | None = "AtMaximum" if raw > recommended else "AtMinimum" if raw < recommended else None
         return _explained(wanted, final, steady, bound, cause, proposals)
 
     def _idle_for(self, now: float) -> float:

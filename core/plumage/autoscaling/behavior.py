@@ -4,8 +4,8 @@ Source: Kubernetes' documentation ("Configurable scaling behavior") and `horizon
 here as well: a percentage rounds in favour of the change (upwards up, downwards down); what came and what went within a
 period both count for both directions; a tightened policy never turns a direction round.
 
-The windows differ in one thing. While a metric is missing, the current size counts as a wish. Otherwise the first
-figure after an outage would be the only one in the window and shrink the pool at once.
+The windows differ in one thing. While a metric is missing, the current size counts as a recommendation. Otherwise the
+first figure after an outage would be the only one in the window and shrink the pool at once.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Final, Literal
 
 from plumage.api.v1alpha1.autoscaling import BehaviorSpec, ScalingRules
 
-__all__ = ["MOST_KEPT", "Bounded", "Change", "History", "Wish", "within_rate"]
+__all__ = ["MOST_KEPT", "Bounded", "Change", "History", "Recommendation", "within_rate"]
 
 MOST_KEPT: Final = 4096
-"""Wishes and changes kept. The longest window, an hour, has 240 wishes of 15 s; more looks than this a window would let
-old wishes fall out early."""
+"""Most recommendations and changes kept. The longest window, an hour, has 240 of them at one in 15 s. With more than
+this in a window the oldest would be lost too early."""
 _LONGEST = 3600.0  # seconds, of any window or period a manifest can name
 
 Limit = Literal["Stabilized", "RateLimited"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What the metrics asked for at a time. held: some metric was missing, and `replicas` is the size there was."""
+class Recommendation:
+    """A size that the metrics proposed, within the bounds. held: a metric was missing, so it is the former size."""
 
     at: float
     replicas: int
@@ -56,48 +56,48 @@ class Bounded:
 
 @dataclass(slots=True)
 class History:
-    """Wishes and changes of the last hour, oldest first."""
+    """Recommendations and changes of the last hour, oldest first."""
 
-    wishes: deque[Wish] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
+    recommendations: deque[Recommendation] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
 
-    def wish(self, wish: Wish) -> None:
-        while self.wishes and self.wishes[0].at <= wish.at - _LONGEST:
-            self.wishes.popleft()
-        self.wishes.append(wish)
+    def recommend(self, recommendation: Recommendation) -> None:
+        while self.recommendations and self.recommendations[0].at <= recommendation.at - _LONGEST:
+            self.recommendations.popleft()
+        self.recommendations.append(recommendation)
 
     def changed(self, change: Change) -> None:
         while self.changes and self.changes[0].at <= change.at - _LONGEST:
             self.changes.popleft()
         self.changes.append(change)
 
-    def stabilized(self, wanted: int, wish: int, behavior: BehaviorSpec, now: float) -> Bounded:
-        """Up to the smallest wish of the one window, down to the largest of the other, `wish` among them."""
+    def stabilized(self, wanted: int, recommended: int, behavior: BehaviorSpec, now: float) -> Bounded:
+        """Up to the smallest recommendation of one window, down to the largest of the other; both have the new one."""
         up, down = behavior.scale_up, behavior.scale_down
-        upwards = (w.replicas for w in self._since(now - up.stabilization_window_seconds) if not w.held)
-        downwards = (w.replicas for w in self._since(now - down.stabilization_window_seconds))
-        lowest, highest = min(upwards, default=wish), max(downwards, default=wish)
-        replicas = min(max(wanted, min(lowest, wish)), max(highest, wish))
-        if replicas == wish:
+        upwards = (one.replicas for one in self._since(now - up.stabilization_window_seconds) if not one.held)
+        downwards = (one.replicas for one in self._since(now - down.stabilization_window_seconds))
+        lowest, highest = min(upwards, default=recommended), max(downwards, default=recommended)
+        replicas = min(max(wanted, min(lowest, recommended)), max(highest, recommended))
+        if replicas == recommended:
             return Bounded(replicas)
-        extreme, window = ("least", up) if wish > wanted else ("most", down)
+        extreme, window = ("least", up) if recommended > wanted else ("most", down)
         message = f"{replicas} is the {extreme} wanted in {window.stabilization_window_seconds} s"
         return Bounded(replicas, "Stabilized", message)
 
-    def _since(self, after: float) -> Iterable[Wish]:
-        return (wish for wish in self.wishes if wish.at > after)
+    def _since(self, after: float) -> Iterable[Recommendation]:
+        return (one for one in self.recommendations if one.at > after)
 
-    def within_rate(self, wanted: int, wish: int, behavior: BehaviorSpec, now: float) -> Bounded:
-        """The number nearest to the wish that the rate policies allow."""
-        if wish > wanted:
+    def within_rate(self, wanted: int, recommended: int, behavior: BehaviorSpec, now: float) -> Bounded:
+        """The number nearest to the recommended one that the rate policies allow."""
+        if recommended > wanted:
             rules: ScalingRules = behavior.scale_up
-            allowed = min(wish, max(wanted, within_rate(wanted, behavior.scale_up, +1, self.changes, now)))
+            allowed = min(recommended, max(wanted, within_rate(wanted, behavior.scale_up, +1, self.changes, now)))
         else:
             rules = behavior.scale_down
-            allowed = max(wish, min(wanted, within_rate(wanted, behavior.scale_down, -1, self.changes, now)))
-        if allowed == wish:
-            return Bounded(wish)
-        return Bounded(allowed, "RateLimited", _words(rules, "scaleUp" if wish > wanted else "scaleDown"))
+            allowed = max(recommended, min(wanted, within_rate(wanted, behavior.scale_down, -1, self.changes, now)))
+        if allowed == recommended:
+            return Bounded(recommended)
+        return Bounded(allowed, "RateLimited", _words(rules, "scaleUp" if recommended > wanted else "scaleDown"))
 
 
 def within_rate(wanted: int, rules: ScalingRules, sign: int, changes: Iterable[Change], now: float) -> int:

@@ -21,13 +21,15 @@ from plumage.mrc.curve import MissRatioCurve
 __all__ = ["ABOUT", "FEWEST_ACCESSES", "HARMLESS", "CacheJudge"]
 
 FEWEST_ACCESSES: Final = 1000.0
-"""A curve of fewer says nothing: the error of a share of 0.5 is 3 % there (two standard errors)."""
+"""A curve of fewer accesses is not used: the error of a share of 0.5 is 3 % there (two standard errors)."""
 HARMLESS: Final = 0.005
-"""A hit ratio this much lower is the same: half a percent, the error of the sampled curve (bench `mrc`)."""
+"""A hit ratio this much lower counts as the same: half a percent, the error of the sampled curve (bench `mrc`)."""
 
 ABOUT: Final = 0.05
-"""A measured ratio this near to the curve's says nothing of the caches' real size: engines' policies are not LRU, and
+"""A measured ratio this near to the curve's does not show the caches' real size: engines' policies are not LRU, and
 differ from it by some percent either way (bench `eviction`)."""
+_ROUNDING: Final = 1e-9
+"""Predictions that differ by less are equal. Otherwise a rounding could ask for one more replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,10 @@ class CacheJudge:
 
     def fewest(self, ratio: float, most: int) -> int | None:
         """The smallest number of replicas, up to `most`, that is predicted to reach the ratio; None if none is."""
-        if self.predict(most) < ratio:
+        enough = ratio - _ROUNDING
+        if self.predict(most) < enough:
             return None
-        return bisect_left(range(1, most + 1), True, key=lambda count: self.predict(count) >= ratio) + 1
+        return bisect_left(range(1, most + 1), True, key=lambda count: self.predict(count) >= enough) + 1
 
 
 def size_of(curve: MissRatioCurve, ratio: float) -> float | None:

@@ -64,7 +64,7 @@ class EvictionPolicy(Protocol):
         ...
 
     def shrink(self, run: Run, evicted: Sequence[int]) -> None:
-        """The evictable leaf lost the blocks `evicted` from its end; with none left it left the cache."""
+        """The evictable leaf lost the blocks `evicted` from its end; with none left, the leaf is no longer cached."""
         ...
 
     def need(self, blocks: int) -> None:

@@ -19,12 +19,12 @@ class Heat:
 
     @property
     def hotness(self) -> float:
-        """frequency · clock (HotPrefix Eq. 6): what a full filter drops first is the least of it."""
+        """frequency · clock (HotPrefix Eq. 6): a full filter drops the smallest first."""
         return float(self.frequency * self.clock)
 
 
 class HeatSource(Protocol):
-    """Anything that knows how hot nodes are, by the hash of the node's last block."""
+    """Gives the heat of nodes, by the hash of a node's last block."""
 
     def get(self, key: int) -> Heat | None:
         """None when the node is unknown."""
@@ -32,7 +32,7 @@ class HeatSource(Protocol):
 
 
 class Layered:
-    """The pool-wide view where it knows a node, this engine's own elsewhere: the directory may be away."""
+    """The pool-wide view, and for nodes that it does not know this engine's own: the directory may be away."""
 
     def __init__(self, first: HeatSource, fallback: HeatSource) -> None:
         self._first = first

@@ -24,7 +24,7 @@ CONNECT: Final = 5.0  # seconds
 ANSWER: Final = 30.0
 SLACK: Final = 10.0  # seconds that a watch may exceed its requested time before it counts as frozen
 MOST_BYTES: Final = 64 << 20
-LINE: Final = 4 << 20  # bytes of one watched object at most, twice this
+LINE: Final = 4 << 20  # bytes of a watch's read buffer; one watched object has twice as many at most
 
 
 class ApiServerError(PlumageError):

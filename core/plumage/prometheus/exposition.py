@@ -1,8 +1,8 @@
-"""Prometheus' text form, version 0.0.4, and OpenMetrics 1.0: what a server answers a scraper with.
+"""Prometheus' text form, version 0.0.4, and OpenMetrics 1.0: the page that a scraper reads.
 
-Contract: a family is its HELP line, its TYPE line and its samples, in this order and without other lines between them.
-Text and values of labels are escaped here, so callers give them as they are. A counter's name gets its `_total` here,
-for no counter may go without. Source: Prometheus, "Exposition formats", text-based format; OpenMetrics 1.0.0.
+A family is its HELP line, its TYPE line and its samples, in this order and without other lines between them. This
+module escapes texts and values of labels, and adds `_total` to the names of counters.
+Source: Prometheus, "Exposition formats", text-based format; OpenMetrics 1.0.0.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def _wants_openmetrics(accept: str) -> bool:
 
 
 def _openmetrics(lines: Iterable[str]) -> Iterator[str]:
-    """There a counter's family has no `_total`, its samples do; and a histogram of values that may be negative has
-    neither a sum nor a count."""
+    """In OpenMetrics the samples of a counter have `_total`, but its family has not. A histogram with negative bounds
+    has neither a sum nor a count."""
     negative: set[str] = set()
     for line in lines:
         if not line.startswith("# "):
@@ -82,20 +82,20 @@ def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> I
 
 
 def gauge(name: str, text: str, value: float) -> Iterator[str]:
-    """What is so now."""
+    """A current value."""
     yield from _family(name, "gauge", text)
     yield f"{name} {_number(value)}"
 
 
 def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Iterator[str]:
-    """What is so now, by the value of one label, in the order of `values`."""
+    """Current values by the value of one label, in the order of `values`."""
     yield from _family(name, "gauge", text)
     yield from _labelled(name, label, values)
 
 
 def histogram(name: str, text: str, bounds: Sequence[float], reached: Sequence[int], total: float) -> Iterator[str]:
-    """bounds: upper ends of the buckets, themselves within, ascending. reached: values up to each bound, so that no
-    number is below the one before, and last all of them: one number more than bounds. total: the sum of the values."""
+    """bounds: upper ends of the buckets, ascending; a value equal to a bound is within. reached: the count of
+    values up to each bound, and last of all values: one number more than bounds. total: the sum of the values."""
     yield from _family(name, "histogram", text)
     for bound, count in zip((*bounds, float("inf")), reached, strict=True):
         yield f'{name}_bucket{{le="{_number(bound)}"}} {count}'
@@ -114,7 +114,7 @@ def _labelled(name: str, label: str, values: Mapping[str, float]) -> Iterator[st
 
 
 def label_value(text: str) -> str:
-    """As it stands between the quotes."""
+    """The value of a label, escaped for its place between the quotes."""
     return text.translate(_LABEL)
 
 

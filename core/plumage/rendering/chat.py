@@ -93,7 +93,7 @@ class ChatTemplate:
     def run(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
         """Runs the template. TemplateError with the template's reason if it refuses the messages."""
         try:
-            return self._checked(self._run({**variables, "messages": messages}))
+            return self._run({**variables, "messages": messages})
         except RenderLimitError:
             raise
         except RecursionError:
@@ -101,7 +101,7 @@ class ChatTemplate:
         except Exception as error:
             raise TemplateError(str(error) or type(error).__name__) from error
 
-    def _run(self, variables: Mapping[str, Any]) -> str | None:
+    def _run(self, variables: Mapping[str, Any]) -> str:
         printed = self._environment.run(self._compiled, variables)
         pieces: list[str] = []
         size = 0
@@ -109,13 +109,8 @@ class ChatTemplate:
             pieces += some
             size += sum(map(len, some))
             if size > self._limits.chars:
-                return None
+                raise RenderLimitError(f"the rendered prompt passes {self._limits.chars} characters")
         return "".join(pieces)
-
-    def _checked(self, text: str | None) -> str:
-        if text is None:
-            raise RenderLimitError(f"the rendered prompt passes {self._limits.chars} characters")
-        return text
 
 
 class ChatRenderer:

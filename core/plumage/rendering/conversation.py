@@ -72,11 +72,11 @@ class MultimodalCut:
         return before if mark else ""
 
 
-def read_messages(given: Any, wanted: ContentFormat, cut: MultimodalCut, start: int = 0) -> list[Message]:
-    """The messages from `start` on. TemplateError names the first that is not one."""
+def read_messages(given: Any, wanted: ContentFormat, cut: MultimodalCut) -> list[Message]:
+    """The messages, as the template gets them. TemplateError names the first invalid one."""
     if not isinstance(given, list) or not given:
         raise TemplateError("messages: must be a list with at least one message")
-    return [_read(message, index, wanted, cut) for index, message in enumerate(given[start:], start)]
+    return [_read(message, index, wanted, cut) for index, message in enumerate(given)]
 
 
 def has_developers(messages: Iterable[Message]) -> bool:

@@ -24,7 +24,7 @@ from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-__all__ = ["ChatEnvironment", "ChatNamespace", "attributes_of"]
+__all__ = ["ChatEnvironment", "ChatNamespace"]
 
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _LOOP_ATTRIBUTES = frozenset(("index", "index0", "first", "last", "length", "previtem", "nextitem"))
@@ -47,7 +47,7 @@ class ChatNamespace(Namespace):
         Namespace.__setitem__(self, name, value)
 
 
-def attributes_of(namespace: ChatNamespace) -> dict[str, Any]:
+def _attributes_of(namespace: ChatNamespace) -> dict[str, Any]:
     """The namespace's own dict of attributes, which Jinja's Namespace has under this name only."""
     attributes: dict[str, Any] = object.__getattribute__(namespace, "_Namespace__attrs")
     return attributes
@@ -71,7 +71,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             value = obj.get(attribute, _MISSING)
             return value if value is not _MISSING else self._absent(attribute)
         if kind is ChatNamespace and not attribute.startswith("_"):
-            value = attributes_of(obj).get(attribute, _MISSING)
+            value = _attributes_of(obj).get(attribute, _MISSING)
             if value is not _MISSING and not callable(value):
                 return value
         elif kind is LoopContext and attribute in _LOOP_ATTRIBUTES:

@@ -131,3 +131,10 @@ def test_fewest_is_the_smallest_number_that_reaches_the_ratio(
     found = judge.fewest(wanted, most)
     near = judge.predict(most if found is None else found)  # equal predictions may differ by their rounding
     assert found == slow or abs(near - wanted) < 1e-9
+
+
+def test_equal_predictions_need_no_further_replica() -> None:
+    curve = MissRatioCurve([0, 1, 2, 130, 131], [0.0, 0.0, 8e-6, 8e-6, 9e-6], 1e6)
+    judge = CacheJudge(curve, measured=7e-6, replicas=1, cache=65.0)
+    assert judge.predict(2) < judge.predict(1), "the rounding"
+    assert judge.fewest(7e-6, 3) == 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plumage.api.v1alpha1.autoscaling import BehaviorSpec
-from plumage.autoscaling.behavior import Change, History, Wish
+from plumage.autoscaling.behavior import Change, History, Recommendation
 
 NOW = 1000.0
 
@@ -37,7 +37,7 @@ def changes(*replicas: int, within: float = 120.0) -> History:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "wish", "behavior", "replicas"),
+    ("wanted", "recommended", "behavior", "replicas"),
     [
         (3, 1000, up(pods(1)), 4),
         (10, 500, up(pods(100), percent(100)), 110),
@@ -58,12 +58,12 @@ def changes(*replicas: int, within: float = 120.0) -> History:
         (100, 2, down(pods(20), select="Disabled"), 100),
     ],
 )
-def test_policies_without_earlier_changes(wanted: int, wish: int, behavior: BehaviorSpec, replicas: int) -> None:
-    assert History().within_rate(wanted, wish, behavior, NOW).replicas == replicas
+def test_policies_without_earlier_changes(wanted: int, recommended: int, behavior: BehaviorSpec, replicas: int) -> None:
+    assert History().within_rate(wanted, recommended, behavior, NOW).replicas == replicas
 
 
 @pytest.mark.parametrize(
-    ("history", "wanted", "wish", "behavior", "replicas"),
+    ("history", "wanted", "recommended", "behavior", "replicas"),
     [
         pytest.param(changes(1, 5, 9), 100, 200, up(pods(300, 60)), 200, id="proposal within the limit"),
         pytest.param(
@@ -82,9 +82,9 @@ def test_policies_without_earlier_changes(wanted: int, wish: int, behavior: Beha
     ],
 )
 def test_policies_count_the_changes_of_their_period(
-    history: History, wanted: int, wish: int, behavior: BehaviorSpec, replicas: int
+    history: History, wanted: int, recommended: int, behavior: BehaviorSpec, replicas: int
 ) -> None:
-    assert history.within_rate(wanted, wish, behavior, NOW).replicas == replicas
+    assert history.within_rate(wanted, recommended, behavior, NOW).replicas == replicas
 
 
 def test_documented_examples_of_both_policies() -> None:
@@ -109,40 +109,42 @@ def window(seconds_up: int, seconds_down: int) -> BehaviorSpec:
     )
 
 
-def wishes(*pairs: tuple[float, int]) -> History:
+def history_of(*pairs: tuple[float, int]) -> History:
     history = History()
     for before, replicas in pairs:
-        history.wish(Wish(NOW - before, replicas))
+        history.recommend(Recommendation(NOW - before, replicas))
     return history
 
 
 @pytest.mark.parametrize(
-    ("history", "wanted", "wish", "behavior", "replicas"),
+    ("history", "wanted", "recommended", "behavior", "replicas"),
     [
         pytest.param(
-            wishes((200, 10), (60, 4)), 10, 5, window(0, 300), 10, id="down: the largest proposal of the window"
+            history_of((200, 10), (60, 4)), 10, 5, window(0, 300), 10, id="down: the largest proposal of the window"
         ),
-        pytest.param(wishes((301, 10), (60, 6)), 10, 5, window(0, 300), 6, id="down: older proposals do not count"),
+        pytest.param(history_of((301, 10), (60, 6)), 10, 5, window(0, 300), 6, id="down: older proposals do not count"),
         pytest.param(
-            wishes((60, 15)), 10, 5, window(0, 300), 10, id="down: a proposal above the present size holds it"
+            history_of((60, 15)), 10, 5, window(0, 300), 10, id="down: a proposal above the present size holds it"
         ),
         pytest.param(
-            wishes((60, 3)), 10, 20, window(120, 300), 10, id="up: the smallest proposal of the window holds it"
+            history_of((60, 3)), 10, 20, window(120, 300), 10, id="up: the smallest proposal of the window holds it"
         ),
-        pytest.param(wishes((60, 12)), 10, 20, window(120, 300), 12, id="up: the smallest proposal of the window"),
-        pytest.param(wishes((60, 3)), 10, 20, window(0, 300), 20, id="up: no window"),
-        pytest.param(wishes((300, 10)), 10, 5, window(0, 300), 5, id="down: the edge does not count, as in Kubernetes"),
+        pytest.param(history_of((60, 12)), 10, 20, window(120, 300), 12, id="up: the smallest proposal of the window"),
+        pytest.param(history_of((60, 3)), 10, 20, window(0, 300), 20, id="up: no window"),
+        pytest.param(
+            history_of((300, 10)), 10, 5, window(0, 300), 5, id="down: the edge does not count, as in Kubernetes"
+        ),
     ],
 )
-def test_windows(history: History, wanted: int, wish: int, behavior: BehaviorSpec, replicas: int) -> None:
-    bounded = history.stabilized(wanted, wish, behavior, NOW)
+def test_windows(history: History, wanted: int, recommended: int, behavior: BehaviorSpec, replicas: int) -> None:
+    bounded = history.stabilized(wanted, recommended, behavior, NOW)
     assert bounded.replicas == replicas
-    assert (bounded.limit == "Stabilized") == (replicas != wish)
+    assert (bounded.limit == "Stabilized") == (replicas != recommended)
 
 
 def test_time_without_figures_counts_as_a_proposal_of_the_present_size_for_shrinking_only() -> None:
     history = History()
-    history.wish(Wish(NOW - 60, 10, held=True))
+    history.recommend(Recommendation(NOW - 60, 10, held=True))
     assert history.stabilized(10, 2, window(0, 300), NOW).replicas == 10
     assert history.stabilized(10, 20, window(120, 300), NOW).replicas == 20
 
@@ -150,7 +152,7 @@ def test_time_without_figures_counts_as_a_proposal_of_the_present_size_for_shrin
 def test_history_is_bounded() -> None:
     history = History()
     for second in range(20_000):
-        history.wish(Wish(float(second), 1))
+        history.recommend(Recommendation(float(second), 1))
         history.changed(Change(float(second), 1))
-    assert len(history.wishes) <= 4096
+    assert len(history.recommendations) <= 4096
     assert len(history.changes) <= 4096

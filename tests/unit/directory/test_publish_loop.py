@@ -47,3 +47,26 @@ async def test_loop_is_degraded_until_a_heartbeat_succeeds(monkeypatch: pytest.M
         await loop.run()
     assert heartbeats_when_recovered == [(2, False)]
     await writer.close(delete=False)
+
+
+class Superseded(EpochWriter):
+    """A server on which a newer writer of the replica has registered."""
+
+    async def heartbeat(self, epoch: str) -> None:
+        self.superseded = True
+
+
+async def test_superseded_loop_ends_without_another_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = HeartbeatTimer(3600.0)
+    publication = Publication(HeldChunks(), "", timer.wake)
+    publication.epoch = "1.a"
+    waits = []
+    writer = Superseded("redis://127.0.0.1:9", Keys("chat", "chat-0"), publication)
+
+    async def wait() -> None:
+        waits.append("for a heartbeat that it will not send")
+
+    monkeypatch.setattr(timer, "wait", wait)
+    await asyncio.wait_for(PublishLoop(publication, writer, timer, "writing chat-0", random.Random(1)).run(), 10.0)
+    await writer.close(delete=False)
+    assert waits == []

@@ -91,7 +91,7 @@ class LogReader:
         self._bucket_seqs[number], records = unpack_bucket(data)
         for first in range(0, len(records), PIECE):
             changes, count, digest = unpack_records(records[first : first + PIECE])
-            self._open_stage().add(changes)
+            self._require_staged().add(changes)
             self._account(count, digest)
             yield
 
@@ -100,20 +100,20 @@ class LogReader:
 
     def catch_up(self, entries: Sequence[Entry]) -> None:
         """Stage log entries after the snapshot. OutOfStep: it was abandoned, or there is a gap."""
-        self._open_stage()
+        self._require_staged()
         self.take(entries)
 
     def commit(self, epoch: str) -> Iterator[None]:
         """Make the staged chunks visible, in the last step. OutOfStep: the snapshot was abandoned."""
-        reborn = self._last_epoch not in (None, epoch)
-        if not reborn:
-            yield from self._open_stage().carry()
-        self._open_stage().commit(reborn=reborn)
+        restarted = self._last_epoch not in (None, epoch)
+        if not restarted:
+            yield from self._require_staged().carry()
+        self._require_staged().commit(restarted=restarted)
         self._staged = None
         self.epoch = self._last_epoch = epoch
 
-    def _open_stage(self) -> StagedSnapshot:
-        """The staged snapshot. A cancelled load may continue (see `tasks`): it must not commit half a snapshot."""
+    def _require_staged(self) -> StagedSnapshot:
+        """The staged snapshot. OutOfStep if it was abandoned: a cancelled load may continue (see `tasks`)."""
         if self._staged is None:
             raise OutOfStep("gone")
         return self._staged

@@ -47,12 +47,12 @@ class StagedSnapshot:
             self._carry(piece)
             yield
 
-    def commit(self, *, reborn: bool = False) -> None:
-        """Give the slot the added chunks and its pending chunks. The cache of a `reborn` engine began empty: its
+    def commit(self, *, restarted: bool = False) -> None:
+        """Give the slot the added chunks and its pending chunks. The cache of a `restarted` engine began empty: its
         pending chunks are removed."""
         if self._open:
             self._end()
-            if reborn:
+            if restarted:
                 self._pending.forget(self._slot)
             self._masks.replace(self._slot, self._bit)
             self._carry(list(self._pending.of(self._slot)) if self._left is None else self._left)

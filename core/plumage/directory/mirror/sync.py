@@ -88,7 +88,7 @@ class DirectorySync:
         self._client = connect(url)
         self._pipeline = RedisPipeline(self._client)
         self._shown = redacted(url)
-        self._mistakes = UnexpectedErrors(f"directory {self._shown}: reading what a replica wrote")
+        self._unexpected_errors = UnexpectedErrors(f"directory {self._shown}: reading what a replica wrote")
         self._poll_seconds = poll_seconds
         self._rng = rng or random.Random()
         self._replicas: dict[str, ReplicaView] = {}
@@ -298,7 +298,7 @@ class DirectorySync:
             self._malformed(known, error)
             self._postpone(known, "malformed")
         except Exception as error:
-            self._mistakes.log_once(error)
+            self._unexpected_errors.log_once(error)
             self._failed(error)
             self._postpone(known, "failed")
         finally:
@@ -363,7 +363,7 @@ class DirectorySync:
             self._postpone(known, "failed")
 
     def _unexpected(self, error: Exception) -> None:
-        self._mistakes.log_once(error)
+        self._unexpected_errors.log_once(error)
         self.counts["failures"] += 1
 
 

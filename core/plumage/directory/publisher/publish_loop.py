@@ -39,11 +39,17 @@ class PublishLoop:
     async def _turn(self) -> None:
         await self._write()
         self._recovered()
-        if self._publication.epoch is not None and not self._publication.outbox:
+        if not self._has_work:
             await self._timer.wait()
 
+    @property
+    def _has_work(self) -> bool:
+        """There is something to write at once, or a newer writer ends the loop."""
+        publication = self._publication
+        return publication.epoch is None or bool(publication.outbox) or self._writer.superseded
+
     async def _write(self) -> None:
-        """The most urgent of: a new epoch, a heartbeat, log entries."""
+        """Write the most urgent of: a new epoch, a heartbeat, log entries."""
         epoch = self._publication.epoch
         if epoch is None:
             self._timer.restart()

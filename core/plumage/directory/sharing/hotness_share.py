@@ -118,7 +118,7 @@ class HotnessShare:
         if not locked or after == "0-0":
             return False
         packed = STORED.pack(SCHEMA_VERSION, after.encode()) + self.view.to_bytes()
-        pipe = self.stream.client.pipeline(transaction=False)
+        pipe = client.pipeline(transaction=False)
         pipe.set(self._keys.hotness_view, packed, ex=HOTNESS_TTL)
         pipe.xtrim(self._keys.hotness, minid=after, approximate=False)
         await pipe.execute()
