@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests part by part and prints the time of each part. Some parts compute, others mostly wait, so they run in
 # lanes beside each other. A part that fails under that load runs its failed tests once more, alone (0146).
-# `--quick` as the first argument runs the parts that need neither vLLM nor a Kubernetes API server.
+# `--quick` alone runs the parts that need neither vLLM nor a Kubernetes API server.
 # Other arguments go to pytest and replace the parts; tests/vllm among them runs with the python that has vLLM.
 set -uo pipefail
 bin="${BIN:-.venv/bin}" vllm="${VLLM_VENV:-.venv-vllm}/bin"

@@ -48,8 +48,8 @@ class Cell:
 
     def plumage(self, seed: int) -> dict[str, Any]:
         """The plugin's settings; what vLLM does by itself is left to it, all of it where no feature is on."""
-        chosen = Ours(self.overrides, "VLLM").plugin()
-        return {**chosen, "seed": seed} if chosen["feather"] or chosen["eviction"] else {}
+        settings = Ours(self.overrides, "VLLM").plugin()
+        return {**settings, "seed": seed} if settings["feather"] or settings["eviction"] else {}
 
     @property
     def overrides(self) -> dict[str, Any]:

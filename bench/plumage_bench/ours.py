@@ -62,24 +62,24 @@ class Ours:
     def engine(self, device: Device | None = None, **lab: Any) -> EngineSettings:
         """A simulated engine. device: one that no manifest has, in place of the preset's. lab: what no manifest sets,
         by the names of EngineSettings (report_tokens, chunk_blocks)."""
-        written = simulator_settings(self.pool(), _SOCKETS, model_folder=_FOLDER, host="127.0.0.1", port=0, seed=0)
-        made = SimulatorConfig.model_validate(written).engine_settings()
+        settings = simulator_settings(self.pool(), _SOCKETS, model_folder=_FOLDER, host="127.0.0.1", port=0, seed=0)
+        made = SimulatorConfig.model_validate(settings).engine_settings()
         return replace(made, **{"report_tokens": False, **lab, **({} if device is None else {"device": device})})
 
     def plugin(self) -> dict[str, Any]:
         """The settings of vLLM's plugin, less the token's file, which only a pool's pods have."""
-        written = plugin_settings(self.pool(), _SOCKETS.token, seed=0)
-        return {name: part for name, part in written.items() if name != "fleet"}
+        settings = plugin_settings(self.pool(), _SOCKETS.token, seed=0)
+        return {name: part for name, part in settings.items() if name != "fleet"}
 
     def routing(self) -> tuple[str, dict[str, Any]]:
         """The router's policy by name, and the options that its constructor takes."""
-        written = self.router(_FOLDER, "", 0)["policy"]
-        return written["name"], dict(written["lbgr"])
+        policy = self.router(_FOLDER, "", 0)["policy"]
+        return policy["name"], dict(policy["lbgr"])
 
     def router(self, model_folder: str, directory_url: str | None, port: int, **own: Any) -> dict[str, Any]:
         """The file of a router process on this machine. own: the fields that say who and where it is (pool, model,
         membershipFile, auth, seed), in place of the manifest's."""
-        written = router_settings(
+        settings = router_settings(
             self.pool(),
             model_folder=model_folder,
             directory_url=directory_url or "",
@@ -89,7 +89,7 @@ class Ours:
             auth={},
             secrets=None,
         )
-        return {**written, "directoryUrl": directory_url, **own}
+        return {**settings, "directoryUrl": directory_url, **own}
 
     def routing_policy(self, rng: random.Random, **lab: Any) -> RoutingPolicy:
         """The policy as a router makes it. lab: options that no manifest sets."""

@@ -145,8 +145,8 @@ def _alike(figures: Mapping[Contender, Figures]) -> str:
     alike = [name for name, found in rows.items() if len(found) == 1]
     if not alike:
         return ""
-    remark = "caches hardly fill here, so they say nothing of eviction."
-    return f"The rows of {' and '.join(alike)} are equal to every digit: {remark}"
+    reason = "caches hardly fill here, so they say nothing of eviction."
+    return f"The rows of {' and '.join(alike)} are equal to every digit: {reason}"
 
 
 def rate_table(rates: Rates) -> ResultTable:

@@ -83,14 +83,14 @@ class Fleet:
         answer = await self._http.post(path, json={"model": MODEL, **body}, headers={"X-Request-Id": name})
         if answer.status_code != httpx.codes.OK:
             raise PlumageError(f"{path}: {answer.status_code} {answer.text[:300]}")
-        explanation = await self._explained(name)
+        explanation = await self._explanation(name)
         reply = answer.json()
         choice = reply["choices"][0]
         text = choice["message"]["content"] if "message" in choice else choice["text"]
         hits, tokens = explanation["hitTokens"], reply["usage"]["prompt_tokens"]
         return Answer(text or "", hits["predicted"], hits["actual"] or 0, tokens, explanation["chunks"]["prompt"])
 
-    async def _explained(self, name: str) -> dict[str, Any]:
+    async def _explanation(self, name: str) -> dict[str, Any]:
         """The router's account of a request, which it closes a moment after the answer's last byte."""
         for _ in range(100):
             found = await self._http.get(f"/plumage/v1/explain/{name}", headers={"X-Plumage-Admin-Key": self._key})

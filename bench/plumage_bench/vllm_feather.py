@@ -116,7 +116,7 @@ class _Bench:
         return Played(tokens, spent, wall, timing.waits(), tuple(timing.gaps), fmean(batches), stops, settled)
 
     def _led_by(self, contender: Contender) -> Any:
-        """Its queue is the engine's from now on, and what it learns from steps comes from them."""
+        """Give the engine its queue and its features, which learn from the steps."""
         features, self.engine.scheduler.waiting = self._parts[contender.label]
         self.engine.scheduler.plumage = features
         self._order.enabled = contender.sorts

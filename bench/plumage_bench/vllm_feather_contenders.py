@@ -41,8 +41,8 @@ class Contender:
 
     def settings(self) -> dict[str, Any]:
         """Of the plugin, as in JSON."""
-        overrides = self.ours.plugin()
-        return overrides if self.lab is None else {**overrides, "feather": dict(self.lab)}
+        settings = self.ours.plugin()
+        return settings if self.lab is None else {**settings, "feather": dict(self.lab)}
 
     @property
     def orders(self) -> bool:
@@ -58,8 +58,8 @@ class Contender:
 
 def _waits(policy: str, **more: Any) -> dict[str, Any]:
     """A policy of the manifest with the ageing limit that is out of reach; more: further fields of `engine.feather`."""
-    overrides = {"policy": policy, "maxWaitSeconds": _AGEING, **more}
-    return {f"engine.feather.{name}": value for name, value in overrides.items()}
+    fields = {"policy": policy, "maxWaitSeconds": _AGEING, **more}
+    return {f"engine.feather.{name}": value for name, value in fields.items()}
 
 
 def _lab(policy: str, **more: Any) -> dict[str, Any]:

@@ -46,8 +46,8 @@ class Kept:
             raise ConfigurationError(f"resume=1: {self._path} can't be read ({error}): remove it") from None
         if made_by != self._made_by:
             differ = [key for key in sorted({*made_by, *self._made_by}) if made_by.get(key) != self._made_by.get(key)]
-            mistake = f"{self._path} is of another run, its {', '.join(differ)} differ"
-            raise ConfigurationError(f"resume=1: {mistake}: give that run's, or remove it")
+            reason = f"{self._path} is of another run, its {', '.join(differ)} differ"
+            raise ConfigurationError(f"resume=1: {reason}: give that run's, or remove it")
         return cells
 
 

@@ -42,8 +42,7 @@ def hashes(names: Sequence[int]) -> list[bytes]:
 
 def order_of(policy: str) -> dict[str, Any]:
     """The plugin's `eviction` for a policy that a manifest names."""
-    chosen = Ours({"engine.eviction.policy": policy}, "VLLM").plugin()["eviction"]
-    return dict(chosen)
+    return dict(Ours({"engine.eviction.policy": policy}, "VLLM").plugin()["eviction"])
 
 
 class VllmPool:

@@ -224,24 +224,24 @@ class PretendEngine:
                 self.device[block] = self.host.get(slot)
 
     def _transfers(self, metadata: Any) -> Any:
-        """Loads begin after the step; then what has ended by now."""
+        """Start the loads, which begin after the step. The output with the copies that have ended."""
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
         from vllm.v1.outputs import KVConnectorOutput
 
         for number, job in metadata.load_jobs.items() if metadata is not None else ():
             self._begin(number, job, job.dst_spec, job.src_spec, store=False)
-        transfers, received = OffloadingWorkerMetadata(), set()
+        finished, received = OffloadingWorkerMetadata(), set()
         for number in list(self.copies):
             copy = self.copies[number]
             if copy.steps:
                 copy.steps -= 1
                 continue
             self._move(self.copies.pop(number))
-            transfers.mark_completed(number)
+            finished.mark_completed(number)
             if not copy.store:
                 received.add(copy.request)
         return KVConnectorOutput(
-            finished_recving=received or None, kv_connector_worker_meta=transfers if transfers.completed_jobs else None
+            finished_recving=received or None, kv_connector_worker_meta=finished if finished.completed_jobs else None
         )
 
     # -- the pretended model -----------------------------------------------------------------------------------------

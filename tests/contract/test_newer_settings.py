@@ -116,7 +116,7 @@ def test_unknown_fields_of_a_newer_operator_are_ignored_and_logged(
 
 
 @pytest.mark.parametrize(("reader", "file"), READERS, ids=CASES)
-@pytest.mark.parametrize("by", [None, "somebody"])
+@pytest.mark.parametrize("by", [None, "another user"])
 def test_file_of_a_person_is_read_strictly(tmp_path: Path, reader: str, file: str, by: str | None) -> None:
     content = {name: value for name, value in written(reader, file).items() if name not in MARK}
     READERS[reader, file](tmp_path, content)

@@ -1,4 +1,4 @@
-"""What a live pool survives: files and sockets removed, its router killed, its sweeper killed with it."""
+"""What a live pool survives: removed files and sockets, a killed router, a killed cleanup process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sockets_of(pool: Pool) -> list[Path]:
     return [path for path in sorted(pool.folder.rglob("*")) if path.is_socket() and ".sockets" not in path.parts]
 
 
-def sweepers(pool: Pool) -> list[psutil.Process]:
+def cleanup_processes(pool: Pool) -> list[psutil.Process]:
     children = psutil.Process(pool.pids()["supervisor"]).children()
     living = [one for one in children if one.status() != psutil.STATUS_ZOMBIE]
     return [one for one in living if one.cmdline()[1:3] == ["-m", "plumage_cli.local.folder.cleanup"]]
@@ -49,7 +49,7 @@ async def test_removed_files_and_sockets_are_restored(pool: Pool) -> None:
         *(f"{name}-{i}" for name in ("events", "replay") for i in (0, 1)),
     }
     before = pool.pids()
-    await asyncio.sleep(1.5)  # a second link of each is made at the first look
+    await asyncio.sleep(1.5)  # the first check makes the second link of each
     for path in [*sockets_of(pool), *pool.folder.glob("*.json"), *pool.folder.glob("*key")]:
         path.unlink()
     async with asyncio.timeout(60):
@@ -93,10 +93,10 @@ async def test_stopped_router_is_reported_as_unknown(pool: Pool) -> None:
     await pool.until(lambda view: view["traffic"]["directory"] == "Fresh")
 
 
-async def test_kill_9_of_parent_and_sweeper_leaves_nothing(pool: Pool) -> None:
+async def test_kill_9_of_parent_and_cleanup_process_leaves_nothing(pool: Pool) -> None:
     pids = pool.pids()
-    (sweeper,) = sweepers(pool)
-    sweeper.kill()
+    (cleanup,) = cleanup_processes(pool)
+    cleanup.kill()
     pool.process.kill()
     pool.process.wait()
     assert gone(pids) == {}
@@ -109,9 +109,9 @@ async def test_kill_9_of_parent_and_sweeper_leaves_nothing(pool: Pool) -> None:
         free.bind(("127.0.0.1", pool.port))
 
 
-async def test_killed_sweeper_is_restarted(pool: Pool) -> None:
-    (first,) = sweepers(pool)
+async def test_killed_cleanup_process_is_restarted(pool: Pool) -> None:
+    (first,) = cleanup_processes(pool)
     first.kill()
     async with asyncio.timeout(60):
-        while not (now := sweepers(pool)) or now[0].pid == first.pid:  # noqa: ASYNC110
+        while not (now := cleanup_processes(pool)) or now[0].pid == first.pid:  # noqa: ASYNC110
             await asyncio.sleep(0.1)

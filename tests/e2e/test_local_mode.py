@@ -87,7 +87,7 @@ async def test_kill_9_of_the_parent_leaves_nothing(pool: Pool) -> None:
     pool.process.wait()
     assert gone(pids) == {}
     assert leftovers(pool.runtime, seconds=30.0) == []  # each child notices by itself
-    async with asyncio.timeout(30.0):  # its sweeper removes keys and logs
+    async with asyncio.timeout(30.0):  # its cleanup process deletes keys and logs
         while pool.folder.exists():  # noqa: ASYNC110 - a folder has no event to wait for
             await asyncio.sleep(0.05)
     again = Pool(pool.runtime, "minimal.yaml")

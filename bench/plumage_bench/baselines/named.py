@@ -1,19 +1,18 @@
-"""Baselines by short names, beside the product's own policies."""
+"""Baselines by short names, for settings that take the product's policies too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 __all__ = ["NamedBaselines"]
 
 
 class NamedBaselines:
-    """paths: `module:Class` by name, relative to `package`. product: names of the product's policies."""
+    """paths: `module:Class` by name, relative to `package`."""
 
-    def __init__(self, package: str, paths: Mapping[str, str], product: Iterable[str]) -> None:
+    def __init__(self, package: str, paths: Mapping[str, str]) -> None:
         self._paths = {name: f"{package}.{path}" for name, path in paths.items()}
         self.names = tuple(self._paths)
-        self.with_product = (*product, *self._paths)
 
     def path(self, name: str) -> str:
         """The value in settings: a baseline's import path, a product's name unchanged."""

@@ -52,8 +52,8 @@ def run(context: Context) -> Report:
 
 
 def _fills(seeds: Sequence[int], *, quick: bool) -> Iterator[tuple[int, int]]:
-    """Owners a chunk and seed. In a quick run every seed makes the entries of one owner only, whose bytes in the
-    router are measured; the others take turns."""
+    """Owners a chunk and seed. In a quick run every seed is used with one owner a chunk, for the bytes in the
+    router; the other numbers of owners take turns with the seeds."""
     for turn, owners in enumerate(OWNERS):
         for seed in seeds if owners == 1 or not quick else [seeds[turn % len(seeds)]]:
             yield owners, seed

@@ -147,9 +147,9 @@ async def _port(log: Path, process: subprocess.Popen[bytes]) -> int:
     """The router logs the port that the system chose."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and process.poll() is None:
-        address = _read(log).partition("listening on 127.0.0.1:")[2]
-        if address:
-            return int(address.partition(",")[0].split()[0])
+        rest = _read(log).partition("listening on 127.0.0.1:")[2]
+        if rest:
+            return int(rest.partition(",")[0].split()[0])
         await asyncio.sleep(0.05)
     raise ConfigurationError(f"the router did not start:\n{_read(log)}")
 

@@ -5,8 +5,8 @@ it is placed. The operator is its own process under its own role. Two clusters o
 all pools applied by themselves (`bare_s`), then the pools (`converge_s`: until all conditions of all of them say so).
 Agents and routers are asked as ever, and one process answers for all of them with the figures of a fleet at rest.
 Writes are counted in the API server's audit log, which names the user. With `children=1` a third cluster comes between
-the two, where all children of the pools are created by nobody's operator: `children_s`, which is what they cost the
-cluster with any operator.
+the two. All children of the pools are created there without an operator: `children_s` is what they cost the cluster
+with any operator.
 """
 
 from __future__ import annotations

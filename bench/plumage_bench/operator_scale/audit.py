@@ -1,5 +1,5 @@
-"""Who wrote what, as the API server's audit log has it: it names the user, which its metrics do not. Pure, but for the
-reading of the file."""
+"""Who wrote what, from the API server's audit log: it names the user, which its metrics do not. Pure, except that it
+reads the file."""
 
 from __future__ import annotations
 

@@ -48,17 +48,19 @@ def figures_of(page: str) -> Figures:
     """From a scrape. KeyError where it is not the operator's."""
     found = list(samples(page, _PREFIX))
     values = {sample.name.removeprefix(_PREFIX): sample.value for sample in found}
-    looks = buckets_of(found, _SECONDS)
-    if looks is None:
+    buckets = buckets_of(found, _SECONDS)
+    if buckets is None:
         raise KeyError(_SECONDS)
-    return Figures(values["leading"] == 1.0, int(values["pools"]), int(values["queue_length"]), HistogramReport(*looks))
+    return Figures(
+        values["leading"] == 1.0, int(values["pools"]), int(values["queue_length"]), HistogramReport(*buckets)
+    )
 
 
 def peak_megabytes(pid: int) -> float:
     """The most memory that a process held so far (VmHWM), in 10⁶ bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    peak = next(line for line in lines if line.startswith("VmHWM:"))
-    return int(peak.split()[1]) * 1024 / 1e6
+    kibibytes = next(line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    return int(kibibytes) * 1024 / 1e6
 
 
 def processor_seconds(pids: Mapping[str, int]) -> dict[str, float]:

@@ -27,8 +27,8 @@ class VirtualGpuConfig(Section):
     The KV cache: num_blocks, as vLLM counts them (it keeps one for itself), else what --num-gpu-blocks-override says,
     else kv_gib of the *modelled* device's KV, whatever model vLLM was given the name of. link_latency: seconds before
     the first byte of a copy over PCIe. async_scheduling: None leaves vLLM's choice, which on a CPU platform is always
-    no. clock: "Virtual" does not sleep; time is what the model says, and the one that drives the engine in this process
-    reads it there. seed, vocabulary, answer_tokens: see `speech`. "Words" are the tokenizer's whole words, "All" every
+    no. clock: "Virtual" does not sleep; time is what the model says, and the caller in this process reads it
+    there. seed, vocabulary, answer_tokens: see `speech`. "Words" are the tokenizer's whole words, "All" every
     id but the ends; answer_tokens is the mean length of answers that nothing else ends, None lets none end by itself.
     """
 

@@ -16,12 +16,8 @@ _API = f"/apis/{GROUP}/{VERSION}"
 _NOT_HERE = (
     "the cluster does not know InferencePools: install Plumage (helm install), or its CRDs (kubectl apply -f crds/)"
 )
-_CAUSES_OF_READY = (
-    "Accepted",
-    "EngineReady",
-    "RouterReady",
-    "DirectoryReady",
-)  # Ready depends on these; the other conditions inform
+# Ready depends on these conditions; the others only inform.
+_CAUSES_OF_READY = ("Accepted", "EngineReady", "RouterReady", "DirectoryReady")
 _BAD = ("RolloutHalted", "Degraded")  # reasons of Progressing
 
 

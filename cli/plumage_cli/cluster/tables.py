@@ -17,8 +17,6 @@ from plumage_cli.cluster.pools import condition, is_paused
 __all__ = ["age", "gateway_details", "gateways_table", "pool_details", "pools_table"]
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"))
-
-
 _RIGHT = ("replicas", "hit ratio", "age")
 
 
@@ -27,18 +25,9 @@ def pools_table(pools: Sequence[Mapping[str, Any]], now: datetime, everywhere: b
     first = ("namespace",) if everywhere else ()
     table = _plain(*first, "pool", "ready", "replicas", "hit ratio", "model", "reason", "age")
     for pool in pools:
-        meta, status = pool["metadata"], pool.get("status") or {}
-        ready = condition(pool, "Ready") or {}
-        cells = [
-            meta["name"],
-            str(ready.get("status", "Unknown")),
-            f"{status.get('readyReplicas', 0)}/{status.get('desiredReplicas', '–')}",
-            _percent(status.get("hitRatioPercent")),
-            str(status.get("model") or pool["spec"]["model"]["uri"]),
-            "Paused" if is_paused(pool) else str(ready.get("reason", "NotSeen")),
-            age(str(meta.get("creationTimestamp", "")), now),
-        ]
-        table.add_row(*map(Text, [*([meta["namespace"]] if everywhere else []), *cells]))
+        status = pool.get("status") or {}
+        own = (_percent(status.get("hitRatioPercent")), str(status.get("model") or pool["spec"]["model"]["uri"]))
+        table.add_row(*_row(pool, status.get("desiredReplicas", "–"), own, now, everywhere))
     return table
 
 
@@ -47,18 +36,27 @@ def gateways_table(gateways: Sequence[Mapping[str, Any]], now: datetime, everywh
     first = ("namespace",) if everywhere else ()
     table = _plain(*first, "gateway", "ready", "replicas", "pools", "reason", "age")
     for gateway in gateways:
-        meta, status = gateway["metadata"], gateway.get("status") or {}
-        ready = condition(gateway, "Ready") or {}
-        cells = [
-            meta["name"],
-            str(ready.get("status", "Unknown")),
-            f"{status.get('readyReplicas', 0)}/{gateway['spec'].get('replicas', '–')}",
-            ", ".join(status.get("pools") or []) or "–",
-            "Paused" if is_paused(gateway) else str(ready.get("reason", "NotSeen")),
-            age(str(meta.get("creationTimestamp", "")), now),
-        ]
-        table.add_row(*map(Text, [*([meta["namespace"]] if everywhere else []), *cells]))
+        own = (", ".join((gateway.get("status") or {}).get("pools") or []) or "–",)
+        table.add_row(*_row(gateway, gateway["spec"].get("replicas", "–"), own, now, everywhere))
     return table
+
+
+def _row(
+    thing: Mapping[str, Any], wanted: int | str, own: Sequence[str], now: datetime, everywhere: bool
+) -> Iterator[Text]:
+    """The cells of a pool or a gateway. wanted: replicas. own: the columns that only its kind has."""
+    meta, status = thing["metadata"], thing.get("status") or {}
+    ready = condition(thing, "Ready") or {}
+    cells = (
+        *((meta["namespace"],) if everywhere else ()),
+        meta["name"],
+        str(ready.get("status", "Unknown")),
+        f"{status.get('readyReplicas', 0)}/{wanted}",
+        *own,
+        "Paused" if is_paused(thing) else str(ready.get("reason", "NotSeen")),
+        age(str(meta.get("creationTimestamp", "")), now),
+    )
+    return map(Text, cells)
 
 
 def pool_details(pool: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], now: datetime) -> RenderableType:

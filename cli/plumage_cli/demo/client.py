@@ -50,9 +50,7 @@ async def send_load(
         outcomes.append(outcome)
         done(outcome)
 
-    http = openai.DefaultAsyncHttpxClient(
-        trust_env=False
-    )  # ignore proxies of the environment: the pool is on this machine
+    http = openai.DefaultAsyncHttpxClient(trust_env=False)  # no proxy: the pool is on this machine
     async with (
         openai.AsyncOpenAI(
             base_url=f"{url}/v1", api_key=api_key, max_retries=0, timeout=_SECONDS, http_client=http

@@ -66,10 +66,8 @@ def _continue(url: str, part: Path, max_bytes: int, progress: Callable[[int, int
     try:
         reply = urllib.request.urlopen(request, timeout=_SECONDS)
     except urllib.error.HTTPError as error:
-        if (
-            error.code == 416 and have
-        ):  # nothing follows: the part is complete or of another file, which the digest shows
-            return
+        if error.code == 416 and have:
+            return  # nothing follows: the part is complete or of another file, which the digest shows
         raise
     with reply:
         resumed = reply.status == 206

@@ -1,6 +1,6 @@
 """The chart on a real API server: it accepts each object, and real Helm installs, upgrades and removes the chart.
 
-The tests start a server of their own, because Helm takes over no CRD that somebody else created. The server has no
+The tests start a server of their own, because Helm takes over no CRD that another program created. The server has no
 nodes: the end-to-end tests in a cluster show that pods start.
 """
 

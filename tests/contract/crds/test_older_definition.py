@@ -1,6 +1,6 @@
 """A status of a newer operator on an API server with an older definition.
 
-With `crds.enabled=false` somebody else owns the definitions, and `helm upgrade` leaves them unchanged.
+With `crds.enabled=false` another program owns the definitions, and `helm upgrade` leaves them unchanged.
 """
 
 from __future__ import annotations

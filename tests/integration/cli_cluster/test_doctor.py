@@ -48,24 +48,24 @@ def test_a_cluster_without_an_operator(plumage: Plumage) -> None:
     assert "ok  nothing serves external.metrics.k8s.io" in done.stdout
 
 
-def test_pools_are_told_by_their_causes(plumage: Plumage, kinds: Kinds) -> None:
+def test_doctor_shows_the_root_causes_of_pools(plumage: Plumage, kinds: Kinds) -> None:
     keep(kinds, "well", SERVING)
     keep(kinds, "stuck", STUCK)
     keep(kinds, "unseen")
     keep(kinds, "halted", HALTED)
     kinds.kubectl("annotate", "ppool", "well", "inference.plumage.dev/paused=true")
-    told = plumage("doctor").stdout
+    output = plumage("doctor").stdout
     pool = f"pool {kinds.namespace}"
-    assert f"warn  {pool}/well is paused: the operator changes nothing" in told
-    assert f"ok  {pool}/well serves Qwen3-8B with 2 of 2 replicas" in told
-    assert f"bad  {pool}/stuck: EngineReady is False, NoGpu: {NO_GPU}" in told
-    assert f"bad  {pool}/unseen: no operator has reconciled it" in told
-    assert f"warn  {pool}/halted: Progressing is False, RolloutHalted" in told
+    assert f"warn  {pool}/well is paused: the operator changes nothing" in output
+    assert f"ok  {pool}/well serves Qwen3-8B with 2 of 2 replicas" in output
+    assert f"bad  {pool}/stuck: EngineReady is False, NoGpu: {NO_GPU}" in output
+    assert f"bad  {pool}/unseen: no operator has reconciled it" in output
+    assert f"warn  {pool}/halted: Progressing is False, RolloutHalted" in output
     one = plumage("doctor", "stuck").stdout
     assert f"{pool}/well" not in one
 
 
-def test_gateways_are_told_by_what_they_do_not_serve(plumage: Plumage, kinds: Kinds) -> None:
+def test_doctor_shows_what_gateways_do_not_serve(plumage: Plumage, kinds: Kinds) -> None:
     missing = ("False", "PoolMissing", "there is no InferencePool gone in this namespace")
     half = (condition("Ready", "True", "Serving", "for models chat"), condition("Accepted", *missing))
     keep_gateway(kinds, "half", *half)
@@ -83,7 +83,7 @@ def test_gateways_are_told_by_what_they_do_not_serve(plumage: Plumage, kinds: Ki
     assert f"bad  {gateway}/fresh: no operator has reconciled it" in done.stdout
 
 
-def test_a_definition_of_another_version_is_told(plumage: Plumage, kinds: Kinds) -> None:
+def test_doctor_reports_a_crd_of_another_version(plumage: Plumage, kinds: Kinds) -> None:
     crd = "crd/inferencegateways.inference.plumage.dev"
     held = "inference.plumage.dev/schema"
     ours = yaml.safe_load(kinds.kubectl("get", crd, "-o", "yaml").stdout)["metadata"]["annotations"][held]
@@ -94,27 +94,25 @@ def test_a_definition_of_another_version_is_told(plumage: Plumage, kinds: Kinds)
         kinds.kubectl("annotate", crd, f"{held}={ours}", "--overwrite")
 
 
-def test_an_operator_is_judged_by_its_pods_its_lease_and_its_rights(
-    plumage: Plumage, kinds: Kinds, operator: str
-) -> None:
-    told = plumage("doctor").stdout
-    assert f"bad  operator {kinds.namespace}/plumage-operator is not ready" in told
-    assert f"warn  no operator holds the Lease {kinds.namespace}/plumage-operator yet" in told
+def test_doctor_checks_pods_lease_and_permissions_of_an_operator(plumage: Plumage, kinds: Kinds, operator: str) -> None:
+    output = plumage("doctor").stdout
+    assert f"bad  operator {kinds.namespace}/plumage-operator is not ready" in output
+    assert f"warn  no operator holds the Lease {kinds.namespace}/plumage-operator yet" in output
     account = f"system:serviceaccount:{kinds.namespace}:{operator}"
-    assert f"bad  {account} may not list inferencegateways, list inferencepools" in told
+    assert f"bad  {account} may not list inferencegateways, list inferencepools" in output
     lease(kinds, datetime.now(UTC))
     grant(kinds, operator)
     try:
-        told = plumage("doctor").stdout
-        assert "ok  pod-1 is the active operator" in told
-        assert f"ok  {account} has all permissions that the operator needs" in told
+        output = plumage("doctor").stdout
+        assert "ok  pod-1 is the active operator" in output
+        assert f"ok  {account} has all permissions that the operator needs" in output
     finally:
         for kind in ("clusterrole", "clusterrolebinding"):
             kinds.kubectl("delete", kind, f"{kinds.namespace}-operator")
     lease(kinds, datetime.now(UTC) - timedelta(minutes=5))
-    told = plumage("doctor").stdout
-    assert "bad  pod-1 has not renewed the Lease" in told
-    assert "pools are not reconciled" in told
+    output = plumage("doctor").stdout
+    assert "bad  pod-1 has not renewed the Lease" in output
+    assert "pools are not reconciled" in output
 
 
 def lease(kinds: Kinds, renewed: datetime) -> None:
@@ -123,13 +121,13 @@ def lease(kinds: Kinds, renewed: datetime) -> None:
         "renewTime": renewed.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "leaseDurationSeconds": 15,
     }
-    told = {
+    manifest = {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": {"name": "plumage-operator"},
         "spec": spec,
     }
-    kinds.kubectl("apply", "-f", "-", stdin=json.dumps(told))
+    kinds.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
 
 
 def grant(kinds: Kinds, account: str) -> None:
@@ -164,10 +162,10 @@ def test_gpus_of_the_nodes_are_compared_with_what_a_replica_needs(plumage: Pluma
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
     kinds.kubectl("create", "-f", "-", stdin=json.dumps(node))
     try:
-        for count, told in ((1, "bad  1 GPU on 1 of "), (2, "ok  2 GPUs on 1 of ")):
+        for count, expected in ((1, "bad  1 GPU on 1 of "), (2, "ok  2 GPUs on 1 of ")):
             status = json.dumps({"status": {"allocatable": {"nvidia.com/gpu": str(count)}}})
             kinds.kubectl("patch", "node", name, "--subresource=status", "-p", status)
-            assert told in plumage("doctor", "two-gpus").stdout
+            assert expected in plumage("doctor", "two-gpus").stdout
         kinds.kubectl(
             "patch", "node", name, "--subresource=status", "-p", '{"status": {"allocatable": {"nvidia.com/gpu": "0"}}}'
         )
@@ -190,13 +188,13 @@ def test_who_serves_external_metrics_is_named(plumage: Plumage, kinds: Kinds) ->
     }
     kinds.kubectl("create", "-f", "-", stdin=json.dumps(service))
     try:
-        told = plumage("doctor").stdout
-        assert f"external.metrics.k8s.io is served by {kinds.namespace}/keda, which does not answer: " in told
+        output = plumage("doctor").stdout
+        assert f"external.metrics.k8s.io is served by {kinds.namespace}/keda, which does not answer: " in output
     finally:
         kinds.kubectl("delete", "apiservice", name)
 
 
-def test_who_may_see_nothing_is_told_so(plumage: Plumage, kinds: Kinds, tmp_path: Path) -> None:
+def test_doctor_reports_a_user_without_permissions(plumage: Plumage, kinds: Kinds, tmp_path: Path) -> None:
     nobody = changed(kinds, tmp_path, lambda config: config["users"][0].update(user={}))
     done = plumage("doctor", kubeconfig=nobody)
     assert 'warn  can\'t read the operator: deployments.apps is forbidden: User "system:anonymous"' in done.stdout

@@ -28,9 +28,10 @@ def user(kinds: Kinds) -> str:
 
 
 @contextmanager
-def operator(kinds: Kinds, **told: str) -> Iterator[None]:
-    """The Deployment of one that can't start here. told: its environment."""
-    container = {"name": "operator", "image": "none:1", "env": [{"name": key, "value": told[key]} for key in told]}
+def operator(kinds: Kinds, **environment: str) -> Iterator[None]:
+    """The Deployment of an operator that can't start here."""
+    variables = [{"name": name, "value": value} for name, value in environment.items()]
+    container = {"name": "operator", "image": "none:1", "env": variables}
     pod = {"serviceAccountName": "integrations-operator", "containers": [container]}
     deployment = {
         "apiVersion": "apps/v1",
@@ -61,21 +62,19 @@ def right_to_ingresses(kinds: Kinds, user: str) -> Iterator[None]:
 
 
 def lines(plumage: Plumage, pool: str) -> list[str]:
-    """Those of a report that are about these kinds."""
-    told = plumage("doctor", pool).stdout.splitlines()
+    """The lines of a report about these kinds."""
+    report = plumage("doctor", pool).stdout.splitlines()
     about = ("Ingress", "HTTPRoute", "PodMonitor", "ingresses", "httproutes", "podmonitors")
-    return [line.strip() for line in told if any(word in line for word in about)]
+    return [line.strip() for line in report if any(word in line for word in about)]
 
 
-def test_where_no_pool_asks_nothing_is_said(plumage: Plumage, kinds: Kinds) -> None:
+def test_doctor_is_silent_where_no_pool_asks(plumage: Plumage, kinds: Kinds) -> None:
     keep(kinds, "plain", SERVING, monitoring={"enabled": False, "labels": {"release": "prometheus"}})
     with operator(kinds):
         assert lines(plumage, "plain") == []
 
 
-def test_a_right_that_is_missing_is_told_with_the_switch_that_gives_it(
-    plumage: Plumage, kinds: Kinds, user: str
-) -> None:
+def test_doctor_names_the_switch_that_grants_a_missing_permission(plumage: Plumage, kinds: Kinds, user: str) -> None:
     keep(kinds, "asks", SERVING, router=INGRESS)
     who = f"pool {kinds.namespace}/asks asks for them"
     with operator(kinds):
@@ -99,7 +98,7 @@ def test_a_right_that_is_missing_is_told_with_the_switch_that_gives_it(
         ("PodMonitor", "monitoring.coreos.com/v1", "monitoring", {"monitoring": {"enabled": True}}),
     ],
 )
-def test_a_kind_that_the_cluster_does_not_know_is_told(
+def test_doctor_reports_a_kind_that_the_cluster_does_not_serve(
     plumage: Plumage, kinds: Kinds, kind: str, group: str, field: str, spec: dict[str, object]
 ) -> None:
     name = f"wants-{kind.lower()}"
@@ -110,14 +109,14 @@ def test_a_kind_that_the_cluster_does_not_know_is_told(
         assert lines(plumage, name) == [f"{what} → {remedy}"]
 
 
-def test_several_pools_are_told_in_one_line(plumage: Plumage, kinds: Kinds) -> None:
+def test_doctor_reports_several_pools_on_one_line(plumage: Plumage, kinds: Kinds) -> None:
     names = [f"many-{number}" for number in range(5)]
     for name in names:
         keep(kinds, name, SERVING, monitoring={"enabled": True})
-    told = [line for line in plumage("doctor").stdout.splitlines() if "does not serve PodMonitor" in line]
-    assert len(told) == 1
-    assert f"and pools {kinds.namespace}/many-0, " in told[0]
-    assert " more ask for it → " in told[0]
+    found = [line for line in plumage("doctor").stdout.splitlines() if "does not serve PodMonitor" in line]
+    assert len(found) == 1
+    assert f"and pools {kinds.namespace}/many-0, " in found[0]
+    assert " more ask for it → " in found[0]
 
 
 def test_what_was_made_before_the_switch_went_off_is_named(plumage: Plumage, kinds: Kinds, user: str) -> None:
@@ -141,6 +140,8 @@ def test_what_was_made_before_the_switch_went_off_is_named(plumage: Plumage, kin
         assert lines(plumage, "closed") == [f"{what} → {remedy}"]
         assert lines(plumage, "other") == []
     with operator(kinds, PLUMAGE_INTEGRATIONS="ingress"):
-        assert lines(plumage, "closed") == [f"{what} → {remedy}"], "it is told to, and may not"
+        assert lines(plumage, "closed") == [f"{what} → {remedy}"], (
+            "the operator watches the kind, but may not delete it"
+        )
         with right_to_ingresses(kinds, user):
-            assert lines(plumage, "closed") == [], "it is about to"
+            assert lines(plumage, "closed") == [], "the operator will delete it"

@@ -20,7 +20,7 @@ def test_a_namespace_without_pools_says_what_to_do(plumage: Plumage) -> None:
     assert "kubectl apply -f" in done.stdout
 
 
-def test_pools_are_rows_and_one_pool_is_told_whole(plumage: Plumage, kinds: Kinds) -> None:
+def test_get_prints_a_row_per_pool_and_details_of_one(plumage: Plumage, kinds: Kinds) -> None:
     keep(kinds, "well", SERVING)
     keep(kinds, "stuck", STUCK)
     keep(kinds, "unseen")
@@ -28,9 +28,9 @@ def test_pools_are_rows_and_one_pool_is_told_whole(plumage: Plumage, kinds: Kind
     assert rows["well"] == ["True", "2/2", "87", "%", "Qwen3-8B"]
     assert rows["stuck"][:2] == ["False", "0/1"]
     assert rows["unseen"][:2] == ["Unknown", "0/–"]
-    told = plumage("get", "stuck").stdout
-    assert NO_GPU in told
-    assert "NoGpu" in told
+    output = plumage("get", "stuck").stdout
+    assert NO_GPU in output
+    assert "NoGpu" in output
     well = plumage("status", "well").stdout
     assert "address: http://well-router.crds.svc:8000/v1" in well
     assert "autoscaling: 2 replicas" in well
@@ -43,7 +43,7 @@ def test_pools_are_rows_and_one_pool_is_told_whole(plumage: Plumage, kinds: Kind
     }
 
 
-def test_gateways_stand_below_the_pools_and_one_is_told_whole(plumage: Plumage, kinds: Kinds) -> None:
+def test_get_prints_gateways_below_pools_and_details_of_one(plumage: Plumage, kinds: Kinds) -> None:
     ready = condition("Ready", "True", "Serving", "2 of 2 routers answer, for models chat")
     address = "http://front-gateway.crds.svc:8000"
     keep_gateway(kinds, "front", ready, readyReplicas=2, pools=["well"], addresses=[address])
@@ -51,9 +51,9 @@ def test_gateways_stand_below_the_pools_and_one_is_told_whole(plumage: Plumage, 
     rows = {row.split()[0]: row.split()[1:5] for row in plumage("get").stdout.splitlines() if row}
     assert rows["front"] == ["True", "2/2", "well", "Serving"]
     assert rows["fresh"] == ["Unknown", "0/2", "–", "NotSeen"]
-    told = plumage("get", "front").stdout
-    assert f"address: {address}/v1" in told
-    assert "2 of 2 routers answer, for models chat" in told
+    output = plumage("get", "front").stdout
+    assert f"address: {address}/v1" in output
+    assert "2 of 2 routers answer, for models chat" in output
     assert json.loads(plumage("status", "front", "--json").stdout)["gateway"]["metadata"]["name"] == "front"
     kind_of = {one["metadata"]["name"]: one["kind"] for one in json.loads(plumage("get", "--json").stdout)}
     assert kind_of["front"] == "InferenceGateway"

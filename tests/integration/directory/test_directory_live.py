@@ -99,7 +99,7 @@ async def test_registration_and_heartbeat(world: Any, until: Any, client: Redis)
     assert (beat.count, beat.digest) == (10, sum(CHAIN) % 2**64)
 
 
-async def test_a_new_state_is_told_at_once(world: Any, until: Any) -> None:
+async def test_writer_publishes_a_new_state_at_once(world: Any, until: Any) -> None:
     writer, router = await world.writer(heartbeat_seconds=3.0), await world.router()
     await until(lambda: router.view("r0").state is State.WARMING)
     writer.report(state=State.DRAINING)
@@ -156,7 +156,7 @@ async def test_a_restarted_agent_begins_a_new_epoch(world: Any, until: Any, clie
             await asyncio.sleep(0.01)
 
 
-async def test_an_emptied_engine_is_told(world: Any, until: Any) -> None:
+async def test_writer_publishes_an_emptied_engine(world: Any, until: Any) -> None:
     writer, router = await world.writer(), await world.router()
     writer.publish(held(CHAIN))
     await until(lambda: router.mirror.match(CHAIN) == {0: WHOLE})

@@ -1,4 +1,4 @@
-"""What routers and agents of one pool tell one another: work in flight, pending owners, estimators, hotness.
+"""What routers and agents of one pool share with one another: work in flight, pending owners, estimators, hotness.
 
 Each on one server, on a Cluster of three, and over TLS as a user who may do no more than `connection` says.
 """
@@ -34,7 +34,7 @@ SLOTS = {"r0": 0, "r1": 1}
 
 @dataclass
 class Place:
-    """A directory of some kind. url: as routers and agents are told it; client: one that may do anything."""
+    """A directory of some kind. url: as routers and agents get it; client: one that may do anything."""
 
     url: str
     client: Any
@@ -120,7 +120,7 @@ async def test_routers_see_one_anothers_work(routers: Any, until: Any) -> None:
     await until(lambda: set(three.share.foreign()) == {0, 1})
     found: dict[int, float] = {}
 
-    def both() -> bool:  # it shrinks as time passes, until it is told anew
+    def both() -> bool:  # the value shrinks as time passes, until it is sent again
         found.update(three.share.foreign())
         return found[0] > 36.0 and found[1] > 13.0
 
@@ -252,30 +252,30 @@ async def test_a_stored_view_that_is_not_ours_is_counted_and_the_stream_must_do(
         assert (counts["newer_schema"], counts["malformed"]) == (int(counted[0] == "n"), int(counted[0] == "m"))
 
 
-async def test_who_only_tells_of_uses_is_heard_and_holds_nothing(place: Place, until: Any) -> None:
-    teller = HotnessShare(place.url, pool=place.pool, period=0.05, receive=False)
-    async with started(HotnessShare(place.url, pool=place.pool, period=0.05)) as agent, started(teller):
-        teller.use(CHAIN[0], 640, 4)
-        teller.request(9)
+async def test_hotness_share_that_only_sends_is_heard_and_holds_nothing(place: Place, until: Any) -> None:
+    sender = HotnessShare(place.url, pool=place.pool, period=0.05, receive=False)
+    async with started(HotnessShare(place.url, pool=place.pool, period=0.05)) as agent, started(sender):
+        sender.use(CHAIN[0], 640, 4)
+        sender.request(9)
         await until(lambda: agent.view.requests == 9)
         assert [(node.key, node.tokens) for node in agent.view.hottest(2)] == [(CHAIN[0], 640)]
-        assert teller.stream.counts["read"] == len(teller.view) == 0
+        assert sender.stream.counts["read"] == len(sender.view) == 0
 
 
 async def test_sharing_goes_on_after_a_failover(sentinels: Sentinels, until: Any) -> None:
     one, two = (Router(sentinels.url, "p", SLOTS) for _ in range(2))
-    teller = HotnessShare(sentinels.url, pool="p", period=0.05, receive=False)
+    sender = HotnessShare(sentinels.url, pool="p", period=0.05, receive=False)
     agent = HotnessShare(sentinels.url, pool="p", period=0.05)
-    async with started(one.share), started(two.share), started(teller), started(agent):
+    async with started(one.share), started(two.share), started(sender), started(agent):
         one.own = {0: 40.0}
-        teller.use(CHAIN[0], 640)
+        sender.use(CHAIN[0], 640)
         await until(lambda: 0 in two.share.foreign() and len(agent.view) == 1)
         await asyncio.to_thread(sentinels.primary.stop)
         await until(lambda: one.share.stream.degraded or two.share.stream.degraded)
         one.own = {1: 40.0}
 
-        def heard() -> bool:  # deltas told while nobody answers may be lost: use counts are told again and again
-            teller.use(CHAIN[1], 64)
+        def heard() -> bool:  # deltas sent during the outage may be lost, so uses are counted again and again
+            sender.use(CHAIN[1], 64)
             return 1 in two.share.foreign() and len(agent.view) == 2
 
         await until(heard)

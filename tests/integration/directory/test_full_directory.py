@@ -90,9 +90,9 @@ async def test_a_servers_memory_is_enough_for_the_shares_of_all(
         await until(lambda: all(in_step(writer, router) for writer in writers))
         assert [writer.held.count for writer in writers] == [share, share]
         assert [(writer.degraded, writer.registrations) for writer in writers] == [(False, 1)] * 2
-        told = await client.info("memory")
-        assert told["used_memory_peak"] < memory
-        assert told["used_memory"] > 2 * share * 12, "a chunk is a record of twelve bytes, at least"
+        info = await client.info("memory")
+        assert info["used_memory_peak"] < memory
+        assert info["used_memory"] > 2 * share * 12, "a chunk is a record of twelve bytes, at least"
         for writer in writers:
             await writer.close()
     finally:

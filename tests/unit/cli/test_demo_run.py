@@ -22,7 +22,7 @@ SETTINGS = run.DemoSettings(1, 8000, keep=False, shape=LoadShape())
 
 
 class Supervisor:
-    """A pool whose picture cannot be drawn."""
+    """A pool whose table cannot be drawn."""
 
     def view(self) -> dict[str, Any]:
         raise ZeroDivisionError("a mistake in the table")

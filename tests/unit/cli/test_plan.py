@@ -24,7 +24,7 @@ from plumage_router.http.errors import RequestError
 from plumage_router.http.paths import COMPLETION_PATH
 from plumage_router.request.model import load_model
 
-SITE = LocalPaths(Path("/run/plumage/chat"), Path("/models/tiny"), "unix:///run/plumage/chat/dir/directory.sock")
+PATHS = LocalPaths(Path("/run/plumage/chat"), Path("/models/tiny"), "unix:///run/plumage/chat/dir/directory.sock")
 
 
 def pool(spec: str = "") -> Any:
@@ -40,10 +40,10 @@ spec:
 
 
 def test_every_process_accepts_its_settings() -> None:
-    replica = plan_replica(pool(), SITE, 2, 20_001, 20_002)
+    replica = plan_replica(pool(), PATHS, 2, 20_001, 20_002)
     engine = SimulatorConfig.model_validate(dict(replica.engine.settings))
     agent = AgentConfig.model_validate(dict(replica.agent.settings))
-    router = RouterConfig.model_validate(dict(plan_router(pool(), SITE, 8000).settings))
+    router = RouterConfig.model_validate(dict(plan_router(pool(), PATHS, 8000).settings))
     assert engine.engine_settings().eviction == "Hotness"
     assert (engine.events_endpoint, engine.replay_endpoint) == (agent.events_endpoint, agent.replay_endpoint)
     assert agent.engine_url == replica.engine.url
@@ -66,7 +66,7 @@ def test_every_process_accepts_its_settings() -> None:
 )
 def test_router_knows_the_context_length_of_the_engines(model: str, simulator: str, context: int) -> None:
     folder = resolve("builtin://tiny-chat")
-    site = LocalPaths(SITE.folder, folder, SITE.directory_url)
+    paths = LocalPaths(PATHS.folder, folder, PATHS.directory_url)
     text = f"""
 apiVersion: inference.plumage.dev/v1alpha1
 kind: InferencePool
@@ -76,9 +76,9 @@ spec:
   engine: {{runtime: Simulator, simulator: {{{simulator}}}}}
 """
     asked = load_pool(text, "pool.yaml")
-    engine = SimulatorConfig.model_validate(dict(plan_replica(asked, site, 0, 20_001, 20_002).engine.settings))
+    engine = SimulatorConfig.model_validate(dict(plan_replica(asked, paths, 0, 20_001, 20_002).engine.settings))
     assert Prompts(engine, ModelFolder.load(folder)).max_model_len == context
-    router = RouterConfig.model_validate(dict(plan_router(asked, site, 8000).settings))
+    router = RouterConfig.model_validate(dict(plan_router(asked, paths, 8000).settings))
     reader = load_model(router.model).reader
     body = {"model": "tiny-chat", "prompt": [5] * context}
     assert reader.read(COMPLETION_PATH, json.dumps(body).encode()).payload
@@ -88,7 +88,7 @@ spec:
 
 
 def test_replicas_differ_in_seed_ports_and_sockets() -> None:
-    first, second = (plan_replica(pool(), SITE, index, 20_001 + index, 20_101 + index) for index in (0, 1))
+    first, second = (plan_replica(pool(), PATHS, index, 20_001 + index, 20_101 + index) for index in (0, 1))
     for field in ("seed", "port", "eventsEndpoint", "replayEndpoint"):
         assert first.engine.settings[field] != second.engine.settings[field]
 
@@ -102,7 +102,7 @@ def test_settings_reach_the_engine() -> None:
     eviction: {policy: Hotness, hotness: {form: Paper, agingInterval: 7}}
     hostMemory: {minFrequency: 4, promotion: "Off", priority: frequency / length, filter: {clockBits: 12}}
 """
-    config = SimulatorConfig.model_validate(dict(plan_replica(pool(spec), SITE, 0, 1, 2).engine.settings))
+    config = SimulatorConfig.model_validate(dict(plan_replica(pool(spec), PATHS, 0, 1, 2).engine.settings))
     settings = config.engine_settings()
     assert (settings.block_size, settings.cache_blocks, settings.host_blocks) == (32, 100, 50)
     assert settings.queue == "QLearning"
@@ -127,7 +127,7 @@ def test_settings_reach_the_engine() -> None:
 
 def test_each_replica_has_its_share_of_the_directory_memory() -> None:
     def chunks(spec: str, index: int = 0) -> int | None:
-        settings = plan_replica(pool(f"  engine: {{runtime: Simulator}}\n{spec}"), SITE, index, 1, 2).agent.settings
+        settings = plan_replica(pool(f"  engine: {{runtime: Simulator}}\n{spec}"), PATHS, index, 1, 2).agent.settings
         return AgentConfig.model_validate(dict(settings)).max_chunks
 
     small = "  directory: {managed: {maxMemory: 24Mi}}\n"
@@ -135,10 +135,10 @@ def test_each_replica_has_its_share_of_the_directory_memory() -> None:
     assert chunks(f"{small}  replicas: 4") == (16 << 20) * 3 // 4 // ENTRY_BYTES // 4
     assert chunks(f"{small}  replicas: 4", index=7) == (16 << 20) * 3 // 4 // ENTRY_BYTES // 8, "scaled up by hand"
     settings = plan_replica(
-        pool(f"  engine: {{runtime: Simulator}}\n{small}  replicas: 4"), SITE, 7, 1, 2
+        pool(f"  engine: {{runtime: Simulator}}\n{small}  replicas: 4"), PATHS, 7, 1, 2
     ).agent.settings
     share = AgentConfig.model_validate(dict(settings)).share
-    assert share == ShareConfig(memory=24 << 20, replicas=4, members_file=SITE.membership), (
+    assert share == ShareConfig(memory=24 << 20, replicas=4, members_file=PATHS.membership), (
         "and follows the pool's size"
     )
     assert chunks("  directory: {managed: {maxMemory: 1Ti}}") == chunks("") == 1_000_000
@@ -147,12 +147,12 @@ def test_each_replica_has_its_share_of_the_directory_memory() -> None:
 
 def test_without_host_memory_there_is_no_second_tier() -> None:
     spec = "  engine: {runtime: Simulator, simulator: {hostBlocks: 50}}"
-    assert plan_replica(pool(spec), SITE, 0, 1, 2).engine.settings["hostBlocks"] == 0
+    assert plan_replica(pool(spec), PATHS, 0, 1, 2).engine.settings["hostBlocks"] == 0
 
 
 def test_host_memory_defaults_to_the_size_of_the_device() -> None:
     spec = "  engine: {runtime: Simulator, simulator: {cacheBlocks: 70}, hostMemory: {}}"
-    assert plan_replica(pool(spec), SITE, 0, 1, 2).engine.settings["hostBlocks"] == 70
+    assert plan_replica(pool(spec), PATHS, 0, 1, 2).engine.settings["hostBlocks"] == 70
 
 
 def test_settings_of_unchosen_policies_are_reported() -> None:
@@ -196,7 +196,7 @@ def test_engine_can_make_each_queue(policy: str) -> None:
     from plumage.batching import make_queue
 
     spec = f"  engine: {{runtime: Simulator, feather: {{policy: {policy}, bandit: {{forgetting: SlidingWindow}}}}}}"
-    config = SimulatorConfig.model_validate(dict(plan_replica(pool(spec), SITE, 0, 1, 2).engine.settings))
+    config = SimulatorConfig.model_validate(dict(plan_replica(pool(spec), PATHS, 0, 1, 2).engine.settings))
     settings = config.engine_settings()
     assert len(make_queue(settings.queue, rng=random.Random(0), **settings.queue_options)) == 0
 
@@ -210,12 +210,12 @@ def test_router_can_make_each_policy(policy: str) -> None:
     spec = (
         f"  engine: {{runtime: Simulator}}\n  router: {{policy: {policy}, lbgr: {{missMillisecondsPerKilotoken: 200}}}}"
     )
-    settings = plan_router(pool(spec), SITE, 8000).settings["policy"]
+    settings = plan_router(pool(spec), PATHS, 8000).settings["policy"]
     assert make_policy(settings["name"], rng=random.Random(0), **settings["lbgr"]).name == policy
 
 
 def test_wildcard_host_is_reached_by_loopback() -> None:
-    plan = plan_router(pool(), SITE, 8000, host="0.0.0.0")
+    plan = plan_router(pool(), PATHS, 8000, host="0.0.0.0")
     assert plan.settings["listen"]["host"] == "0.0.0.0"
     assert plan.url == "http://127.0.0.1:8000"
 
@@ -256,4 +256,4 @@ spec:
     ],
 )
 def test_printed_address_works(host: str, url: str) -> None:
-    assert plan_router(pool(), SITE, 8000, host=host).url == url
+    assert plan_router(pool(), PATHS, 8000, host=host).url == url

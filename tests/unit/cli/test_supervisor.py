@@ -53,13 +53,13 @@ async def test_no_replica_is_removed_while_one_warms(tmp_path: Path) -> None:
     (path := tmp_path / "pool").mkdir()
     folder = PoolFolder(path, os.open(path / "lock", os.O_CREAT | os.O_RDWR))
     pool = supervisor.Supervisor(read_pool(MANIFEST), folder, port=free_ports(1, (), start=0)[0])
-    site, gone = LocalPaths(path, resolve("builtin://tiny-chat"), "unix:///none"), []
+    paths, gone = LocalPaths(path, resolve("builtin://tiny-chat"), "unix:///none"), []
 
     async def remove(replica: Replica) -> None:
         gone.append(replica.plan.id)
 
     pool._remove = remove  # type: ignore[method-assign]
-    replicas = [pool._replica(site, number) for number in range(3)]
+    replicas = [pool._replica(paths, number) for number in range(3)]
     pool.replicas = {replica.plan.id: replica for replica in replicas}
     for replica in replicas:
         replica.state, replica.engine.state = MemberState.READY, ChildState.RUNNING
@@ -73,6 +73,23 @@ async def test_no_replica_is_removed_while_one_warms(tmp_path: Path) -> None:
     await pool.scale(2)
     assert gone == [last.plan.id], "a crashing engine may be removed"
     pool.replicas.clear()
+    await pool.stop()
+
+
+async def test_missing_socket_names_the_engine_that_runs_now(tmp_path: Path) -> None:
+    (path := tmp_path / "pool").mkdir()
+    folder = PoolFolder(path, os.open(path / "lock", os.O_CREAT | os.O_RDWR))
+    pool = supervisor.Supervisor(read_pool(MANIFEST), folder, port=free_ports(1, (), start=0)[0])
+    replica = pool._replica(LocalPaths(path, resolve("builtin://tiny-chat"), "unix:///none"), 0)
+    pool.replicas = {replica.plan.id: replica}
+    before = pool._current_sockets()
+    engine = await asyncio.create_subprocess_exec("sleep", "60")
+    replica.engine._process = engine
+    after = pool._current_sockets()
+    assert [*map(id, after)] == [*map(id, before)], "each keeps what it knows of its socket"
+    assert all(f"(pid {engine.pid})" in one.effect for one in after)
+    engine.kill()
+    await engine.wait()
     await pool.stop()
 
 
@@ -106,9 +123,9 @@ async def pool(
     monkeypatch.setattr(membership, "_RETRY", 0.001)
     monkeypatch.setattr(supervisor, "_READ_SECONDS", 0.0)
     pool = supervisor.Supervisor(read_pool(MANIFEST), folder, port=free_ports(1, (), start=0)[0], report=printed.append)
-    site = LocalPaths(folder.path, resolve("builtin://tiny-chat"), "unix:///none")
+    paths = LocalPaths(folder.path, resolve("builtin://tiny-chat"), "unix:///none")
     for number in range(3):
-        replica = pool._replica(site, number)
+        replica = pool._replica(paths, number)
         replica.state, replica.engine.state = MemberState.READY, ChildState.RUNNING
         pool.replicas[replica.plan.id] = replica
     pool._members.write()
@@ -174,13 +191,13 @@ async def test_membership_file_is_written_even_if_the_log_fails(
     monkeypatch.setattr(membership, "_RETRY", 0.001)
     heard: list[str] = []
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         heard.append(text)
         if len(heard) > 1:
             raise BrokenPipeError("the terminal is gone")
 
     state = {"pool": "chat", "replicas": [1]}
-    members = membership.MembershipFile(folder, lambda: state, say)
+    members = membership.MembershipFile(folder, lambda: state, report)
     members.start()
     for number in (2, 3):
         folder.full = True

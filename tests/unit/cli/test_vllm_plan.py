@@ -42,14 +42,14 @@ spec:
     )
 
 
-def site(**changes: Any) -> LocalPaths:
+def local_paths(**changes: Any) -> LocalPaths:
     vllm = VllmInterpreter("/venv/bin/python", **changes)
     return LocalPaths(Path("/pool"), Path("/models/tokenizer"), "unix:///pool/dir", Path("/models/weights"), vllm)
 
 
 def plan(wanted: InferencePool, index: int = 1, **changes: Any) -> tuple[dict[str, str], dict[str, str], list[str]]:
     """(flags with a value, environment, the whole command) of an engine."""
-    settings = plan_replica(wanted, site(**changes), index, 7001, 7002).engine.settings
+    settings = plan_replica(wanted, local_paths(**changes), index, 7001, 7002).engine.settings
     command = list(settings["command"])
     flags = dict(part.split("=", 1) for part in command if part.startswith("--") and "=" in part)
     return flags, dict(settings["environment"]), command
@@ -66,7 +66,7 @@ def test_command_follows_the_manifest() -> None:
 
 
 def test_engine_and_agent_agree_on_events_and_token() -> None:
-    replica = plan_replica(pool(), site(), 1, 7001, 7002)
+    replica = plan_replica(pool(), local_paths(), 1, 7001, 7002)
     flags, environment, _ = plan(pool())
     agent = AgentConfig.model_validate(dict(replica.agent.settings))
     events = json.loads(flags["--kv-events-config"])

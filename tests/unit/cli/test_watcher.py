@@ -12,8 +12,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from support.conditions import until
 
 from plumage_cli.errors import CliError
+from plumage_cli.local.folder import watcher as watcher_module
 from plumage_cli.local.folder.pool_folder import PoolFolder, live_pools
 from plumage_cli.local.folder.watcher import FolderWatcher, WatchedSocket
 
@@ -91,8 +93,8 @@ async def test_socket_gets_its_path_back(folder: PoolFolder, stack: ExitStack) -
     """It is the same socket: connections stay open, and nothing restarts."""
     path, lines = folder.path / "events-0", []
     bound(stack, path)
-    kept = WatchedSocket(path, os.getpid, "an agent that starts")
-    watcher = FolderWatcher(folder, lambda: [kept], lines.append)
+    watched = WatchedSocket(path, os.getpid, "an agent that starts")
+    watcher = FolderWatcher(folder, lambda: [watched], lines.append)
     await watcher.check()
     path.unlink()
     assert not answers(path)
@@ -104,8 +106,8 @@ async def test_socket_gets_its_path_back(folder: PoolFolder, stack: ExitStack) -
 async def test_socket_of_a_new_owner_is_kept_in_its_place(folder: PoolFolder, stack: ExitStack) -> None:
     path, pid = folder.path / "events-0", 1
     old = bound(stack, path)
-    kept = WatchedSocket(path, lambda: pid, "an agent that starts")
-    watcher = FolderWatcher(folder, lambda: [kept], lambda _: None)
+    watched = WatchedSocket(path, lambda: pid, "an agent that starts")
+    watcher = FolderWatcher(folder, lambda: [watched], lambda _: None)
     await watcher.check()
     old.close()
     path.unlink()
@@ -143,6 +145,27 @@ async def test_socket_without_any_path_is_recreated_or_reported(folder: PoolFold
     assert answers(paths[0])
     assert watcher.missing_sockets == ["events-0 is gone: an agent that starts learns nothing"]
     assert sorted(lines) == ["control.sock was deleted and is opened again", *watcher.missing_sockets]
+
+
+async def test_watcher_keeps_restoring_files_when_reports_fail(
+    folder: PoolFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher_module, "_INTERVAL", 0.001)
+    reports: list[str] = []
+
+    def report(line: str) -> None:
+        reports.append(line)
+        raise OSError("the terminal is gone")
+
+    file = folder.write("router.json", "{}")
+    watcher = FolderWatcher(folder, list, report)
+    watcher.start()
+    for _ in range(2):
+        reports.clear()
+        file.unlink()
+        await until(file.exists)
+        await until(lambda: reports)
+    await watcher.stop()
 
 
 def test_temporary_file_cleaners_skip_the_folder(folder: PoolFolder) -> None:

@@ -108,7 +108,7 @@ async def test_known_keys_stay_valid_while_the_api_server_is_away(clock: Any) ->
 
 
 async def test_known_key_does_not_wait_for_a_stranger(clock: Any) -> None:
-    """The API server hangs while somebody sends a token with an unknown key."""
+    """The API server hangs while a client sends a token with an unknown key."""
     api: Any = Api()
     known, stranger = api.add("one"), api.add("two")
     del api.keys["two"]

@@ -9,7 +9,7 @@ from plumage.batching import BatchQueue
 from plumage.batching.interface import Uniform
 from plumage_bench.baselines.named import NamedBaselines
 
-__all__ = ["BASELINE_NAMES", "POLICY_NAMES", "make_queue", "path"]
+__all__ = ["POLICY_NAMES", "make_queue", "path"]
 
 _BASELINES: Final = NamedBaselines(
     __name__,
@@ -20,10 +20,8 @@ _BASELINES: Final = NamedBaselines(
         "Dynamic": "dynamic:DynamicBatching",
         "Radix": "radix:RadixQueue",
     },
-    batching.POLICIES,
 )
-BASELINE_NAMES: Final = _BASELINES.names
-POLICY_NAMES: Final = _BASELINES.with_product
+POLICY_NAMES: Final = (*batching.POLICIES, *_BASELINES.names)
 """Names of the product's policies and the baselines."""
 path: Final = _BASELINES.path
 

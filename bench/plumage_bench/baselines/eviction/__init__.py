@@ -10,7 +10,7 @@ from plumage import eviction
 from plumage.eviction import EvictionPolicy, Randomness
 from plumage_bench.baselines.named import NamedBaselines
 
-__all__ = ["BASELINE_NAMES", "POLICY_NAMES", "make_policy", "path"]
+__all__ = ["POLICY_NAMES", "make_policy", "path"]
 
 _BASELINES: Final = NamedBaselines(
     __name__,
@@ -21,10 +21,8 @@ _BASELINES: Final = NamedBaselines(
         "TwoQ": "twoq:TwoQ",
         "Ttl": "classic:Ttl",
     },
-    eviction.POLICY_NAMES,
 )
-BASELINE_NAMES: Final = _BASELINES.names
-POLICY_NAMES: Final = _BASELINES.with_product
+POLICY_NAMES: Final = (*eviction.POLICY_NAMES, *_BASELINES.names)
 """Names of the product's policies and the baselines."""
 path: Final = _BASELINES.path
 

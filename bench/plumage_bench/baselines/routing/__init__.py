@@ -8,7 +8,7 @@ from plumage import routing
 from plumage.routing import Randomness, RoutingPolicy
 from plumage_bench.baselines.named import NamedBaselines
 
-__all__ = ["BASELINE_NAMES", "POLICY_NAMES", "make_policy", "path"]
+__all__ = ["POLICY_NAMES", "make_policy", "path"]
 
 _BASELINES: Final = NamedBaselines(
     __name__,
@@ -22,10 +22,8 @@ _BASELINES: Final = NamedBaselines(
         "ProductionStack": "production_stack:ProductionStack",
         "KubeAI": "kubeai:KubeAI",
     },
-    routing.POLICY_NAMES,
 )
-BASELINE_NAMES: Final = _BASELINES.names
-POLICY_NAMES: Final = _BASELINES.with_product
+POLICY_NAMES: Final = (*routing.POLICY_NAMES, *_BASELINES.names)
 """Names of the product's policies and the baselines."""
 path: Final = _BASELINES.path
 

@@ -1,4 +1,4 @@
-"""vLLM's executor: what the virtual device stands in for, and what it receives for a step and of copies to host memory.
+"""The parts of vLLM's executor that the virtual device replaces, and the inputs of a step and of copies to the host.
 
 0.32 asks each executor which layouts of the KV cache it supports and sets one; both mean nothing without tensors.
 """

@@ -1,6 +1,6 @@
-"""Restores files and sockets that somebody deletes from the folder of a running pool.
+"""Restores files and sockets that were deleted from the folder of a running pool.
 
-A Unix socket whose path is deleted still serves its connections, but nobody can connect any more. Only another hard
+A Unix socket whose path is deleted still serves its connections, but accepts no new ones. Only another hard
 link to its inode can restore the path without a restart, so each socket has one in a subfolder. Where both links are
 gone, the owner opens the socket again if it can do so without losing requests. Otherwise the view reports it as
 missing.
@@ -105,6 +105,7 @@ class FolderWatcher:
         self._report = report
         self._mistakes = UnexpectedErrors("watching the pool's folder", foreseen=())
         self._reported: set[str] = set()
+        self._touched = time.monotonic()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -121,18 +122,21 @@ class FolderWatcher:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _watch(self) -> None:
-        touched = time.monotonic()
         while True:
             await asyncio.sleep(_INTERVAL)
             try:
-                await self.check()
-                if time.monotonic() - touched > _TOUCH:
-                    touched = time.monotonic()
-                    self._folder.touch()
-            except (CliError, OSError) as error:
-                self._report_once(str(error))
-            except Exception as error:  # the pool keeps running
+                await self._check_and_touch()
+            except Exception as error:  # the pool keeps running, also when `report` fails because the terminal is gone
                 self._mistakes.log_once(error)
+
+    async def _check_and_touch(self) -> None:
+        try:
+            await self.check()
+            if time.monotonic() - self._touched > _TOUCH:
+                self._touched = time.monotonic()
+                self._folder.touch()
+        except (CliError, OSError) as error:
+            self._report_once(str(error))
 
     async def check(self) -> None:
         """Restore what is missing."""

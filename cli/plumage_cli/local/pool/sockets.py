@@ -27,10 +27,15 @@ class PoolSockets:
         self._known[socket.path] = socket
 
     def current(self, directory: WatchedDirectory | None, replicas: Iterable[Replica]) -> list[WatchedSocket]:
-        """The sockets that exist now. Each socket stays the same object from call to call."""
+        """The sockets that exist now.
+
+        A socket stays the same object from call to call, with the owner and the effect of now: an engine that was
+        restarted has another pid.
+        """
         wanted = {path: one for path, one in self._known.items() if path.name == CONTROL_SOCKET}
         for one in (*_directory_socket(directory), *self._event_sockets(replicas)):
-            wanted[one.path] = self._known.get(one.path, one)
+            known = wanted[one.path] = self._known.get(one.path, one)
+            known.owner, known.effect = one.owner, one.effect
         self._known = wanted
         return list(wanted.values())
 

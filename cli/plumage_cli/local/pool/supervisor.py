@@ -106,7 +106,8 @@ class Supervisor:
         """Start everything and wait until it is ready. CliError with what failed, and why. Call `stop` in any case."""
         self._listener = listen_at(*self._listen)
         self._token = self.folder.secret("fleet.token").read_text().strip()
-        for name in ("admin.key", ENGINE_KEY, SALT_KEY):
+        admin_key = self.folder.secret("admin.key").read_text().strip()
+        for name in (ENGINE_KEY, SALT_KEY):
             self.folder.secret(name)
         self._paths = await self._make_paths()
         self._members.start()
@@ -114,7 +115,7 @@ class Supervisor:
         self._add_replicas(range(self.pool.spec.initial_replicas))
         self._start_router()
         await self._until_ready()
-        self._traffic.start(self.endpoint, (self.folder.path / "admin.key").read_text().strip())
+        self._traffic.start(self.endpoint, admin_key)
 
     async def scale(self, replicas: int) -> None:
         """Change the number of replicas. New ones warm up before they serve, deleted ones drain before they end.
