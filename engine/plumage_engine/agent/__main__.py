@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def serve(config: AgentConfig) -> int:
-    """Run until a signal comes, or another agent takes over. Returns the exit code."""
+    """Run until a signal arrives, or the agent or its server ends. Returns the exit code; raises their errors."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         token = options.token_file.read_text().strip()
     except (OSError, UnicodeDecodeError):
-        token = None  # the agent made none, or refuses the request with a reason
+        token = None  # without a file the agent may need no token; else it refuses the request with a reason
     error = drain(options.port, token, options.timeout)
     if error is not None:
         sys.stderr.write(f"{error}\n")

@@ -33,7 +33,7 @@ class _Hooks(Scheduler):
         super().__init__(*args, **kwargs)
         self.plumage = Features(self, plumage)
         self.fleet = _make_fleet(self, self.plumage)
-        self.plumage.install_host_tier(None if self.fleet is None else self.fleet.heats)
+        self.plumage.install_host_tier(None if self.fleet is None else self.fleet.hotness)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         output = super().schedule(*args, **kwargs)

@@ -117,8 +117,7 @@ def check_keys(additional_config: object) -> None:
     """Check that no setting of the plugin stands outside of "plumage" in vLLM's `--additional-config`.
 
     ConfigurationError for a key that only the plugin has, or that resembles "plumage". A key that other plugins may
-    have
-    as well is logged.
+    have as well is logged.
     """
     if not isinstance(additional_config, Mapping):
         return

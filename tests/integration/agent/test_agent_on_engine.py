@@ -111,9 +111,9 @@ async def test_predicted_hits_are_the_engines_own(directory, pool, router, make_
             actual = reply["usage"]["prompt_tokens_details"]["cached_tokens"]
             errors.append(predicted - actual)
             predicted_sum, actual_sum = predicted_sum + predicted, actual_sum + actual
-            told = (await asyncio.to_thread(engine.stats))["nextSequence"] - 1
+            last = (await asyncio.to_thread(engine.stats))["nextSequence"] - 1
             await until(
-                lambda told=told: agent.stream.last == told and settled(agent, router), partial(agent_stats, agent)
+                lambda last=last: agent.stream.last == last and settled(agent, router), partial(agent_stats, agent)
             )
     assert actual_sum > 5_000
     assert abs(predicted_sum - actual_sum) < 0.15 * actual_sum, (predicted_sum, actual_sum, sorted(errors))
@@ -365,7 +365,7 @@ class TestHttp:
 async def test_the_pools_hotness_ranks_what_an_agent_would_warm_a_peer_with(directory, pool, make_engine) -> None:
     engine = make_engine()
     often, seldom = prose(50, 300), prose(51, 300)
-    told = HotnessShare(directory.url, pool=pool, period=0.05, receive=False)
+    share = HotnessShare(directory.url, pool=pool, period=0.05, receive=False)
     async with running(settings(directory, pool, engine)) as agent:
         await until(lambda: agent.watch.ready)
         for number, beginning in enumerate((often, seldom, seldom, often, seldom)):
@@ -373,8 +373,8 @@ async def test_the_pools_hotness_ranks_what_an_agent_would_warm_a_peer_with(dire
         heat = agent.publisher.index.heat
         await until(lambda: [uses for _, uses in heat.hottest(5)] == [2, 1], lambda: heat.hottest(5))
         (first, _), (second, _) = heat.hottest(5)
-        told.start()
-        told.use(last_chunk(second) or 0, second.tokens, 7)
+        share.start()
+        share.use(last_chunk(second) or 0, second.tokens, 7)
         await until(lambda: agent.hotness.uses() == {first: 2, second: 7}, agent.hotness.uses)
         prefixes = agent.hottest(100_000).prefixes
         assert [prefix.uses for prefix in prefixes] == [7, 2], "the pool's word counts for more than this engine's"
@@ -393,4 +393,4 @@ async def test_the_pools_hotness_ranks_what_an_agent_would_warm_a_peer_with(dire
         assert 'plumage_agent_directory_malformed_total{part="hotness"} 0' in page
         assert "plumage_agent_ready 1" in page
         assert f'plumage_agent_blocks_total{{kind="stored"}} {agent.publisher.index.counters.stored}' in page
-    await told.close()
+    await share.close()

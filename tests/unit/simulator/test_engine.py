@@ -320,7 +320,7 @@ def test_blocks_and_tokens_are_accounted_for_under_any_operations(
             if action[1] in wanted and action[1] not in ended:
                 aborted.add(action[1])
         elif action[0] == "follow":
-            engine.follow(replace(engine.settings, queue=action[1], queue_options={}, chunk_blocks=action[2]))
+            engine.change_policy(replace(engine.settings, queue=action[1], queue_options={}, chunk_blocks=action[2]))
         else:
             for _ in range(action[1]):
                 step()

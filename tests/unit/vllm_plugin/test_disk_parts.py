@@ -46,43 +46,43 @@ class TestOptions:
 
 class TestSlotFile:
     @pytest.fixture
-    def slab(self, tmp_path: Path) -> Iterator[SlotFile]:
-        slab = SlotFile(tmp_path / "deep" / "kv", SIZE)
-        yield slab
-        slab.close()
+    def file(self, tmp_path: Path) -> Iterator[SlotFile]:
+        file = SlotFile(tmp_path / "deep" / "kv", SIZE)
+        yield file
+        file.close()
 
     def chunk(self, seed: int) -> np.ndarray[Any, Any]:
         return np.random.default_rng(seed).integers(-128, 127, SIZE, dtype=np.int8)
 
-    def test_slot_holds_what_was_written_last(self, slab: SlotFile) -> None:
+    def test_slot_holds_what_was_written_last(self, file: SlotFile) -> None:
         for seed in (1, 2):
-            slab.write(3, self.chunk(seed))
-        slab.write(4, self.chunk(5))
+            file.write(3, self.chunk(seed))
+        file.write(4, self.chunk(5))
         into = np.empty(SIZE, dtype=np.int8)
-        slab.read(3, into)
+        file.read(3, into)
         assert np.array_equal(into, self.chunk(2))
 
-    def test_file_has_no_name(self, slab: SlotFile, tmp_path: Path) -> None:
-        slab.write(0, self.chunk(1))
+    def test_file_has_no_name(self, file: SlotFile, tmp_path: Path) -> None:
+        file.write(0, self.chunk(1))
         assert not list((tmp_path / "deep" / "kv").iterdir())
 
-    def test_unwritten_slot_is_damaged(self, slab: SlotFile) -> None:
-        slab.write(1, self.chunk(1))
+    def test_unwritten_slot_is_damaged(self, file: SlotFile) -> None:
+        file.write(1, self.chunk(1))
         with pytest.raises(DamagedError, match="slot 0 holds other bytes"):
-            slab.read(0, np.empty(SIZE, dtype=np.int8))
+            file.read(0, np.empty(SIZE, dtype=np.int8))
 
-    def test_changed_bit_is_found(self, slab: SlotFile) -> None:
-        slab.write(1, self.chunk(1))
-        slab._file.seek(SIZE + 4000)
-        slab._file.write(bytes([int(self.chunk(1)[4000]) & 255 ^ 1]))
+    def test_changed_bit_is_found(self, file: SlotFile) -> None:
+        file.write(1, self.chunk(1))
+        file._file.seek(SIZE + 4000)
+        file._file.write(bytes([int(self.chunk(1)[4000]) & 255 ^ 1]))
         with pytest.raises(DamagedError, match="slot 1 holds other bytes"):
-            slab.read(1, np.empty(SIZE, dtype=np.int8))
+            file.read(1, np.empty(SIZE, dtype=np.int8))
 
-    def test_truncated_file_is_found(self, slab: SlotFile) -> None:
-        slab.write(1, self.chunk(1))
-        slab._file.truncate(SIZE + 100)
+    def test_truncated_file_is_found(self, file: SlotFile) -> None:
+        file.write(1, self.chunk(1))
+        file._file.truncate(SIZE + 100)
         with pytest.raises(DamagedError, match="slot 1 ends after 100 of 8192"):
-            slab.read(1, np.empty(SIZE, dtype=np.int8))
+            file.read(1, np.empty(SIZE, dtype=np.int8))
 
     def test_impossible_folder_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
@@ -138,12 +138,12 @@ class Clock:
 
 
 class Bench:
-    """Eight rows of memory with one number each, a slab, threads, and a clock that stands still."""
+    """Eight rows of memory with one number each, a slot file, threads, and a clock that stands still."""
 
     def __init__(self, folder: Path) -> None:
         self.memory = np.repeat(np.arange(8, dtype=np.int8)[:, None], SIZE, axis=1)
-        self.slab, self.threads, self.clock = SlotFile(folder, SIZE), Threads(), Clock()
-        self.io = DiskTransfers(self.slab, self.memory, self.threads, self.clock, 10.0)
+        self.file, self.threads, self.clock = SlotFile(folder, SIZE), Threads(), Clock()
+        self.io = DiskTransfers(self.file, self.memory, self.threads, self.clock, 10.0)
 
     def start(self, job: int, slots: list[int], rows: list[int], *, store: bool) -> Transfer:
         transfer = Transfer(job, [b"%d" % slot for slot in slots], slots, rows, store)

@@ -268,7 +268,7 @@ def test_tables_are_told_taught_and_guarded(start: Callable[..., Engine]) -> Non
 def test_the_pools_hotness_is_heard(start: Callable[..., Engine]) -> None:
     engine = start(**host_tier_arguments(64))
     assert engine.core.plumage("promote", b'{"heats": {"12": 3, "18446744073709551615": 1.5}}') == (204, b"")
-    heats = engine.scheduler.fleet.heats
+    heats = engine.scheduler.fleet.hotness
     assert (heats.prior(12), heats.prior((1 << 64) - 1), heats.prior(7)) == (3.0, 1.5, None)
     assert engine.core.plumage("promote", b'{"heats": [1]}')[0] == 400
     assert len(heats) == 2

@@ -1,5 +1,5 @@
-"""What an agent brings to a real vLLM from the pool: hotness for host memory, tables that others learned; and what it
-tells the pool of an engine whose device stands still; and that a directory which is away costs the engine nothing."""
+"""What an agent brings to a real vLLM from the pool: hotness for host memory, and tables that others learned. It
+reports an engine whose device stands still. A directory that is away costs the engine nothing."""
 
 from __future__ import annotations
 
@@ -147,17 +147,17 @@ async def sent(client: Redis, key: str) -> bytes | None:
 
 
 async def test_a_directory_that_is_killed_costs_the_engine_nothing(with_plugin: Served, directory: LocalServer) -> None:
-    """The agent goes on following it, and tells a directory that comes back all that it missed."""
+    """The agent follows the engine, and sends a restarted directory all that it missed."""
     known, before = prose(90), with_plugin.stats()
     await ask(with_plugin, known)
     async with beside(with_plugin, directory, "away") as agent:
         kill(directory)
         await until(lambda: agent.writer.degraded, partial(agent_stats, agent))
-        told = agent.stream.last
+        last = agent.stream.last
         assert await ask(with_plugin, known) > 1000
         for number in range(91, 94):
             assert await ask(with_plugin, prose(number)) < 100
-        await until(lambda: agent.stream.last >= told + 3, partial(agent_stats, agent))
+        await until(lambda: agent.stream.last >= last + 3, partial(agent_stats, agent))
         assert agent.watch.state is State.READY
         now = with_plugin.stats()
         assert now["counters"].get("failures") == before["counters"].get("failures")
@@ -205,13 +205,13 @@ async def test_an_engine_whose_device_stands_still_is_stalled_and_goes_on(
         http.stream("POST", "/v1/completions", json=body) as answer,
     ):
         lines = answer.aiter_lines()
-        await anext(lines)  # what the API server tells of the engine is now that it has a request
+        await anext(lines)  # from now on the API server reports that the engine has a request
         with standing_still(with_plugin):
             await until(lambda: agent.watch.state is State.STALLED, partial(agent_stats, agent))
             assert agent.watch.load.running == 1
             with with_plugin.admin() as fleet:
-                told = await asyncio.to_thread(fleet.get, "/v1/plumage/stats")
-            assert told.status_code == 503
-            assert "engine core did not answer in time" in told.json()["error"]["message"]
+                response = await asyncio.to_thread(fleet.get, "/v1/plumage/stats")
+            assert response.status_code == 503
+            assert "engine core did not answer in time" in response.json()["error"]["message"]
         await until(lambda: agent.watch.state is State.READY, partial(agent_stats, agent))
         assert sum([1 async for line in lines if line.startswith("data: {")]) > 100, "the answer goes on"

@@ -208,10 +208,10 @@ class TestWhatGoesWrong:
     def test_damaged_places_are_misses(self, start: Start) -> None:
         tier = start()
         fill(tier)
-        slab: SlotFile = tier.disk._io._slab
+        file: SlotFile = tier.disk._io._file
         for slot in tier.disk._slot_of.values():
-            slab._file.seek(slot * slab.size)
-            slab._file.write(b"\1")
+            file._file.seek(slot * file.size)
+            file._file.write(b"\1")
         there = len(tier.disk)
         assert found(tier, 0) < 4 * 32
         assert tier.counters.get("disk_damaged") >= 3
@@ -223,7 +223,7 @@ class TestWhatGoesWrong:
     def test_a_file_cut_short_is_missed_too(self, start: Start) -> None:
         tier = start()
         fill(tier)
-        tier.disk._io._slab._file.truncate(0)
+        tier.disk._io._file._file.truncate(0)
         assert found(tier, 0) < 4 * 32
         assert tier.counters.get("disk_damaged")
         assert tier.disk.guard.on

@@ -180,10 +180,8 @@ def test_a_manager_that_is_made_in_another_way(tiny_model: Path, monkeypatch: py
 def test_without_vllms_tiers_there_is_host_memory_and_no_disk(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for package, module in (
-        ("offload.disk_tier", "setup"),
-        ("compat", "kv_tiering"),
-    ):  # as if nobody had imported them yet
+    # As before their first import.
+    for package, module in (("offload.disk_tier", "setup"), ("compat", "kv_tiering")):
         monkeypatch.delitem(sys.modules, f"plumage_engine.vllm.{package}.{module}", raising=False)
         monkeypatch.delattr(f"plumage_engine.vllm.{package}.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "vllm.v1.kv_offload.tiering.manager", None)

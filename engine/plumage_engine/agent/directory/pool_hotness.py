@@ -45,7 +45,7 @@ class PoolHotness:
         self._share.start()
 
     async def close(self) -> None:
-        """Within CLOSING seconds: counts that were not sent are lost."""
+        """Within CLOSING seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSING):
                 await self._share.close()
@@ -55,9 +55,8 @@ class PoolHotness:
         return {block: max(own, self._pool_wide(block)) for block, own in self._heat.hottest(RANKED)}
 
     async def chunk_uses(self, most: int) -> dict[int, int]:
-        """Uses of the hottest prefixes' chunks, hottest first, until there are `most`. A use of a
-        prefix is a use of all its chunks, so uses never rise along a chain. It yields to the event loop every `WALKED`
-        blocks."""
+        """Uses of the hottest prefixes' chunks, hottest first, until there are `most`. A use of a prefix uses all its
+        chunks, so uses never rise along a chain. It yields to the event loop every `WALKED` blocks."""
         found: dict[int, int] = {}
         seen: set[Block] = set()
         for block, uses in sorted(self.uses().items(), key=lambda entry: entry[1], reverse=True):
@@ -74,8 +73,8 @@ class PoolHotness:
         return found
 
     async def block_heats(self, index: CacheIndex) -> dict[BlockHash, int]:
-        """The pool's uses of each cached block, reduced by age, where there are any. A use of a prefix is a use of all
-        its blocks, so uses never rise along a chain. It yields to the event loop every `WALKED` blocks."""
+        """The pool's uses of each cached block, reduced by age, where there are any. A use of a prefix uses all its
+        blocks, so uses never rise along a chain. It yields to the event loop every `WALKED` blocks."""
         found: dict[BlockHash, int] = {}
         below: dict[Block, int] = {}
         aged = self._share.view.aged

@@ -40,9 +40,9 @@ def _own(agent: Agent) -> Iterator[str]:
     )
     for name, text, value in now:
         yield from gauge(_PREFIX + name, text, value)
-    outcomes, did = fields_of(stream), fields_of(index.counters)
+    outcomes, actions = fields_of(stream), fields_of(index.counters)
     yield from counters(_PREFIX + "events", "Event batches, by outcome.", "kind", outcomes)
-    yield from counters(_PREFIX + "blocks", "Block events, by the index's action.", "kind", did)
+    yield from counters(_PREFIX + "blocks", "Block events, by the index's action.", "kind", actions)
     yield from counters(
         _PREFIX + "promote", "Reports of the pool's hotness to the engine, by outcome.", "kind", agent.promotion.counts
     )

@@ -74,9 +74,8 @@ class SimEngine:
         self._limit = BatchLimit(settings.max_num_seqs)
         self._step: _Step | None = None
         self.stopped = False  # whether the policy holds requests back, although the last batch had room
-        self.storing: tuple[SimRequest, int] | None = (
-            None  # the request whose blocks are being cached, and the position of the first
-        )
+        # The request whose blocks are being cached, and the position of the first of them.
+        self.storing: tuple[SimRequest, int] | None = None
 
     def __contains__(self, request_id: RequestId) -> bool:
         return request_id in self._requests
@@ -107,7 +106,7 @@ class SimEngine:
         self._set_backlog(tracked, 0)
         tracked.state = State.DONE
 
-    def follow(self, settings: EngineSettings) -> None:
+    def change_policy(self, settings: EngineSettings) -> None:
         """Change the batching policy, without its learned state, and keep the requests. No other setting may differ."""
         queue = make_queue(settings.queue, rng=self._rng, **settings.queue_options)
         for request_id, tracked in self._requests.items():

@@ -76,7 +76,7 @@ class Tables:
             feather = FeatherConfig.parse(settings, "feather")
             config = self._config.model_copy(update={"feather": feather})
             if config != self._config:
-                self._engine.follow(config.engine_settings())
+                self._engine.change_policy(config.engine_settings())
                 self._use(config)
         except (ValueError, ConfigurationError) as error:
             raise ApiError(400, f"the body must be what the configuration has as `feather`: {error}") from None

@@ -1,8 +1,7 @@
 """vLLM's scheduler: the classes from which ours derive, and the members that the queue and the hooks use.
 
 0.32 names put-aside requests `deferred_waiting` and keeps requests that hold blocks in `kv_holding_waiting`, which
-stays
-vLLM's own; `max_num_active_reqs` limits admission separately from the runner's slots.
+stays vLLM's own; `max_num_active_reqs` limits admission separately from the runner's slots.
 """
 
 from __future__ import annotations

@@ -185,8 +185,7 @@ class RequestOrder:
         """A step ran.
 
         Most steps of a full batch have no prefill and no question to the policy before them. Their sum is reported to
-        the
-        policy, at the latest before its next choice.
+        the policy, at the latest before its next choice.
         """
         kept = self._unreported
         if self._asked or outcome.prefill_tokens or (kept is not None and kept.steps >= _MAX_SUMMED_STEPS):

@@ -38,8 +38,7 @@ class SelectiveSpec(CPUOffloadingSpec):
     """Host memory with selective admission. vLLM's worker copies, or torch where there is no GPU.
 
     disk: options of the disk; None for no disk, or where this vLLM's tiers are incompatible (`disk_guard`). Modules
-    that
-    need vLLM's tiers are imported for a disk only.
+    that need vLLM's tiers are imported for a disk only.
     """
 
     kv_events_config: OffloadingKVEventsConfig

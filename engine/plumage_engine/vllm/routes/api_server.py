@@ -1,14 +1,14 @@
 """The plugin's routes in vLLM's API server, as ASGI middleware around vLLM's application.
 
-| route                    | what                                                                                 |
-|--------------------------|--------------------------------------------------------------------------------------|
+| route                    | what                                                                                   |
+|--------------------------|----------------------------------------------------------------------------------------|
 | GET /v1/plumage/snapshot | the cached blocks with token ids, msgpack; 404 where the engine publishes no KV events |
-| GET /v1/plumage/stats    | load, cache, every counter, which features are on and why not                        |
-| POST /v1/plumage/drain   | {"timeoutSeconds": number}: wait until no request is open                            |
-| GET /v1/plumage/tables   | what the stop policy has learned; 404 where it learns nothing                        |
-| POST /v1/plumage/tables  | learn from other engines; damaged or foreign tables are refused and counted          |
-| POST /v1/plumage/promote | {"heats": {"BLOCK HASH": uses}}: the pool's hotness, for host memory and promotion   |
-| POST /v1/plumage/feather | another batching policy: the setting `feather`; null for order of arrival            |
+| GET /v1/plumage/stats    | load, cache, every counter, which features are on and why not                          |
+| POST /v1/plumage/drain   | {"timeoutSeconds": number}: wait until no request is open                              |
+| GET /v1/plumage/tables   | what the stop policy has learned; 404 where it learns nothing                          |
+| POST /v1/plumage/tables  | learn from other engines; damaged or foreign tables are refused and counted            |
+| POST /v1/plumage/promote | {"heats": {"BLOCK HASH": uses}}: the pool's hotness, for host memory and promotion     |
+| POST /v1/plumage/feather | another batching policy: the setting `feather`; null for order of arrival              |
 
 They stand outside of vLLM's own middleware: `--api-key` and CORS rules are for clients, these routes have a token of
 their own. Without a token only this machine is served. Where vLLM has an API key, every route but reads needs it here:
@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -33,9 +32,7 @@ from plumage_engine.configuration import is_loopback
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
 
-__all__ = ["PREFIX", "TOKEN_FILE", "ApiServerRoutes"]
-
-_log = logging.getLogger("vllm.plumage")
+__all__ = ["PREFIX", "TOKEN_FILE", "ApiServerRoutes", "App"]
 
 TOKEN_FILE = "PLUMAGE_ADMIN_TOKEN_FILE"
 """Environment variable with the path of the token's file; the setting `fleet.adminTokenFile` precedes it."""

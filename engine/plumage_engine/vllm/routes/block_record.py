@@ -151,13 +151,12 @@ def encode(rows: Sequence[Row], *, seq: int, block_size: int, beyond: int = 0) -
     """The snapshot as it is served (docs/explanation/directory.md), valid after the batch numbered `seq`.
 
     Parents precede their children. `missing` counts cached blocks that are not in it, including those `beyond` the
-    record.
-    Each row is encoded by itself, so that this thread yields to the engine's.
+    record. Each row is encoded by itself, so that this thread yields to the engine's.
     """
     pack = msgspec.msgpack.Encoder().encode
-    described = [msgspec.Raw(pack(row)) for row in _ordered(rows)]
+    blocks = [msgspec.Raw(pack(row)) for row in _ordered(rows)]
     missing = beyond + sum(1 for _, block, _ in rows if block.ids is None)
-    return pack({"v": 1, "seq": seq, "block_size": block_size, "blocks": described, "missing": missing})
+    return pack({"v": 1, "seq": seq, "block_size": block_size, "blocks": blocks, "missing": missing})
 
 
 def _ordered(rows: Sequence[Row]) -> Iterator[list[Any]]:

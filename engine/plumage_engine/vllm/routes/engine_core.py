@@ -58,11 +58,11 @@ class Fleet:
     """Answers for one scheduler that was just made.
 
     record: None where no events are published.
-    heats: the hotness that the pool reported.
+    hotness: what the pool reported.
     """
 
     def __init__(self, scheduler: Any, features: Features, clock: Callable[[], float] = time.monotonic) -> None:
-        self.heats = PoolHotness(clock)
+        self.hotness = PoolHotness(clock)
         self.record: BlockRecord | None = None
         self.next_sequence = 0
         self._scheduler = scheduler
@@ -194,7 +194,7 @@ class Fleet:
                 "nextSequence": self.next_sequence,
                 "recordedBlocks": len(self.record) if self.record is not None else 0,
                 "missingBlocks": self.record.missing if self.record is not None else 0,
-                "rankedChunks": len(self.heats),
+                "rankedChunks": len(self.hotness),
                 "counters": features.counters.by_name(),
                 "features": {name: guard.report() for name, guard in features.guards.items()},
             }
@@ -244,7 +244,7 @@ class Fleet:
             raise _RefusedError(400, f'the body must be {{"heats": {{"BLOCK HASH": uses}}}}: {error}') from error
         if len(heats) > MAX_CHUNKS:
             raise _RefusedError(413, f"at most {MAX_CHUNKS} chunks may be ranked, got {len(heats)}")
-        self.heats.update(heats)
+        self.hotness.update(heats)
         return 204, b""
 
     def _change_feather(self, body: bytes) -> Answer:
@@ -286,5 +286,5 @@ def _json(value: Any) -> Answer:
 
 def _error(status: int, message: str) -> Answer:
     """A message may repeat megabytes of a client's body, so it is cut."""
-    found = message if len(message) <= _LONGEST_MESSAGE else message[:_LONGEST_MESSAGE] + "…"
-    return status, msgspec.json.encode({"error": {"message": found, "code": status}})
+    text = message if len(message) <= _LONGEST_MESSAGE else message[:_LONGEST_MESSAGE] + "…"
+    return status, msgspec.json.encode({"error": {"message": text, "code": status}})

@@ -41,9 +41,9 @@ def make_tiers(
     try:
         problem = _no_room(disk, slots, spec.kv_bytes_per_chunk)
         if not problem:
-            slab = SlotFile(disk.folder, spec.kv_bytes_per_chunk)
+            file = SlotFile(disk.folder, spec.kv_bytes_per_chunk)
             pool = DualQueueThreadPool(_READERS, _WRITERS, thread_name_prefix="plumage-disk")
-            io = DiskTransfers(slab, np.asarray(view), pool, clock, PATIENCE)
+            io = DiskTransfers(file, np.asarray(view), pool, clock, PATIENCE)
     except OSError as error:
         problem = f"nothing can be written to {disk.folder}: {error.strerror or error}"
     return TieredManager(
@@ -97,8 +97,7 @@ def map_region(engine: str, chunks: int, chunk_bytes: int, page: int) -> SharedO
     """The scheduler's view of the memory that the workers map too: the disk is written from it and read into it.
 
     Workers have mapped theirs when the scheduler is made, so the name is unlinked and no file remains, however the
-    engine
-    ends. Without workers yet, the name stays for them.
+    engine ends. Without workers yet, the name stays for them.
     """
     region = SharedOffloadRegion(engine, chunks, None, chunk_bytes, page)
     if not region._creator:

@@ -94,8 +94,7 @@ class MemoryOverDisk(HostTierManager, CPUPrimaryTierOffloadingManager):
         """The tier of a chunk for which host memory has no room.
 
         It is called when the device or host memory is about to evict the chunk: it is not recent then, and its
-        descendants are
-        evicted already.
+        descendants are evicted already.
         """
         frequent = self.settings.admission == "All" or (
             self.hotness.frequency(chunk_key(key)) >= self.settings.min_frequency
@@ -117,8 +116,7 @@ class MemoryOverDisk(HostTierManager, CPUPrimaryTierOffloadingManager):
         """Places for chunks of the disk that a request waits for.
 
         None where everything here is in use or reserved for a waiting request: two requests must not evict each other's
-        chunks
-        forever.
+        chunks forever.
         """
         try:
             going = self._choose_victims(len(keys) - self._get_num_free_chunks()) if self.guard.on else None

@@ -82,7 +82,7 @@ class _Pace:
 
     @contextmanager
     def chunk(self) -> Iterator[None]:
-        """A chunk moves while this is entered. Its allowance is added at the start, its seconds before its end too."""
+        """A chunk moves while this is entered. Its allowance counts from its start, its seconds as they pass."""
         self._count(1)
         try:
             yield
@@ -116,16 +116,16 @@ class DiskTransfers:
     """
 
     def __init__(
-        self, slab: SlotFile, memory: np.ndarray[Any, Any], pool: Pool, clock: Callable[[], float], patience: float
+        self, file: SlotFile, memory: np.ndarray[Any, Any], pool: Pool, clock: Callable[[], float], patience: float
     ) -> None:
-        self._slab = slab
+        self._file = file
         self._memory: np.ndarray[Any, Any] | None = memory
         self._pool = pool
         self._clock = clock
         self._patience = patience
         self._transfers: dict[int, Transfer] = {}
         self._own = threading.local()
-        self._pace = _Pace(clock, _CHUNK_SECONDS + slab.size / _SLOWEST)
+        self._pace = _Pace(clock, _CHUNK_SECONDS + file.size / _SLOWEST)
 
     def __len__(self) -> int:
         """Transfers under way, including those that were given up."""
@@ -149,7 +149,7 @@ class DiskTransfers:
         """Why the disk is too slow, in words; empty while it is not."""
         oldest = min((at for one in self._transfers.values() for at in list(one.begun.values())), default=None)
         if oldest is not None and self._clock() - oldest > self._patience:
-            return f"a chunk of {self._slab.size} bytes has not been read or written in {self._patience:.0f} s"
+            return f"a chunk of {self._file.size} bytes has not been read or written in {self._patience:.0f} s"
         spent, allowed = self._pace.take(self._patience)
         return f"the last transfers took {spent:.0f} s, {allowed:.0f} s were allowed" if spent > allowed else ""
 
@@ -157,8 +157,7 @@ class DiskTransfers:
         """Give up every transfer; threads end by themselves.
 
         Waits only for copies in memory; after that host memory may be unmapped. A thread of its own frees the disk's
-        space
-        after the last transfer.
+        space after the last transfer.
         """
         for transfer in list(self._transfers.values()):
             transfer.give_up()
@@ -168,7 +167,7 @@ class DiskTransfers:
 
     def _leave(self) -> None:
         self._pool.shutdown(wait=True)
-        self._slab.close()
+        self._file.close()
 
     # -- in the threads ------------------------------------------------------------------------------------------------
 
@@ -186,11 +185,11 @@ class DiskTransfers:
 
     def _down(self, transfer: Transfer, place: int, buffer: Any) -> None:
         if self._copy(transfer, buffer, transfer.rows[place], down=True):
-            self._slab.write(transfer.slots[place], buffer)
+            self._file.write(transfer.slots[place], buffer)
             transfer.done.add(place)
 
     def _up(self, transfer: Transfer, place: int, buffer: Any) -> None:
-        self._slab.read(transfer.slots[place], buffer)
+        self._file.read(transfer.slots[place], buffer)
         if self._copy(transfer, buffer, transfer.rows[place], down=False):
             transfer.done.add(place)
 
@@ -206,5 +205,5 @@ class DiskTransfers:
     def _buffer(self) -> Any:
         buffer = getattr(self._own, "buffer", None)
         if buffer is None:
-            buffer = self._own.buffer = np.empty(self._slab.size, dtype=np.int8)
+            buffer = self._own.buffer = np.empty(self._file.size, dtype=np.int8)
         return buffer

@@ -63,8 +63,8 @@ class _Place:
 class Residents:
     """capacity: chunks. Chunks are vLLM's `ChunkStatus`; one in transfer (`ref_cnt` not 0) is never evicted."""
 
-    def __init__(self, capacity: int, heats: ChunkHotness) -> None:
-        self.hotness = heats
+    def __init__(self, capacity: int, hotness: ChunkHotness) -> None:
+        self.hotness = hotness
         self._chunks: dict[Key, Any] = {}
         self._places: dict[Key, _Place] = {}
         self._entries: dict[Entry, None] = {}

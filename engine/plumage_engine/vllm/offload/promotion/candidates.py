@@ -64,8 +64,8 @@ class Candidates:
 
     def leaf(self, key: Key) -> TierNode:
         """A device block as a victim."""
-        heats, name = self._residents.hotness, chunk_key(key)
-        return TierNode(name, None, heats.tokens, 0, heats.promotion(name))
+        hotness, name = self._residents.hotness, chunk_key(key)
+        return TierNode(name, None, hotness.tokens, 0, hotness.promotion(name))
 
     def _look(self) -> dict[Entry, None]:
         """Each entry once: the hottest known, then the next in turn."""
@@ -113,6 +113,6 @@ class Candidates:
         return Piece(tuple(keys), entry.keys[place - 1] if place else entry.parent, entry.start + place)
 
     def _node(self, piece: Piece) -> TierNode:
-        heats, name = self._residents.hotness, chunk_key(piece.keys[-1])
+        hotness, name = self._residents.hotness, chunk_key(piece.keys[-1])
         parent = None if piece.above is None else chunk_key(piece.above)
-        return TierNode(name, parent, len(piece.keys) * heats.tokens, 0, heats.promotion(name))
+        return TierNode(name, parent, len(piece.keys) * hotness.tokens, 0, hotness.promotion(name))

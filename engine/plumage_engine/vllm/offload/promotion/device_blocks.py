@@ -83,8 +83,7 @@ class DeviceBlocks:
         """The blocks hold these chunks now, a chain that begins `start` chunks below its root.
 
         Returns the chunks that can be found from here on: none if the parent was evicted meanwhile, else those before
-        the first
-        that a request computed itself.
+        the first that a request computed itself.
         """
         if above is not None and not self.holds(above):
             return []

@@ -30,8 +30,7 @@ def next_waiting(scheduler: Any, limit: int) -> Iterable[Any]:
     """The first `limit` waiting requests in their order of arrival: vLLM's next ones, and nearly FEATHER's.
 
     None of a queue by priority, whose front can't be read without a copy. The queue's type is not imported, so
-    promotion
-    does not depend on FEATHER's names of vLLM.
+    promotion does not depend on FEATHER's names of vLLM.
     """
     queue = scheduler.waiting
     oldest = getattr(queue, "oldest", None)
