@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,6 +77,18 @@ def test_ends_with_its_parent_however_that_ends(binary: Path, tmp_path: Path, en
         assert parent.stdout.readline() == "started\n"
         assert processes_of(folder)
         parent.send_signal(end)
+        parent.wait(10)
+    assert gone(folder)
+
+
+def test_server_ends_with_its_killed_parent_also_without_its_folder(binary: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    command = [sys.executable, "-c", PARENT, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "started\n"
+        shutil.rmtree(folder)
+        parent.kill()
         parent.wait(10)
     assert gone(folder)
 

@@ -39,12 +39,13 @@ LONGEST_SOCKET_PATH = 107  # bytes in sockaddr_un, less the closing zero
 # Arguments: the folder, a command for when this process was killed, the server's command. A line on the pipe says that
 # the end is an orderly one. The pipe comes as stdin: some shells can't name descriptors above 9.
 # Once this process is gone, so is the guard's stderr: without the trap its first word there would end it before it has
-# cleaned up.
+# cleaned up. The file is made in a subshell: if the folder is gone, POSIX ends the shell at the failed redirection, and
+# the server would live on.
 GUARD = """
 trap '' PIPE
 exec 3<&0 0</dev/null; folder=$1; orphaned=$2; shift 2
 "$@" >"$folder/server.log" 2>&1 3<&- & server=$!
-{ read -r _ <&3 || : >"$folder/orphaned"; kill -9 "$server"; } 2>/dev/null & watch=$!
+{ read -r _ <&3 || (: >"$folder/orphaned"); kill -9 "$server"; } 2>/dev/null & watch=$!
 wait "$server"; code=$?
 kill -9 "$watch" 2>/dev/null
 tail -n 20 "$folder/server.log" >&2
