@@ -53,7 +53,12 @@ add --no-deps -r "$pins" || refuse \
   "pip failed; the lines above say why. The network, or a full disk ($(free_gib) GB are free)?"
 step "3 of 3: Plumage beside it"
 add --no-deps -e . || refuse "pip could not install Plumage itself; the lines above say why."
-"$venv/bin/python" -W ignore -c 'import torch, vllm._C' || refuse \
-  "what was installed can not be imported here; remove $venv and try again, or another Python."
+# As vLLM does it: it has one library of kernels for each generation of processors, and each needs its instructions.
+"$venv/bin/python" -W ignore -c '
+import torch
+from vllm.platforms.cpu import CpuPlatform
+CpuPlatform.import_kernels()
+torch.ops._C.rms_norm  # an AttributeError where no library was loaded
+' || refuse "what was installed can not be imported here; remove $venv and try again, or another Python."
 touch "$venv/.ready"
 echo "setup-vllm: done in $SECONDS s; its python is $venv/bin/python"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,27 @@ def test_pytorch_with_cuda_is_announced_with_its_size_and_can_be_refused(tmp_pat
     assert (tmp_path / "asked").exists() == (torch == "any")
     if torch == "any":
         assert "WARNING: downloading PyPI's build instead, with CUDA's libraries: 6.3 GB" in done.stdout
+
+
+@pytest.mark.parametrize("kernels", ["_C_AVX2", "none"])
+def test_kernels_are_loaded_as_vllm_loads_them(tmp_path: Path, kernels: str) -> None:
+    """A processor without AVX-512 dies of vLLM's newest library and runs its oldest."""
+    modules = tmp_path / "modules"
+    (modules / "vllm" / "platforms").mkdir(parents=True)
+    (modules / "torch.py").write_text("class ops: _C = type('Kernels', (), {})\n")
+    (modules / "vllm" / "_C.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)\n")
+    (modules / "vllm" / "_C_AVX2.py").write_text("import torch; torch.ops._C.rms_norm = None\n")
+    load = "pass" if kernels == "none" else f"import vllm.{kernels}"
+    platform = f"class CpuPlatform:\n    @classmethod\n    def import_kernels(cls): {load}\n"
+    (modules / "vllm" / "platforms" / "cpu.py").write_text(platform)
+    real = f'case "$1" in -W) exec env PYTHONPATH="{modules}" {sys.executable} "$@" ;; esac\n'
+    script = tmp_path / "kept" / "scripts" / "setup-vllm.sh"
+    script.parent.mkdir(parents=True)
+    shutil.copy(SCRIPT, script)
+    start = tmp_path / "start.sh"
+    start.write_text(f"cp '{ROOT}/constraints-vllm.txt' . && exec bash '{script}'")
+    done = run(
+        tmp_path, start, programs={"uname": LINUX, "python3": real + PYTHON.format("exit 0"), "df": DISK.format(10**8)}
+    )
+    assert (done.returncode == 0) == (kernels != "none"), done.stdout + done.stderr
+    assert ("can not be imported here" in done.stderr) == (kernels == "none")
