@@ -29,6 +29,7 @@ PLACES = (
     "scripts",
     "tests/unit",
     "tests/contract",
+    "tests/cluster",
     "tests/e2e",
     "tests/e2e_cluster_victims",
     "tests/e2e_cluster_vllm",

@@ -1,4 +1,5 @@
-"""Who has which address inside a cluster's own network: documentation and benchmark ranges, with no way out of it."""
+"""The address plan of a cluster's own network. It uses documentation and benchmark ranges, and no address leads out of
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ DOMAIN: Final = "cluster.local"
 
 
 def node_ip(number: int) -> str:
-    """Of node `number`, from 1; the control plane has the first one's."""
+    """The address of node `number`, which counts from 1. Node 1 has the control plane's address too."""
     return f"192.0.2.{number}"
 
 

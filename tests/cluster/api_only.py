@@ -1,5 +1,5 @@
 """etcd, kube-apiserver and kube-controller-manager on free ports of the loopback address: no root, no namespaces, no
-nodes. Pods are accepted and stay Pending; all else is what a cluster does."""
+nodes. Pods are accepted and stay Pending. Everything else behaves as in a cluster."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _NUDGES, _NUDGE_S = 4, 15.0
 
 @dataclass(frozen=True)
 class ApiServer:
-    """A running API server. `processes` has `etcd`, `apiserver` and `controllers`, to be frozen or killed by a test."""
+    """A running API server. `processes` has `etcd`, `apiserver` and `controllers`, which a test may freeze or kill."""
 
     plane: ControlPlane
     processes: Group
 
     @property
     def kubeconfig(self) -> Path:
-        """An administrator's."""
+        """The administrator's kubeconfig."""
         return self.plane.kubeconfig
 
     @property
@@ -50,12 +50,12 @@ class ApiServer:
 
     @property
     def ca_file(self) -> Path:
-        """Signed the API server's certificate."""
+        """The CA that signed the API server's certificate."""
         return self.plane.certificate("ca.crt")
 
     @property
     def front_proxy_ca_file(self) -> Path:
-        """Signed the certificate by which the API server calls aggregated API servers."""
+        """The CA of the certificate with which the API server calls aggregated API servers."""
         return self.plane.certificate("front-proxy-ca.crt")
 
     def kubectl(self, *args: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -64,8 +64,8 @@ class ApiServer:
         return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=check)
 
     def established(self) -> None:
-        """Waits until every definition of a kind is served. A definition that is new has no conditions for a moment,
-        at which `kubectl wait` gives up at once."""
+        """Waits until every definition of a kind is served. A new definition has no conditions for a moment, and
+        `kubectl wait` fails at once in that moment."""
 
         def asked() -> bool:
             return not self.kubectl("wait", "--for=condition=Established", "crd", "--all", check=False).returncode
@@ -73,8 +73,9 @@ class ApiServer:
         self.processes.until("all kinds are served", asked, _READY_S)
 
     def forget_kinds(self) -> None:
-        """Removes all definitions of kinds, with their objects. The API server's finalizer may drop a definition whose
-        status somebody else writes at that moment; it comes back after five minutes, or once the definition changes."""
+        """Removes all definitions of kinds, with their objects. The API server's finalizer may miss a definition whose
+        status another client writes at that moment. It tries again after five minutes, or when the definition
+        changes."""
 
         def gone() -> bool:
             return not self.kubectl("get", "crd", "-o", "name").stdout
@@ -88,8 +89,8 @@ class ApiServer:
         self.processes.until("all kinds are gone", gone, _NUDGE_S)
 
     def restart(self) -> None:
-        """Ends the API server and starts it on the same port; what etcd holds stays."""
-        self.processes.stop("apiserver", signal.SIGKILL)  # asked politely it waits for its watchers
+        """Ends the API server and starts it on the same port. What etcd stores stays."""
+        self.processes.stop("apiserver", signal.SIGKILL)  # after SIGTERM it would wait for its watchers
         self.start("apiserver")
 
     def start(self, name: str) -> None:
@@ -100,8 +101,8 @@ class ApiServer:
 
 @contextmanager
 def api_server(more: Mapping[str, tuple[str, ...]] | None = None) -> Iterator[ApiServer]:
-    """One for as long as the context lasts; its folder is removed then, whatever happened. Raises `NotHereError`. more:
-    further flags, by program."""
+    """An API server for as long as the context lasts. Its folder is always removed afterwards. more: further flags, by
+    program. Raises `NotHereError`."""
     found = programs.required(programs.API)
     with run_folder("plumage-api-") as folder, Group(folder) as group:
         plane = _plane(found, folder, more or {})

@@ -1,4 +1,4 @@
-"""The few questions that a start asks the API server, without a client library."""
+"""The requests that the start of a cluster sends to the API server, without a client library."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LIMIT_S = 5.0
 
 
 def is_ready(plane: ControlPlane) -> bool:
-    """What /readyz says; no answer is a no."""
+    """Whether /readyz answers 200. No answer counts as not ready."""
     return _get(plane, "/readyz") == b"ok"
 
 
 def ready_nodes(plane: ControlPlane) -> set[str]:
-    """The names of the nodes that say Ready."""
+    """The names of the nodes with the condition Ready."""
     answer = _get(plane, "/api/v1/nodes")
     nodes: list[dict[str, Any]] = json.loads(answer)["items"] if answer else []
     return {node["metadata"]["name"] for node in nodes if _says_ready(node)}

@@ -38,18 +38,19 @@ def build(module: str, packages: Mapping[str, str]) -> None:
             say(f"building {name} ({time.monotonic() - start:.0f} s so far; minutes where Go's own cache is cold)")
             made = Path(scratch, name)
             _run(module, ["build", "-trimpath", "-ldflags", _ldflags(module), "-o", str(made), package], shown=name)
-            os.replace(made, bins / name)  # whole or not at all
+            os.replace(made, bins / name)  # a killed build leaves no half file
     say(f"built {', '.join(packages)} in {time.monotonic() - start:.0f} s")
 
 
 def module_folder(module: str, required: str) -> Path:
-    """Where Go keeps the sources of a module that `go/MODULE` requires."""
+    """The folder where Go keeps the sources of a module that `go/MODULE` requires."""
     _run(module, ["mod", "download", required])
     return Path(_run(module, ["list", "-m", "-f", "{{.Dir}}", required]).strip())
 
 
 def _run(module: str, args: list[str], *, shown: str = "") -> str:
-    """What Go prints. shown: a program that takes minutes, of which a line a minute says that it is still built."""
+    """The output of a Go command. shown: the name of a program that takes minutes; a line a minute says that it is
+    still being built."""
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
     command, folder = [go(), *args], MODULES / module
     try:
@@ -68,7 +69,7 @@ def _run(module: str, args: list[str], *, shown: str = "") -> str:
 def _finished(
     command: list[str], folder: Path, environment: Mapping[str, str], shown: str
 ) -> subprocess.CompletedProcess[str]:
-    """The command, which is killed after `_LIMIT_S` (TimeoutExpired) or when the caller is interrupted."""
+    """Runs the command. It is killed after `_LIMIT_S` (TimeoutExpired) or when the caller is interrupted."""
     start = time.monotonic()
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
@@ -87,7 +88,7 @@ def _finished(
 
 
 def _ldflags(module: str) -> str:
-    """No debug symbols; Kubernetes' programs are told which version they are, as its own build does."""
+    """Flags without debug symbols. They set the version of Kubernetes' programs, as Kubernetes' own build does."""
     if module != "kubernetes":
         return "-s -w"
     found = re.search(r"\bk8s\.io/kubernetes (v(\d+)\.(\d+)\S*)", (MODULES / module / "go.mod").read_text())

@@ -1,4 +1,4 @@
-"""The one folder outside the tree that keeps programs and images, and the lock under which it is filled."""
+"""The folder outside the repository that keeps programs and images, and the lock for writing to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODULES = Path(__file__).parent / "go"
 
 
 def _version() -> str:
-    """Kubernetes' version, and a digest of every pin, so that a change of one makes a new folder."""
+    """Kubernetes' version and a digest of all pins, so that each change of a pin makes a new folder."""
     pins = sorted(MODULES.glob("*/go.mod"))
     text = "".join(path.read_text() for path in pins)
     found = re.search(r"^(?:require)?\s+k8s\.io/kubernetes v(\S+)$", text, re.MULTILINE)
@@ -29,7 +29,7 @@ VERSION = _version()
 
 
 def folder() -> Path:
-    """What survives runs, by `PLUMAGE_CACHE`, else by the XDG rule."""
+    """The cache: `PLUMAGE_CACHE`, else the folder of the XDG rule. It survives runs."""
     root = os.environ.get("PLUMAGE_CACHE")
     if root is None:
         root = str(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "plumage")
@@ -37,13 +37,13 @@ def folder() -> Path:
 
 
 def bin_folder() -> Path:
-    """Where the programs of these pins are."""
+    """The folder of the programs that these pins make."""
     return folder() / VERSION / "bin"
 
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """One process at a time does what `name` says; the others wait, and say once that they do."""
+    """Lets one process at a time do what `name` says. The others wait, and print once that they wait."""
     folder().mkdir(parents=True, exist_ok=True)
     with (folder() / f"{name}.lock").open("w") as lock:
         try:
@@ -55,5 +55,5 @@ def locked(name: str) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Progress, on stderr: stdout is for what a shell evaluates."""
+    """Prints progress to stderr: a shell evaluates stdout."""
     print(f"cluster: {text}", file=sys.stderr, flush=True)

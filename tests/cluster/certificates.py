@@ -1,4 +1,4 @@
-"""Keys and certificates of a control plane: who serves, who may proxy, what signs service account tokens."""
+"""Keys and certificates of a control plane: for servers, for the front proxy, and to sign service account tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Authority:
 
     @classmethod
     def read(cls, folder: Path, file: str) -> Authority:
-        """The one that `write` wrote, with its key."""
+        """The authority that `write` wrote, with its key."""
         certificate = x509.load_pem_x509_certificate((folder / f"{file}.crt").read_bytes())
         key = serialization.load_pem_private_key((folder / f"{file}.key").read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey), "as create makes it"
@@ -45,8 +45,8 @@ class Authority:
     def issue(
         self, folder: Path, file: str, name: str, hosts: Iterable[str] = (), lasts: datetime.timedelta = 30 * _DAY
     ) -> None:
-        """Writes `FILE.crt` and `FILE.key` for `name`, good for serving under `hosts` and as a client. lasts: from now;
-        below zero for one that expired."""
+        """Writes `FILE.crt` and `FILE.key` for `name`, valid for a server at `hosts` and for a client. lasts: from now;
+        negative for an expired certificate."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _certificate(_subject(name), key.public_key(), self.name, self.key, hosts=hosts, lasts=lasts)
         _write(folder / f"{file}.crt", certificate.public_bytes(serialization.Encoding.PEM))
@@ -91,7 +91,7 @@ def _certificate(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _DAY)  # the clock of a test may be an hour off
+        .not_valid_before(now - _DAY)  # a test may run a program with a clock that is an hour off
         .not_valid_after(now + lasts)
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)

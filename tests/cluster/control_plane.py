@@ -46,7 +46,7 @@ class ControlPlane:
         return self.folder / "certs" / file
 
     def etcd(self) -> list[str]:
-        """A crash of the machine may lose what this holds; nothing else can."""
+        """etcd without fsync: only a crash of the machine can lose data."""
         client, peer = f"http://127.0.0.1:{self.etcd_port}", f"http://127.0.0.1:{self.etcd_peer_port}"
         return [
             str(self.programs["etcd"]),
@@ -61,7 +61,7 @@ class ControlPlane:
         ]
 
     def api_server(self) -> list[str]:
-        """RBAC, pod security and the aggregation layer as in a usual cluster."""
+        """An API server with RBAC, pod security and the aggregation layer, as in a usual cluster."""
         return [
             str(self.programs["kube-apiserver"]),
             f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
@@ -91,7 +91,7 @@ class ControlPlane:
         ]
 
     def controllers(self) -> list[str]:
-        """Nodes are missed after seconds, and an HPA looks every second."""
+        """Controllers that notice a lost node after seconds. The HPA controller evaluates every second."""
         return [
             str(self.programs["kube-controller-manager"]),
             f"--kubeconfig={self.kubeconfig}",
@@ -111,7 +111,7 @@ class ControlPlane:
         ]
 
     def write(self) -> None:
-        """Writes the administrator's kubeconfig and what the API server knows of it."""
+        """Writes the administrator's kubeconfig and the token file of the API server."""
         tokens = self.folder / "tokens.csv"
         for path in (tokens, self.kubeconfig):
             path.touch(mode=0o600)
@@ -120,7 +120,7 @@ class ControlPlane:
 
 
 def kubeconfig(url: str, ca: Path, token: str) -> str:
-    """The text of one, for who calls the API server by `url`."""
+    """A kubeconfig that calls the API server by `url`."""
     return f"""\
 apiVersion: v1
 kind: Config

@@ -17,15 +17,15 @@ _MANIFEST = Path(__file__).parent / "manifests" / "coredns.yaml"
 
 
 def make_image(program: Path, images: Path) -> None:
-    """Puts it into the folder of images, which clusters share; a static program needs nothing beside it."""
+    """Adds CoreDNS's image to the folder of images, which clusters share. The static program needs no other files."""
     root = images / "coredns"
-    told = {"name": IMAGE, "rootfs": str(root), "entrypoint": ["/coredns"], "user": "10001:10001"}
-    with locked("coredns"):  # not that of images, which another holds while it imports one
+    image = {"name": IMAGE, "rootfs": str(root), "entrypoint": ["/coredns"], "user": "10001:10001"}
+    with locked("coredns"):  # not the lock of images: another process may hold that while it imports one
         if not (root / "coredns").exists():
             root.mkdir(parents=True, exist_ok=True)
             shutil.copy2(program, root / ".coredns.new")
             os.replace(root / ".coredns.new", root / "coredns")
-        (images / ".coredns.new").write_text(json.dumps(told))
+        (images / ".coredns.new").write_text(json.dumps(image))
         os.replace(images / ".coredns.new", images / "coredns.json")
 
 

@@ -1,4 +1,5 @@
-"""What the envtest project publishes: etcd, kube-apiserver and kubectl, one archive for each minor version."""
+"""The programs that the envtest project publishes: etcd, kube-apiserver and kubectl, in one archive for each minor
+version."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def download(names: Iterable[str]) -> None:
-    """Puts those of `names` that are published into the cache. What can't be had is told and left to `go build`."""
+    """Puts those of `names` that are published into the cache. It prints which it could not get; `go build` makes
+    these."""
     wanted = PROGRAMS.intersection(names)
     if not wanted:
         return
@@ -36,11 +38,11 @@ def download(names: Iterable[str]) -> None:
         say(f"downloading {url}")
         unpack(_get(url), digest, wanted, bin_folder())
     except (OSError, ValueError, LookupError, yaml.YAMLError) as error:
-        say(f"envtest's downloads can not be had ({error}): building {', '.join(sorted(wanted))}")
+        say(f"envtest's downloads are not available ({error}): building {', '.join(sorted(wanted))}")
 
 
 def choose(index: Mapping[str, Any], version: str, platform: str) -> tuple[str, str]:
-    """Address and SHA-512 of the archive for `version`'s minor version: its last patch. Raises LookupError."""
+    """Address and SHA-512 of the archive for the last patch of `version`'s minor version. Raises LookupError."""
     minor = version.split(".")[:2]
     patches = {name: name.lstrip("v").split(".") for name in index["releases"]}
     fitting = [(int(parts[2]), name) for name, parts in patches.items() if parts[:2] == minor and parts[2].isdigit()]
@@ -52,7 +54,7 @@ def choose(index: Mapping[str, Any], version: str, platform: str) -> tuple[str, 
 
 
 def unpack(archive: bytes, digest: str, names: Iterable[str], target: Path) -> None:
-    """Puts the programs of an archive into `target`; a wrong digest is a ValueError, and nothing is written."""
+    """Puts the programs of an archive into `target`. A wrong digest raises ValueError, and nothing is written."""
     if hashlib.sha512(archive).hexdigest() != digest:
         raise ValueError("the archive's SHA-512 is not the published one")
     target.mkdir(parents=True, exist_ok=True)

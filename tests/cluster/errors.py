@@ -1,4 +1,4 @@
-"""What goes wrong with the test cluster. Each message names what to do."""
+"""Errors of the test cluster. Each message names the remedy."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class ClusterError(Exception):
 
 
 class NotHereError(ClusterError):
-    """This machine lacks something: a program, a package, a right. Tests are skipped for it, and fail in CI."""
+    """This machine lacks a program, a package or a right. Tests that need it are skipped, and fail in CI."""

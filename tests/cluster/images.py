@@ -1,6 +1,6 @@
-"""Images that docker, podman or buildah built, made into what the cluster's nodes run: a root folder and a JSON file
-each, in the cache. One that did not change since is not copied again; of each name the last two are kept, since a
-cluster may still run the one before."""
+"""Copies images that docker, podman or buildah built into the cache, as the cluster's nodes run them: a root folder and
+a JSON file each. An unchanged image is not copied again. The last two of each name are kept, since a cluster may still
+run the older one."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _KEPT: Final = 2
 
 
 def find_tool() -> str:
-    """The one that scripts/make_images.sh takes too: TOOL, else the first that works."""
+    """The tool that scripts/make_images.sh takes too: TOOL, else the first that works."""
     for tool in (os.environ["TOOL"],) if os.environ.get("TOOL") else _TOOLS:
-        works = [tool, "version" if tool == "buildah" else "info"]  # its storage may be locked while it builds
+        works = [tool, "version" if tool == "buildah" else "info"]  # its storage may be locked during a build
         if shutil.which(tool) and subprocess.run(works, capture_output=True, timeout=60, check=False).returncode == 0:
             return tool
     raise NotHereError("needs docker, podman or buildah to build images: apt-get install -y buildah")
 
 
 def import_image(name: str, images: Path, tool: str | None = None) -> None:
-    """Makes an image of the tool's storage one of `images`. Raises ClusterError if the tool does not have it."""
+    """Copies an image of the tool's storage to `images`. Raises ClusterError if the tool does not have it."""
     tool = tool or find_tool()
     key, config = _inspect(tool, name)
     stem = re.sub(r"[^A-Za-z0-9.-]", "_", name)
     root = images / f"{stem}@{key[:16]}"
     with locked("images"):
-        for left in images.glob(".import-*"):  # of one that was killed
+        for left in images.glob(".import-*"):  # the rest of a copy that was killed
             shutil.rmtree(left, ignore_errors=True)
         if not root.exists():
             say(f"importing {name} from {tool}")
@@ -52,9 +52,9 @@ def import_image(name: str, images: Path, tool: str | None = None) -> None:
                 copy(new)
                 new.rename(root)
         os.utime(root)
-        told = images / f"{stem}.json"
-        told.with_suffix(".new").write_text(json.dumps(describe(name, root, config)))
-        told.with_suffix(".new").rename(told)
+        file = images / f"{stem}.json"
+        file.with_suffix(".new").write_text(json.dumps(describe(name, root, config)))
+        file.with_suffix(".new").rename(file)
         _forget(images, stem)
 
 
@@ -67,10 +67,10 @@ def describe(name: str, root: Path, config: Mapping[str, Any]) -> dict[str, Any]
 def _inspect(tool: str, name: str) -> tuple[str, dict[str, Any]]:
     """The image's id, and its configuration."""
     if tool == "buildah":
-        told = json.loads(_run(tool, "inspect", "--type", "image", name))
-        return str(told["FromImageID"]).removeprefix("sha256:"), told["OCIv1"].get("config") or {}
-    told = json.loads(_run(tool, "image", "inspect", name))[0]
-    return str(told["Id"]).removeprefix("sha256:"), told["Config"]
+        inspected = json.loads(_run(tool, "inspect", "--type", "image", name))
+        return str(inspected["FromImageID"]).removeprefix("sha256:"), inspected["OCIv1"].get("config") or {}
+    inspected = json.loads(_run(tool, "image", "inspect", name))[0]
+    return str(inspected["Id"]).removeprefix("sha256:"), inspected["Config"]
 
 
 class _Copy:

@@ -1,7 +1,7 @@
 """The cluster's first process, in network, mount and process namespaces of its own: `python -m cluster.keeper RUN`.
 
-It starts everything else and stays. Its namespaces go with it, and all that is in them: whoever kills it, or its
-starter, has ended the cluster. What it is to do is in RUN/plan.json.
+It starts all other processes and stays. Its namespaces end with it, and with them every process inside. So the cluster
+ends when this process or its starter is killed. RUN/plan.json has its settings.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["INSIDE", "LOCK", "PLAN", "READY", "Plan"]
 # all nodes are Ready; the kubeconfig for who is inside.
 PLAN, LOCK, READY, INSIDE = "plan.json", "keeper.lock", "ready.json", "inside.kubeconfig"
 _READY_S = 120.0
-_PLUGINS = Path("/var/lib/kubelet/device-plugins/kubelet.sock")  # no setting of a kubelet moves it
+_PLUGINS = Path("/var/lib/kubelet/device-plugins/kubelet.sock")  # kubelets have no setting for it
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Plan:
 
 
 def main() -> None:
-    """Process 1 reaps what others leave behind; its child is the keeper, and both end together."""
+    """Process 1 reaps orphaned processes. Its child is the keeper, and both end together."""
     keeper = os.fork()
     if keeper == 0:
         _keep(Path(sys.argv[1]))
@@ -98,8 +98,8 @@ def _keep(run: Path) -> NoReturn:
 
 
 def _network(nodes: int) -> None:
-    """Names of namespaces, sockets and container layers are the cluster's own; so are addresses, and the socket of
-    kubelets whose place is fixed. A ClusterIP needs some route before kube-proxy changes where it leads."""
+    """Gives the cluster its own namespace names, sockets, container layers and addresses, and its own place for the
+    kubelets' fixed socket. A ClusterIP needs some route before kube-proxy can rewrite its destination."""
     _own("/run")
     _own(str(_PLUGINS.parent))
     Path("/run/netns").mkdir()
@@ -111,12 +111,12 @@ def _network(nodes: int) -> None:
 
 
 def _names(run: Path) -> None:
-    """Whoever enters finds Services by name, as pods do."""
-    told, place = run / "resolv.conf", Path("/etc/resolv.conf").resolve()
-    told.write_text(f"nameserver {DNS}\nsearch svc.{DOMAIN} {DOMAIN}\n")
+    """Makes Services reachable by name for every process that enters the namespaces, as for pods."""
+    config, place = run / "resolv.conf", Path("/etc/resolv.conf").resolve()
+    config.write_text(f"nameserver {DNS}\nsearch svc.{DOMAIN} {DOMAIN}\n")
     place.parent.mkdir(parents=True, exist_ok=True)  # it may be under /run, which is empty here
     place.touch()
-    _run("mount", "--bind", str(told), str(place))
+    _run("mount", "--bind", str(config), str(place))
 
 
 def _start(plan: Plan, group: Group) -> None:
@@ -144,8 +144,8 @@ def _start(plan: Plan, group: Group) -> None:
 
 
 def _start_kubelet(node: Node, group: Group) -> None:
-    """One after another: each removes the socket of the one before and binds its own, and two at once may both find it
-    gone. One that finds it there again ends."""
+    """Starts kubelets one after another. Each removes the socket of the one before and binds its own; a kubelet ends if
+    the socket appears in between."""
     node.folder.mkdir()
     (node.folder / "config.yaml").write_text(node.kubelet_config())
     group.until(f"the container runtime of {node.name} listens", node.socket.exists, _READY_S)

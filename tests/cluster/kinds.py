@@ -1,5 +1,5 @@
-"""Definitions of other projects' kinds, from the Go modules that publish them. They come by Go's module proxy into Go's
-own cache, as the programs' sources do, and are held to the pin here: no copy of them is kept in the tree."""
+"""Definitions of other projects' kinds, from the Go modules that publish them. Go's module proxy puts them into Go's
+own cache, as it does the programs' sources. They are checked against the pin here, and the repository keeps no copy."""
 
 from __future__ import annotations
 
@@ -44,27 +44,32 @@ SCALED_OBJECTS: Final = Definition(
     "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps=",
     "config/crd/bases/keda.sh_scaledobjects.yaml",
 )
-# To the definition a trigger's metadata is any strings. What they may be is said where KEDA reads them.
+# The definition allows any strings in a trigger's metadata. KEDA's code has the valid ones.
 KEDA_METRICS_API: Final = replace(SCALED_OBJECTS, file="pkg/scalers/metrics_api_scaler.go")
 
 
 def definition(wanted: Definition) -> Path:
-    """Where it is now, downloaded if need be. NotHereError where it can't be had, or is not what was pinned."""
+    """The path of the file, which is downloaded if necessary. Raises NotHereError if it is not available or not the
+    pinned one."""
     command = [go(), "mod", "download", "-json", wanted.module]
-    for _ in range(_TRIES):  # a proxy that drops a connection is asked again
+    for _ in range(_TRIES):  # a proxy may drop a connection, so ask again
         ran = _run(command)
         if ran.returncode == 0:
             break
-    told = json.loads(ran.stdout) if ran.stdout.strip() else {}
-    if ran.returncode or told.get("Sum") != wanted.sum:
-        why = told.get("Error") or ran.stderr.strip() or f"its sum is {told.get('Sum')}, and {wanted.sum} is pinned"
+    downloaded = json.loads(ran.stdout) if ran.stdout.strip() else {}
+    if ran.returncode or downloaded.get("Sum") != wanted.sum:
+        why = (
+            downloaded.get("Error")
+            or ran.stderr.strip()
+            or f"its sum is {downloaded.get('Sum')}, and {wanted.sum} is pinned"
+        )
         raise NotHereError(f"`{' '.join(command)}` failed; is Go's module proxy reachable? {why}")
-    return Path(told["Dir"]) / wanted.file
+    return Path(downloaded["Dir"]) / wanted.file
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "GOFLAGS": "", "GOWORK": "off"}
-    with tempfile.TemporaryDirectory() as nowhere:  # in no module's folder
+    with tempfile.TemporaryDirectory() as nowhere:  # a folder without a module
         try:
             return subprocess.run(
                 command, cwd=nowhere, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False

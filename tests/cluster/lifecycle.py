@@ -38,7 +38,7 @@ _attached: dict[Path, subprocess.Popen[bytes]] = {}  # this process's own, by ru
 
 @dataclass(frozen=True)
 class Cluster:
-    """One that runs. `first` is the pid, as this machine sees it, of the first process in its namespaces."""
+    """A running cluster. `first` is the pid, as this machine sees it, of the first process in its namespaces."""
 
     run: Path
     starter: int
@@ -46,11 +46,11 @@ class Cluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """An administrator's, from anywhere on this machine."""
+        """An administrator's kubeconfig that works anywhere on this machine."""
         return self.run / "kubeconfig"
 
     def enter(self, command: Sequence[str]) -> list[str]:
-        """What runs a command in its namespaces, where Services and pods are reached."""
+        """The command prefix that runs a command in its namespaces, where Services and pods are reached."""
         spaces = ["nsenter", f"--target={self.first}", "--net", "--mount", "--pid", f"--wd={Path.cwd()}"]
         path = os.pathsep.join((str(bin_folder()), os.environ["PATH"]))
         return [*spaces, "env", f"KUBECONFIG={self.run / INSIDE}", f"PATH={path}", *command]
@@ -61,7 +61,7 @@ class Cluster:
         return pids[name]
 
     def send(self, name: str, number: signal.Signals) -> None:
-        """Sends one of its programs a signal: SIGSTOP freezes a kubelet or the API server, SIGCONT goes on."""
+        """Sends one of its programs a signal: SIGSTOP freezes a kubelet or the API server, SIGCONT continues it."""
         subprocess.run(self.enter(["kill", f"-{int(number)}", str(self.process(name))]), check=True, timeout=30)
 
     def kill_container(self, pod: str, container: str, number: signal.Signals = signal.SIGKILL) -> None:
@@ -69,14 +69,14 @@ class Cluster:
         self._find(pod, container, number=number)
 
     def freeze(self, node: int) -> None:
-        """Stops all that a node runs, kubelet, runtime and containers, as if the machine stood still; it is silent, and
-        answers nobody, though the kernel goes on taking connections."""
+        """Stops kubelet, runtime and containers of a node, as if the machine stood still. It answers nobody, but the
+        kernel still accepts connections."""
         for program in (f"kubelet-{node}", f"cri-{node}"):
             self.send(program, signal.SIGSTOP)
         self._find(str(node), number=signal.SIGSTOP)
 
     def thaw(self, node: int) -> None:
-        """Lets a frozen node go on where it stood."""
+        """Continues a frozen node."""
         self._find(str(node), number=signal.SIGCONT)
         for program in (f"cri-{node}", f"kubelet-{node}"):
             self.send(program, signal.SIGCONT)
@@ -91,7 +91,7 @@ class Cluster:
 
 
 def default_run() -> Path:
-    """Where `make cluster` keeps its state; RUN names another folder, for several side by side."""
+    """The folder of `make cluster`'s state. RUN names another one, so that several clusters can run side by side."""
     return Path(os.environ.get("RUN") or Path(tempfile.gettempdir()) / f"plumage-cluster-{os.geteuid()}")
 
 
@@ -101,10 +101,11 @@ def images_folder() -> Path:
 
 
 def start(run: Path, nodes: int = 2, *, proxy: str = "nftables", attached: bool = False) -> Cluster:
-    """Starts one in `run`, which is made anew, and waits until its nodes are Ready.
+    """Starts a cluster in `run`, which is emptied first, and waits until its nodes are Ready.
 
-    An `attached` one ends with the thread of this process that called, however that ends; another stays until `stop`.
-    Raises NotHereError where this machine can't, ClusterError with the logs' ends where it should.
+    An `attached` cluster ends with the calling thread of this process, also if that is killed. Another one stays until
+    `stop`. Raises NotHereError where this machine can not run one, and ClusterError with the ends of the logs where the
+    start failed.
     """
     if not 1 <= nodes <= MOST_NODES:
         raise ClusterError(f"nodes must be 1 to {MOST_NODES}, and are {nodes}")
@@ -131,13 +132,13 @@ def start(run: Path, nodes: int = 2, *, proxy: str = "nftables", attached: bool 
 
 
 def running(run: Path) -> Cluster | None:
-    """The one in `run`, if it runs."""
+    """The cluster in `run`, or None if none runs there."""
     try:
         starter = int((run / _STARTER).read_text())
         first = psutil.Process(starter).children()[0].pid
         with (run / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:  # its keeper lives
+    except BlockingIOError:  # the keeper holds the lock, so it runs
         return Cluster(run, starter, first)
     except (OSError, ValueError, IndexError, psutil.Error):
         return None
@@ -145,8 +146,8 @@ def running(run: Path) -> Cluster | None:
 
 
 def of_kubeconfig(named: str | None) -> Cluster | None:
-    """The one whose own file KUBECONFIG names, as `up` prints it, if it runs. None for all other clusters, and for a
-    list of files, which lead to several."""
+    """The running cluster to which KUBECONFIG's file belongs, as `up` prints it. None for any other cluster, and for a
+    list of files, since it may name several."""
     if not named:
         return None
     cluster = running(Path(named).resolve().parent)
@@ -154,11 +155,11 @@ def of_kubeconfig(named: str | None) -> Cluster | None:
 
 
 def stop(run: Path) -> bool:
-    """Ends it and removes `run`; False if it did not run."""
+    """Ends the cluster and removes `run`. False if it did not run."""
     cluster = running(run)
     if cluster is not None:
         with suppress(ProcessLookupError):
-            os.kill(cluster.starter, signal.SIGKILL)  # the kernel ends the rest
+            os.kill(cluster.starter, signal.SIGKILL)  # the kernel ends the other processes
         _until_ended(cluster)
     if (process := _attached.pop(run, None)) is not None:
         process.wait(_END_S)
@@ -216,7 +217,7 @@ def _launch(run: Path, relay_fd: int, *, attached: bool) -> Cluster:
     if attached:
         _attached[run] = process
     else:
-        process.returncode = 0  # not this process's to wait for
+        process.returncode = 0  # it is not a child of this process
     say(f"its log files are in {run}")
     return cluster
 

@@ -1,4 +1,5 @@
-"""Groups of runs for their containers' memory limits. A run that was killed leaves its own: the next removes it."""
+"""Memory groups of runs, for the limits of their containers. A killed run leaves its group behind, and the next run
+removes it."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from cluster.errors import ClusterError
 __all__ = ["name_of", "sweep"]
 
 _PREFIX = "plumage-test-"
-_LONGEST = 255  # of a file's name
+_LONGEST = 255  # bytes of a file name
 
 
 def name_of(run: Path) -> str:
-    """The group of a run folder. Raises ClusterError where the folder's path makes it too long a name."""
+    """The group of a run folder. Raises ClusterError if the folder's path is too long."""
     name = _PREFIX + quote(str(run.resolve()), safe="")
     if len(name) > _LONGEST:
         raise ClusterError(f"{run} is too long a path for a run: name another folder by RUN")
@@ -24,7 +25,7 @@ def name_of(run: Path) -> str:
 
 
 def sweep(lives: Callable[[Path], bool]) -> None:
-    """Removes the groups of runs that do not live, as far as no process is in them."""
+    """Removes the groups of ended runs that have no process."""
     own = memory.own_group()
     for group in own.glob(f"{_PREFIX}*") if own else ():
         run = Path(unquote(group.name.removeprefix(_PREFIX)))

@@ -1,4 +1,4 @@
-"""A node's command lines and files: pure, from the plan of addresses to arguments."""
+"""A node's command lines and files, from the address plan. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Node:
 
     @property
     def socket(self) -> Path:
-        """In the cluster's own /run, a tmpfs, as the containers' layers are."""
+        """The runtime's socket, in the cluster's own /run. That is a tmpfs, as the containers' layers are."""
         return Path(f"/run/cri-{self.number}.sock")
 
     def runtime(self) -> list[str]:
@@ -61,8 +61,8 @@ class Node:
         ]
 
     def kubelet_config(self) -> str:
-        """No cgroups: they are v1 or hybrid where this was made, and nothing there may raise a limit. Intervals are
-        short, since the defaults are made for large clusters. Whoever reaches a kubelet is in its network, so may."""
+        """No cgroups: the machine may have cgroups v1 or hybrid, and nothing there may raise a limit. Intervals are
+        short, since the defaults suit large clusters. Every client in the cluster's network may call a kubelet."""
         return f"""\
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -99,7 +99,7 @@ kubeAPIBurst: 400
 
 
 def scheduler_command(plane: ControlPlane) -> list[str]:
-    """It takes no port: nobody asks it anything, and several may run."""
+    """A scheduler without a port: nobody sends it requests, and several may run."""
     return [
         str(plane.programs["kube-scheduler"]),
         "--secure-port=0",
@@ -115,7 +115,7 @@ def proxy_command(plane: ControlPlane, config: Path) -> list[str]:
 
 
 def proxy_config(kubeconfig: Path, mode: str) -> str:
-    """One for all nodes, which share a network. It raises no limit of the kernel."""
+    """One kube-proxy for all nodes, which share a network. It raises no limit of the kernel."""
     return f"""\
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration

@@ -1,7 +1,7 @@
-"""Nodes and pods that are objects only: a whole control plane with its scheduler, and kwok where kubelets would be.
+"""Nodes and pods that are objects only: a whole control plane with its scheduler, and kwok instead of kubelets.
 
-Pods are scheduled as anywhere, and kwok makes each Ready at once: thousands fit on one machine, and nothing of them
-runs. Without kwok a placed pod stays Pending, which is enough to see where it would go, and why it can not.
+The scheduler places pods as usual, and kwok makes each Ready at once. No container runs, so thousands of pods fit on
+one machine. Without kwok a placed pod stays Pending, which is enough to test where it would run and why it can not.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cluster.node import scheduler_command
 __all__ = ["PODS", "add_nodes", "node", "pretended"]
 
 PODS: Final = "198.18.0.0/16"
-"""Addresses of pods. kwok gives them out; whoever wants to be reached there sees to it."""
+"""Addresses of pods, which kwok assigns. A test that needs an answer from one must serve it."""
 _KUBELETS: Final = "kwok"
 _STAGES: Final = Path(__file__).parent / "manifests" / "kwok.yaml"
 _PROGRAMS: Final = {program.name: program for program in programs.NODES}
-# Nodes whose leases come late on a busy machine, or never, are not lost.
+# On a busy machine leases may be late or missing; such nodes must not count as lost.
 _PATIENT: Final = ("--node-monitor-grace-period=1800s", "--node-startup-grace-period=1800s")
 _LEASE_SECONDS: Final = 40
 _MOST_PODS: Final = 250
@@ -33,7 +33,7 @@ _MOST_PODS: Final = 250
 
 @contextmanager
 def pretended(more: Mapping[str, tuple[str, ...]] | None = None, *, kubelets: bool = True) -> Iterator[ApiServer]:
-    """Control plane and scheduler, and kwok unless no `kubelets` are wanted; no node yet. more: further flags, by
+    """Control plane and scheduler, and kwok unless `kubelets` is false; it has no node yet. more: further flags, by
     program. Raises `NotHereError`."""
     found = programs.required(_PROGRAMS[name] for name in ("kube-scheduler", *([_KUBELETS] if kubelets else [])))
     flags = {**(more or {}), "controllers": (*_PATIENT, *(more or {}).get("controllers", ()))}
@@ -63,7 +63,7 @@ def node(
     labels: Mapping[str, str] | None = None,
     taints: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
-    """A Node that is Ready with room for much. extra: further resources that it advertises, such as nvidia.com/gpu."""
+    """A Ready Node with large capacity. extra: further resources that it advertises, such as nvidia.com/gpu."""
     room = {"cpu": "1k", "memory": "4Ti", "ephemeral-storage": "4Ti", "pods": str(_MOST_PODS), **(extra or {})}
     return {
         "apiVersion": "v1",
@@ -79,7 +79,8 @@ def node(
 
 
 def add_nodes(server: ApiServer, nodes: Iterable[Mapping[str, Any]]) -> None:
-    """Makes them, with their status, as kubelets do that register. Raises `ClusterError` with what kubectl says."""
+    """Makes the nodes, with the status that a kubelet writes when it registers. Raises `ClusterError` with kubectl's
+    message."""
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*nodes]})
     made = server.kubectl("create", "--validate=false", "-f", "-", stdin=text, check=False)
     if made.returncode:

@@ -1,4 +1,4 @@
-"""Programs that run together: started with a log each, ended latest first, gone when their starter is."""
+"""Programs that run together. Each has a log. They end in reverse order of their start, and when their starter ends."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LONGEST = 400
 
 
 class Group:
-    """Programs of one run folder, where `NAME.log` has what each said; as a context manager it ends them all.
+    """Programs of one run folder. `NAME.log` has the output of each. As a context manager it ends them all.
 
-    `start` in the thread that lives longest: on Linux a program ends with the thread that started it.
+    Call `start` in the thread that lives longest: on Linux a program ends with the thread that started it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,14 +53,14 @@ class Group:
         self._running[name].send_signal(number)
 
     def pids(self) -> dict[str, int]:
-        """Of all that still run."""
+        """The pids of all programs that still run."""
         return {name: process.pid for name, process in self._running.items() if process.poll() is None}
 
     def pid(self, name: str) -> int:
         return self._running[name].pid
 
     def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
-        """Asks it to end, and kills it if it does not."""
+        """Sends a program SIGTERM, and kills it if it does not end."""
         process = self._running.pop(name)
         process.send_signal(number)
         try:
@@ -70,7 +70,7 @@ class Group:
             process.wait()
 
     def stop_all(self) -> None:
-        """Kills them: nothing that they hold is kept."""
+        """Kills all programs: none has state that must be kept."""
         for process in self._running.values():
             process.kill()
         for process in self._running.values():
@@ -78,7 +78,7 @@ class Group:
         self._running.clear()
 
     def until(self, what: str, ready: Callable[[], bool], within_s: float) -> None:
-        """Waits for `ready`; raises ClusterError with the logs' ends once a program failed or the time is up."""
+        """Waits for `ready`. Raises ClusterError with the ends of the logs if a program failed or the time is over."""
         end = time.monotonic() + within_s
         while not ready():
             ended = [name for name, process in self._running.items() if process.poll()]
@@ -92,12 +92,12 @@ class Group:
 
 
 def tethered(command: Sequence[str]) -> list[str]:
-    """What runs a command so that it ends with the thread that starts it."""
+    """A command that runs `command` and ends with the thread that starts it."""
     return [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid()), *command]
 
 
 def tail(log: Path, lines: int = 8) -> str:
-    """The last lines of a log, cut where they are long, or that there is none."""
+    """The last lines of a log, with long lines cut. Says so if the log does not exist."""
     try:
         last = log.read_text(errors="replace").splitlines()[-lines:]
         return "\n".join(line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …" for line in last)

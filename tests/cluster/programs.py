@@ -1,7 +1,7 @@
-"""The cluster's programs: which there are, and where one is found or made.
+"""The cluster's programs, and where each is found or made.
 
-In this order: the folder that `KUBEBUILDER_ASSETS` names, the cache, what envtest publishes, `go build` from the pinned
-modules in `go/`. Whatever is downloaded or built stays in the cache.
+The order is: the folder that `KUBEBUILDER_ASSETS` names, the cache, envtest's downloads, `go build` from the pinned
+modules in `go/`. The cache keeps everything that is downloaded or built.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["API", "NODES", "SETS", "Program", "ensure", "found", "required"]
 
 @dataclass(frozen=True)
 class Program:
-    """What `go build` is told: the folder of `go/` whose pins it takes, and the package."""
+    """What `go build` needs: the folder of `go/` with the pins, and the package."""
 
     name: str
     module: str
@@ -39,7 +39,7 @@ API: Final = (
     _kubernetes("kube-controller-manager"),
     _kubernetes("kubectl"),
 )
-# What makes a cluster of it whose pods run, and what tests install into it.
+# Further programs of a cluster whose pods run, and what tests install into it.
 NODES: Final = (
     _kubernetes("kube-scheduler"),
     _kubernetes("kubelet"),
@@ -52,7 +52,7 @@ SETS: Final[Mapping[str, tuple[Program, ...]]] = {"api": API, "nodes": API + NOD
 
 
 def found(program: Program) -> Path | None:
-    """Where it is on this machine, without making it."""
+    """The program's path on this machine, or None. Makes nothing."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     folders = [Path(assets)] if assets else []
     places = [folder / program.name for folder in (*folders, bin_folder())]
@@ -60,7 +60,8 @@ def found(program: Program) -> Path | None:
 
 
 def required(programs: Iterable[Program]) -> dict[str, Path]:
-    """All of them by name. Makes none, which takes minutes: raises `NotHereError` with the command that does."""
+    """The paths of all of them by name. Builds none, since that takes minutes: raises `NotHereError` with the command
+    that does."""
     wanted = tuple(programs)
     places = {program.name: found(program) for program in wanted}
     if lacking := [name for name, place in places.items() if place is None]:
@@ -73,14 +74,17 @@ def required(programs: Iterable[Program]) -> dict[str, Path]:
 
 
 def ensure(programs: Iterable[Program]) -> dict[str, Path]:
-    """All of them by name; what this machine lacks is downloaded or built. Raises `NotHereError` if it can't be."""
+    """The paths of all of them by name. Missing programs are downloaded or built. Raises `NotHereError` if that
+    fails."""
     wanted = tuple(programs)
     lacking = _lacking(wanted)
     if any(program.name in envtest.PROGRAMS for program in lacking):
         with locked("programs"):
             envtest.download([program.name for program in _lacking(wanted)])
     for module in dict.fromkeys(program.module for program in _lacking(wanted)):
-        with locked("programs"):  # given back between two modules: who needs etcd only need not wait for helm
+        with locked(
+            "programs"
+        ):  # the lock is released between two modules, so that a caller of etcd does not wait for helm
             group = [program for program in _lacking(wanted) if program.module == module]
             if group:
                 build.build(module, {program.name: program.package for program in group})

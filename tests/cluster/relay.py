@@ -1,5 +1,5 @@
-"""Passes connections on from a listening socket of the machine's network to the API server in the cluster's own. A
-socket stays in the network where it was made, so the cluster can be handed one and needs no other way in."""
+"""Forwards connections from a listening socket of the machine's network to the API server in the cluster's own. A
+socket stays in the network where it was made, so the cluster needs no other way in."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _CHUNK = 1 << 16
 
 
 def listen() -> socket.socket:
-    """On a free port of the loopback address."""
+    """A listening socket on a free port of the loopback address."""
     return socket.create_server(("127.0.0.1", 0))
 
 
 def serve(listening: socket.socket, host: str, port: int) -> None:
-    """Starts to pass on, in a thread of its own that ends with the process."""
+    """Forwards connections, in a thread that ends with the process."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What a cluster with nodes needs of this machine, and the command that brings what is lacking."""
+"""What a cluster with nodes needs of this machine, and the command that installs what is missing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cluster.errors import NotHereError
 
 __all__ = ["IMAGES", "NODES", "check"]
 
-# The program that is looked for, and the Debian package that has it.
+# Each required program, and the Debian package that has it.
 NODES: Final = {"ip": "iproute2", "nft": "nftables", "iptables": "iptables", "unshare": "util-linux"}
 IMAGES: Final = {"buildah": "buildah", "debootstrap": "debootstrap"}
 _SEARCH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
 
 
 def check(programs: Iterable[tuple[str, str]]) -> None:
-    """Raises NotHereError with what to do if this is no Linux, the user not root, or a program absent."""
+    """Raises NotHereError with the remedy unless this is Linux, the user is root and all programs are installed."""
     if sys.platform != "linux":
         raise NotHereError("needs Linux: elsewhere let KUBECONFIG name a cluster and set PLUMAGE_E2E=kubeconfig")
     if os.geteuid() != 0:

@@ -1,4 +1,4 @@
-"""The server: `python -m cluster.cri`, one for each node. It ends its containers when it is asked to end."""
+"""The runtime's server: `python -m cluster.cri`, one for each node. On SIGTERM it stops its containers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cluster.cri.pods import Pods
 from cluster.cri.runtime_service import RuntimeService
 
 _log = logging.getLogger("cluster.cri")
-# A stop blocks for up to its grace period, and a node may have to end all its pods at once.
+# A stop blocks for up to its grace period, and a node may have to stop all its pods at the same time.
 _THREADS = 512
 _MOST_BYTES = 1 << 24
 
@@ -65,7 +65,7 @@ def _register(server: grpc.Server, pods: Pods, options: argparse.Namespace) -> N
     group = own / options.memory_group if own else None
     _log.info("memory limits are %s", f"kept under {group}" if group else "not kept: no v1 memory controller here")
     store = ImageStore(options.images)
-    # What our classes lack, the generated ones answer with Unimplemented.
+    # The generated base classes answer Unimplemented for every method that ours do not define.
     runtime: Any = type("Runtime", (RuntimeService, services.RuntimeServiceServicer), {})
     images: Any = type("Images", (ImageService, services.ImageServiceServicer), {})
     services.add_RuntimeServiceServicer_to_server(runtime(pb, store, pods, group), server)

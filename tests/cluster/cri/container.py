@@ -24,7 +24,7 @@ __all__ = ["Container", "State"]
 _log = logging.getLogger(__name__)
 _SHIM = Path(__file__).with_name("shim.py")
 _KILL_S, _DRAIN_S = 10.0, 5.0
-_MOST_OUTPUT = 1 << 24  # of a command run inside: what the kubelet takes
+_MOST_OUTPUT = 1 << 24  # output of a command run inside; the kubelet takes no more
 
 
 class State(enum.Enum):
@@ -46,13 +46,14 @@ class Container:
         self._done = threading.Event()
 
     def start(self) -> None:
-        """Returns once its first process exists; why it could not start is in its log then, and its exit code 126."""
+        """Returns when the first process exists. If it could not start, the log has the reason and the exit code is
+        126."""
         folder = Path(self.spec.dir)
         folder.mkdir(parents=True)
-        told = folder / "spec.json"
-        told.write_text(json.dumps(asdict(self.spec)))
+        spec_file = folder / "spec.json"
+        spec_file.write_text(json.dumps(asdict(self.spec)))
         self.log.open()
-        process, self.pid = _start_shim(told)
+        process, self.pid = _start_shim(spec_file)
         (folder / "pid").write_text(str(self.pid))
         self.state, self.started_at = State.RUNNING, time.time_ns()
         assert process.stdout is not None
@@ -62,7 +63,7 @@ class Container:
         threading.Thread(target=self._reap, args=(process.wait,), daemon=True).start()
 
     def stop(self, grace_s: float, number: signal.Signals = signal.SIGTERM) -> None:
-        """Asks it to end, and kills it after `grace_s`. Blocks until it has ended."""
+        """Sends SIGTERM, and kills the container after `grace_s` seconds. Blocks until it has ended."""
         if self.state is not State.RUNNING:
             return
         if grace_s > 0 and self._signal(number) and self._done.wait(grace_s):
@@ -71,14 +72,15 @@ class Container:
         self._done.wait(_KILL_S)
 
     def remove(self) -> None:
-        """Ends it, and gives back its memory group; its folder is the caller's."""
+        """Ends the container and removes its memory group. The caller removes its folder."""
         self.stop(0)
         self.log.close()
         if self._memory is not None:
             self._memory.remove()
 
     def run(self, command: Sequence[str], limit_s: float | None) -> tuple[int, bytes, bytes]:
-        """Runs a command inside: its exit code and output. Raises TimeoutError, after the command was killed."""
+        """Runs a command inside the container. Returns its exit code and output. Raises TimeoutError, after it killed
+        the command."""
         spec = self.spec
         enter = ["nsenter", "-t", str(self.pid), "-m", "-n", "-p", "-u", "-i", "-r"]
         inside = [*enter, "-G", str(spec.gid), "-S", str(spec.uid), "--", *command]
@@ -115,11 +117,12 @@ class Container:
         self._done.set()
 
 
-def _start_shim(told: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """The shim, and the pid of the container's first process, 0 if it did not come so far."""
+def _start_shim(spec_file: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """Starts the shim. Returns it, and the pid of the container's first process: 0 if the shim failed before it
+    existed."""
     reader, writer = os.pipe()
     pipe = subprocess.PIPE
-    command = [sys.executable, "-S", "-E", str(_SHIM), str(told), str(writer)]
+    command = [sys.executable, "-S", "-E", str(_SHIM), str(spec_file), str(writer)]
     try:
         process = subprocess.Popen(command, pass_fds=(writer,), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     finally:
@@ -129,5 +132,5 @@ def _start_shim(told: Path) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def _status(code: int) -> int:
-    """As a shell tells it: 128+n for signal n."""
+    """The exit status as a shell reports it: 128+n for signal n."""
     return code if code >= 0 else 128 - code

@@ -1,5 +1,5 @@
-"""Finds running containers inside a cluster's namespaces, and sends them a signal: `POD CONTAINER NUMBER` one's first
-process, `NODE NUMBER` every process of all that a node runs."""
+"""Finds running containers inside a cluster's namespaces, and sends them a signal. `POD CONTAINER NUMBER` signals the
+first process of a container, `NODE NUMBER` every process that a node runs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ __all__ = ["on_node", "pids"]
 
 
 def pids(root: Path, pod: str, container: str) -> list[int]:
-    """Of the first processes of containers by this name; `pod` is NAMESPACE/NAME. There is one for each restart."""
+    """The pids of the first processes of containers with this name. `pod` is NAMESPACE/NAME. Each restart has its
+    own."""
     found = []
-    for told in root.glob("containers-*/*/spec.json"):
-        spec = json.loads(told.read_text())
-        pid = told.with_name("pid")
+    for spec_file in root.glob("containers-*/*/spec.json"):
+        spec = json.loads(spec_file.read_text())
+        pid = spec_file.with_name("pid")
         if (spec["pod"], spec["name"]) == (pod, container) and pid.exists():
             found.append(int(pid.read_text()))
     return [pid for pid in found if Path("/proc", str(pid)).exists()]
 
 
 def on_node(root: Path, node: int) -> list[int]:
-    """Of all processes in a node's containers."""
+    """The pids of all processes in a node's containers."""
     found = []
-    for told in root.glob(f"containers-{node}/*/pid"):
+    for pid_file in root.glob(f"containers-{node}/*/pid"):
         with suppress(psutil.NoSuchProcess):
-            first = psutil.Process(int(told.read_text()))
+            first = psutil.Process(int(pid_file.read_text()))
             found += [first.pid, *(child.pid for child in first.children(recursive=True))]
     return found
 

@@ -1,4 +1,5 @@
-"""The ImageService of the interface: what is in the store, and NotFound for what is not, as from a registry."""
+"""The ImageService of the interface. It serves the images of the store, and answers NotFound for others, as a registry
+does."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class ImageService:
         return self._pb.PullImageResponse(image_ref=image.id if image else "")
 
     def RemoveImage(self, _request: Any, _context: Any) -> Any:
-        """They are pinned: the kubelet's garbage collection leaves them alone."""
+        """Images are pinned, so the kubelet's garbage collection leaves them alone."""
         return self._pb.RemoveImageResponse()
 
     def ImageFsInfo(self, _request: Any, _context: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Images: a root folder and a JSON file each (../images.py makes them); nothing is pulled."""
+"""Images: each is a root folder and a JSON file, which ../images.py makes. Nothing is pulled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Image:
-    """One image, as its JSON file says; `id` is that file's digest."""
+    """One image, as its JSON file describes it. `id` is that file's digest."""
 
     id: str
     name: str
@@ -29,8 +29,8 @@ class Image:
     @classmethod
     def read(cls, path: Path) -> Image:
         raw = path.read_bytes()
-        told = {key: value for key, value in json.loads(raw).items() if value is not None}
-        return cls(id="sha256:" + hashlib.sha256(raw).hexdigest(), **told)
+        described = {key: value for key, value in json.loads(raw).items() if value is not None}
+        return cls(id="sha256:" + hashlib.sha256(raw).hexdigest(), **described)
 
     def user_ids(self) -> tuple[int, int]:
         """User and group by the image's `USER`: numbers, or a name of its /etc/passwd. Raises LookupError."""
@@ -48,7 +48,7 @@ class Image:
 
 
 class ImageStore:
-    """What lies in a folder at this moment."""
+    """The images that are in a folder at this moment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -63,7 +63,8 @@ class ImageStore:
         return found
 
     def find(self, reference: str) -> Image | None:
-        """By id, or by name with or without a tag or digest; the name that was built last wins."""
+        """Finds an image by id, or by name with or without a tag or digest. Of several the last built one is
+        returned."""
         wanted = normalized(reference)
         images = self.all()
         by_id = (image for image in images if image.id == reference or reference.endswith(f"@{image.id}"))
@@ -72,5 +73,5 @@ class ImageStore:
 
 
 def normalized(reference: str) -> str:
-    """With the tag that is meant where there is none."""
+    """The name with its tag: `latest` where it has none."""
     return reference if ":" in reference.rsplit("/", 1)[-1] else f"{reference}:latest"

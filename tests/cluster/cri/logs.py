@@ -1,4 +1,5 @@
-"""A container's log in the form that kubelets read: one line a write, with time, stream, and whether it is whole."""
+"""A container's log in the form that kubelets read: a line for each write, with time, stream, and whether it is
+complete."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from typing import IO
 
 __all__ = ["ContainerLog"]
 
-_LONGEST = 16_384  # of one line; CRI's runtimes cut there too
+_LONGEST = 16_384  # bytes of one line; other CRI runtimes split there too
 
 
 class ContainerLog:
-    """Takes what two pipes say, until both are closed."""
+    """Copies two pipes to the log file, until both are closed."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path or Path(os.devnull)
@@ -23,7 +24,7 @@ class ContainerLog:
         self._threads: list[threading.Thread] = []
 
     def open(self) -> None:
-        """Opens the file, or another one in its place after it was rotated."""
+        """Opens the file, or a new file with the same name after a rotation."""
         with self._lock:
             self._close()
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +36,7 @@ class ContainerLog:
         self._threads.append(thread)
 
     def finish(self, within_s: float) -> None:
-        """Waits for what is still in the pipes; a child of the container may hold them open."""
+        """Waits until both pipes are read. A child of the container may keep them open."""
         for thread in self._threads:
             thread.join(within_s)
 

@@ -1,5 +1,5 @@
-"""Memory limits of containers, where this machine has a v1 memory controller that lets us make groups. Elsewhere they
-are not kept, and the log says so."""
+"""Memory limits of containers, where this machine has a v1 memory controller and lets us make groups. Elsewhere limits
+are not enforced, and the log says so."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MemoryGroup:
         self.folder = folder
 
     def was_killed(self) -> bool:
-        """Whether the kernel ended a process of it for its limit."""
+        """Whether the kernel killed a process of the group because of its limit."""
         try:
             rows = dict(row.split() for row in (self.folder / "memory.oom_control").read_text().splitlines())
         except OSError:
@@ -36,7 +36,7 @@ class MemoryGroup:
         return rows.get("oom_kill", "0") != "0"
 
     def remove(self) -> None:
-        with suppress(OSError):  # a process of it may take a moment to go; the run's end removes it then
+        with suppress(OSError):  # a process of it may still be ending; then the end of the run removes the group
             self.folder.rmdir()
 
 
@@ -48,7 +48,7 @@ def make(parent: Path, name: str, limit_bytes: int) -> MemoryGroup:
 
 
 def remove_tree(group: Path) -> None:
-    """Removes a group and those under it, as far as no process is in them."""
+    """Removes a group and its subgroups that have no process."""
     for child in (path for path in group.glob("*") if path.is_dir()):
         remove_tree(child)
     with suppress(OSError):

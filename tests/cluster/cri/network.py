@@ -1,4 +1,4 @@
-"""A pod's network: a namespace of its own with one veth pair to the node, and an address of the node's range."""
+"""A pod's network: a namespace of its own, a veth pair to the node, and an address of the node's range."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LIMIT_S = 20.0
 
 
 class NetworkError(Exception):
-    """`ip` refused something or took too long, or the node has no address left."""
+    """`ip` failed or took too long, or the node has no address left."""
 
 
 @dataclass(frozen=True)
 class PodNetwork:
-    """`name` is that of the namespace, in /run/netns."""
+    """`name` is the name of the namespace in /run/netns."""
 
     name: str
     address: str
@@ -33,7 +33,8 @@ class PodNetwork:
 
 
 class PodNetworks:
-    """Makes and removes them. An address is used again as late as can be: somebody may still have it in mind."""
+    """Makes and removes pod networks. An address is reused as late as possible: a client may still connect to its last
+    pod."""
 
     def __init__(self, node_ip: str, pod_cidr: str) -> None:
         self._node_ip = node_ip

@@ -1,4 +1,4 @@
-"""Pods and their containers, as the runtime service keeps them: found by id, in folders, with addresses."""
+"""Pods and their containers in the runtime service: found by id, with folders and addresses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Pod:
 
 @dataclass(eq=False)
 class Held:
-    """A container with what the kubelet asks about it; `config` is the CRI's ContainerConfig."""
+    """A container with what the kubelet asks about it. `config` is the CRI's ContainerConfig."""
 
     pod: Pod
     config: Any
@@ -51,7 +51,7 @@ class Held:
 
 
 class Pods:
-    """All methods may be called from several threads. A key is an id or its start, as the CRI allows."""
+    """All methods may be called from several threads. A key is an id or a prefix of one, as the CRI allows."""
 
     def __init__(self, folder: Path, networks: PodNetworks) -> None:
         self.folder = folder
@@ -74,7 +74,7 @@ class Pods:
         return pod
 
     def stop(self, pod: Pod) -> None:
-        """Ends its containers and gives back its network; nothing happens the second time."""
+        """Stops the pod's containers and removes its network. A second call does nothing."""
         for held in self.containers_of(pod):
             held.container.stop(0)
         with self._lock:

@@ -1,5 +1,5 @@
-"""The RuntimeService of the interface: pods and containers. Requests and answers are the generated messages; what is
-done is in the modules beside this one."""
+"""The RuntimeService of the interface: pods and containers. Requests and responses are generated messages. The modules
+beside this one do the work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class RuntimeService:
-    """`pb` is the module of the interface's messages; memory groups go under `memory_group`, None: nowhere."""
+    """`pb` is the module of the interface's messages. Memory groups are made under `memory_group`; None makes none."""
 
     def __init__(self, pb: Any, store: ImageStore, pods: Pods, memory_group: Path | None) -> None:
         self._pb, self._store, self._pods, self._memory = pb, store, pods, memory_group
@@ -98,8 +98,8 @@ class RuntimeService:
     def _pod_fields(self, pod: Pod) -> dict[str, Any]:
         config = pod.config
         state = self._pb.SANDBOX_READY if pod.ready else self._pb.SANDBOX_NOTREADY
-        told = {"metadata": config.metadata, "labels": config.labels, "annotations": config.annotations}
-        return {"id": pod.id, "state": state, "created_at": pod.created_at, **told}
+        described = {"metadata": config.metadata, "labels": config.labels, "annotations": config.annotations}
+        return {"id": pod.id, "state": state, "created_at": pod.created_at, **described}
 
     # Containers.
 
@@ -175,7 +175,7 @@ class RuntimeService:
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
         return self._pb.ExecSyncResponse(stdout=out, stderr=err, exit_code=code)
 
-    # Numbers: there are none; the kubelet's summary and eviction manager ask.
+    # Empty statistics: the kubelet's summary and its eviction manager request them.
 
     def ListContainerStats(self, _request: Any, _context: Any) -> Any:
         return self._pb.ListContainerStatsResponse()
@@ -212,9 +212,9 @@ class RuntimeService:
     def _container_fields(self, held: Held) -> dict[str, Any]:
         config = held.config
         image = {"image_ref": held.image.id, "image_id": held.image.id}
-        told = {"metadata": config.metadata, "labels": config.labels, "annotations": config.annotations}
+        described = {"metadata": config.metadata, "labels": config.labels, "annotations": config.annotations}
         state = self._states[held.container.state]
-        return {"id": held.id, "state": state, "created_at": held.container.created_at, **image, **told}
+        return {"id": held.id, "state": state, "created_at": held.container.created_at, **image, **described}
 
     def _memory_group(self, key: str, config: Any) -> memory.MemoryGroup | None:
         limit = config.linux.resources.memory_limit_in_bytes
@@ -227,7 +227,7 @@ class RuntimeService:
         user = security.run_as_user.value if security.HasField("run_as_user") else None
         gid = security.run_as_group.value if security.HasField("run_as_group") else None
         uid, gid = ids(image, security.run_as_username, user, gid)
-        told = {each.key: _text(each.value) for each in config.envs}
+        variables = {each.key: _text(each.value) for each in config.envs}
         self._say_what_is_ignored(pod, config, limited=group is not None)
         return Spec(
             pod=pod.name,
@@ -237,7 +237,7 @@ class RuntimeService:
             netns=pod.network.path if pod.network else "",
             cgroup=str(group.folder) if group else "",
             argv=arguments(config.command, config.args, image),
-            env=environment(image, hostname, told),
+            env=environment(image, hostname, variables),
             cwd=config.working_dir or image.workdir,
             uid=uid,
             gid=gid,
@@ -250,7 +250,7 @@ class RuntimeService:
         )
 
     def _mount(self, mount: Any) -> Mount:
-        """The kubelet's; a volume that is an image is that image's root, not to be written to."""
+        """A mount for the kubelet's one. A volume that is an image becomes a read-only mount of that image's root."""
         if not mount.image.image:
             return Mount(mount.host_path, mount.container_path, mount.readonly)
         image = self._store.find(mount.image.image)
@@ -259,7 +259,7 @@ class RuntimeService:
         return Mount(str(Path(image.rootfs, mount.image_sub_path)), mount.container_path, readonly=True)
 
     def _say_what_is_ignored(self, pod: Pod, config: Any, *, limited: bool) -> None:
-        """Once for each kind, in the log."""
+        """Logs what the pod asked for and this runtime lacks, once for each kind."""
         security, resources = config.linux.security_context, config.linux.resources
         kinds = ignored(
             cpu_quota=resources.cpu_quota,

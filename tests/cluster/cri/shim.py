@@ -1,11 +1,12 @@
 """Becomes one container: `shim.py SPEC.json FD`, one for each.
 
-Enters the pod's network namespace, makes new mount, PID, UTS and IPC namespaces, builds the root (overlay over the
-image's, with the kubelet's mounts bound on top), pivots into it, drops to the wanted user and executes. It raises no
-limit and needs no device group and no user namespace, so neither CAP_SYS_RESOURCE nor runc. Its own exit status is the
-container's: 128+n for signal n. The first process's pid is written to FD.
+It enters the pod's network namespace and makes new mount, PID, UTS and IPC namespaces. It builds the root: an overlay
+over the image's, with the kubelet's mounts bound on top. Then it pivots into the root, changes to the wanted user and
+executes. It raises no limit and needs no device group and no user namespace, so neither CAP_SYS_RESOURCE nor runc. Its
+exit status is the container's: 128+n for signal n. The first process's pid is written to FD.
 
-Started as a file without the site packages, and without a library once the root has changed: imports are at the top.
+It runs as a file without site packages. After the root has changed no library can be imported, so all imports are at
+the top.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 8, 32, 409
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, MNT_DETACH = 1, 24, 38, 2
 LAST_CAPABILITY = 40
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}[platform.machine()]
-MOST_LINKS = 40  # as the kernel follows
+MOST_LINKS = 40  # the kernel's own limit
 libc = ctypes.CDLL(None, use_errno=True)
 
-Told = dict[str, Any]
+SpecFields = dict[str, Any]
 
 
 def check(result: int, what: str) -> None:
@@ -42,7 +43,7 @@ def mount(src: str | None, dst: str, kind: str | None = None, flags: int = 0, da
 
 
 def inside(root: str, path: str) -> str:
-    """`path` under `root`, with the image's links followed within `root`."""
+    """`path` under `root`. The image's links are followed within `root`."""
     found, todo, links = root, [part for part in path.split("/") if part], 0
     while todo:
         part = todo.pop(0)
@@ -74,7 +75,7 @@ def bind(root: str, src: str, dst: str, readonly: bool = False) -> None:
         mount(None, target, None, BIND | REMOUNT | RDONLY)
 
 
-def build_root(spec: Told) -> None:
+def build_root(spec: SpecFields) -> None:
     mount(None, "/", None, REC | PRIVATE)
     root, upper, work = (os.path.join(spec["dir"], name) for name in ("root", "upper", "work"))
     for folder in (root, upper, work):
@@ -108,8 +109,8 @@ def change_root(root: str) -> None:
     os.chdir("/")
 
 
-def become(spec: Told) -> None:
-    """Working folder, capabilities, user: from here on nothing can be done that the container may not."""
+def become(spec: SpecFields) -> None:
+    """Sets the working folder, capabilities and user. Afterwards the process has only the container's rights."""
     cwd = spec["cwd"] or "/"
     os.makedirs(cwd, exist_ok=True)
     os.chdir(cwd)
@@ -125,7 +126,7 @@ def become(spec: Told) -> None:
         libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def run_container(spec: Told) -> None:
+def run_container(spec: SpecFields) -> None:
     os.setsid()
     if spec["cgroup"]:
         with open(spec["cgroup"] + "/cgroup.procs", "w") as group:
@@ -147,22 +148,22 @@ def wait_for(pid: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     nothing = os.open("/dev/null", os.O_RDWR)
-    os.dup2(nothing, 1)  # the log ends when the container's own copies are closed
+    os.dup2(nothing, 1)  # else the log's pipes would stay open after the container closed its copies
     os.dup2(nothing, 2)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     os._exit(code if code >= 0 else 128 - code)
 
 
 def main() -> None:
-    with open(sys.argv[1]) as told:
-        spec: Told = json.load(told)
+    with open(sys.argv[1]) as file:
+        spec: SpecFields = json.load(file)
     answer = int(sys.argv[2])
     if spec["netns"]:
         network = os.open(spec["netns"], os.O_RDONLY)
         check(libc.setns(network, NEWNET), "setns of the network")
         os.close(network)
         with open("/proc/sys/net/ipv4/ip_unprivileged_port_start", "w") as first:
-            first.write("0")  # as other runtimes do
+            first.write("0")  # other runtimes do this too
     check(libc.unshare(NEWNS | NEWUTS | NEWIPC | NEWPID), "unshare")
     pid = os.fork()
     if pid:
@@ -172,7 +173,7 @@ def main() -> None:
     os.close(answer)
     try:
         run_container(spec)
-    except BaseException as error:  # the log is the only place where this can be told
+    except BaseException as error:  # only the log can report this
         os.write(2, f"cannot start {spec['argv']}: {error}\n".encode())
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 

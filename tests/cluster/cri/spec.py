@@ -1,4 +1,4 @@
-"""What a container's shim is told: pure, from what the kubelet asks for and what the image says."""
+"""The specification that a container's shim gets, from the kubelet's request and the image. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Mount:
 
 @dataclass(frozen=True)
 class Spec:
-    """The shim reads this as JSON; `netns` and `cgroup` are paths, or empty for none of its own."""
+    """The shim reads this as JSON. `netns` and `cgroup` are paths; empty means that the container has none of its
+    own."""
 
     pod: str
     name: str
@@ -47,7 +48,8 @@ class Spec:
 
 
 def arguments(command: Sequence[str], args: Sequence[str], image: Image) -> list[str]:
-    """The pod's command replaces the image's entrypoint and its arguments; the pod's arguments only the latter."""
+    """The pod's command replaces the image's entrypoint and arguments. The pod's arguments replace only the image's
+    arguments."""
     entrypoint = list(command or image.entrypoint)
     rest = list(args) if args or command else image.cmd
     if not entrypoint and not rest:
@@ -55,14 +57,14 @@ def arguments(command: Sequence[str], args: Sequence[str], image: Image) -> list
     return [*entrypoint, *rest]
 
 
-def environment(image: Image, hostname: str, told: Mapping[str, str]) -> dict[str, str]:
-    """What every container has, then the image's, then the pod's."""
+def environment(image: Image, hostname: str, of_pod: Mapping[str, str]) -> dict[str, str]:
+    """The variables that every container has, then the image's, then the pod's; later ones win."""
     of_image = {key: value for key, _, value in (entry.partition("=") for entry in image.env)}
-    return {"PATH": _PATH, "HOME": "/root", "HOSTNAME": hostname, **of_image, **told}
+    return {"PATH": _PATH, "HOME": "/root", "HOSTNAME": hostname, **of_image, **of_pod}
 
 
 def ids(image: Image, name: str, uid: int | None, gid: int | None) -> tuple[int, int]:
-    """User and group: the pod's word before the image's. Raises LookupError for an unknown name."""
+    """User and group: the pod's setting wins over the image's. Raises LookupError for an unknown name."""
     image_uid, image_gid = image.named_user(name) if name else image.user_ids()
     return image_uid if uid is None else uid, image_gid if gid is None else gid
 
@@ -70,7 +72,7 @@ def ids(image: Image, name: str, uid: int | None, gid: int | None) -> tuple[int,
 def ignored(
     *, cpu_quota: int, added: Sequence[str], privileged: bool, share_processes: bool, memory: bool
 ) -> list[str]:
-    """What a container asks for and does not get here."""
+    """What a container asks for and this runtime does not provide."""
     asked = {
         "a CPU limit": cpu_quota > 0,
         f"capabilities ({', '.join(added)})": bool(added),

@@ -19,7 +19,7 @@ _MODULE, _PROTO = "k8s.io/cri-api", "pkg/apis/runtime/v1"
 
 
 def ensure() -> Path:
-    """The folder with `api_pb2.py` and `api_pb2_grpc.py`, made if it is not there."""
+    """The folder with `api_pb2.py` and `api_pb2_grpc.py`. Makes it if it is missing."""
     folder = _folder()
     with locked("stubs"):
         if not (folder / "api_pb2_grpc.py").exists():
@@ -28,7 +28,7 @@ def ensure() -> Path:
 
 
 def load() -> tuple[ModuleType, ModuleType]:
-    """Messages and service; `ensure` has run."""
+    """The modules of messages and service. Call `ensure` first."""
     sys.path.insert(0, str(_folder()))
     return importlib.import_module("api_pb2"), importlib.import_module("api_pb2_grpc")
 
@@ -47,5 +47,5 @@ def _make(folder: Path) -> None:
         if ran.returncode:
             raise NotHereError(f"api.proto could not be compiled; pip install 'plumage-llm[dev]'?\n{ran.stderr}")
         folder.mkdir(exist_ok=True)
-        for name in ("api_pb2.py", "api_pb2_grpc.py"):  # the last one says that all are there
+        for name in ("api_pb2.py", "api_pb2_grpc.py"):  # written last: its presence means that both files are complete
             Path(scratch, name).replace(folder / name)
