@@ -32,7 +32,7 @@ from plumage_router.request.fields import (
 )
 from plumage_router.request.text_sizes import MAX_RENDERED, printable_bytes, text_lengths
 from plumage_router.request.token_rate import SAMPLE
-from plumage_router.request.usage import WantedUsage
+from plumage_router.request.usage import WantedUsage, stream_options, wanted_usage
 
 __all__ = ["Prompt", "PromptReader", "Renderer"]
 
@@ -156,7 +156,7 @@ class PromptReader:
             body["model"],
             self._payload(raw, body, salt),
             body.get("stream") is True,
-            _wanted_usage(body.get("stream_options")),
+            wanted_usage(body.get("stream_options")),
             text,
             chunks,
             plain and predictable,
@@ -259,7 +259,7 @@ class PromptReader:
             changes["model"] = self._model
         if salt:
             changes["cache_salt"] = salt
-        if body.get("stream") is True and (options := _stream_options(body.get("stream_options"))) is not None:
+        if body.get("stream") is True and (options := stream_options(body.get("stream_options"))) is not None:
             changes["stream_options"] = options
         if not changes:
             return raw
@@ -269,23 +269,6 @@ class PromptReader:
 def _is_truncated(body: Mapping[str, Any]) -> bool:
     """Whether the client asks the engine to truncate the prompt."""
     return body.get("truncate_prompt_tokens") is not None
-
-
-def _wanted_usage(options: Mapping[str, Any] | None) -> WantedUsage:
-    if not options or options.get("include_usage") is not True:
-        return WantedUsage.NONE
-    return WantedUsage.EVERY if options.get("continuous_usage_stats") is True else WantedUsage.LAST
-
-
-def _stream_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The client's options plus `include_usage`; None if the client set it.
-
-    Without `include_usage` an engine ignores `continuous_usage_stats`, so that option is removed.
-    """
-    if _wanted_usage(options) is not WantedUsage.NONE:
-        return None
-    kept = {name: value for name, value in (options or {}).items() if name != "continuous_usage_stats"}
-    return {**kept, "include_usage": True}
 
 
 def _size(body: Mapping[str, Any], text: bytes) -> int:

@@ -1,4 +1,4 @@
-"""Reads the token usage that an engine reports, while its answer passes through.
+"""Asks an engine for its token usage, and reads what it reports while its answer passes through.
 
 Engines report token counts in the `usage` object: at the end of a JSON body, or in the last event of a stream. The
 router asks for that event in every stream (`stream_options.include_usage`). It removes what the client did not ask for:
@@ -9,13 +9,14 @@ parsing whole answers. Every quote inside a JSON string is escaped, so the patte
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import orjson
 
-__all__ = ["JsonTail", "StreamFilter", "Usage", "WantedUsage"]
+__all__ = ["JsonTail", "StreamFilter", "Usage", "WantedUsage", "stream_options", "wanted_usage"]
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,9})')
@@ -31,6 +32,24 @@ class WantedUsage(Enum):
     NONE = "none"
     LAST = "last"  # include_usage: a separate event at the end
     EVERY = "every"  # continuous_usage_stats as well: in each event too
+
+
+def wanted_usage(options: Mapping[str, Any] | None) -> WantedUsage:
+    """Returns the usage that a client's `stream_options` ask for."""
+    if not options or options.get("include_usage") is not True:
+        return WantedUsage.NONE
+    return WantedUsage.EVERY if options.get("continuous_usage_stats") is True else WantedUsage.LAST
+
+
+def stream_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Returns the client's `stream_options` plus `include_usage`; None if the client set it.
+
+    Without `include_usage` an engine ignores `continuous_usage_stats`, so that option is removed.
+    """
+    if wanted_usage(options) is not WantedUsage.NONE:
+        return None
+    kept = {name: value for name, value in (options or {}).items() if name != "continuous_usage_stats"}
+    return {**kept, "include_usage": True}
 
 
 @dataclass(slots=True)
