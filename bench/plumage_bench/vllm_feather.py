@@ -74,12 +74,12 @@ class _Bench:
 
     def __init__(self, engine: Engine, cell: Cell, contenders: Sequence[Contender], clock: Callable[[], float]) -> None:
         from plumage_engine.vllm.compat.scheduler import FCFSRequestQueue
-        from plumage_engine.vllm.feather import batch_order
+        from plumage_engine.vllm.feather import row_order
         from plumage_engine.vllm.features import Features
         from plumage_engine.vllm.settings import PluginSettings
 
         self.engine, self.cell, self._clock = engine, cell, clock
-        self._order = batch_order
+        self._order = row_order
         self._parts: dict[str, tuple[Any, Any]] = {}
         for contender in contenders:
             engine.scheduler.waiting = FCFSRequestQueue()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from plumage_engine.vllm.batch_limit import AdaptiveLimit
     from plumage_engine.vllm.compat.base import Request, Scheduler, SchedulerOutput
     from plumage_engine.vllm.feather.queue_adapter import Feather
-    from plumage_engine.vllm.feather.request_order import RequestOrder
+    from plumage_engine.vllm.feather.waiting_order import WaitingOrder
     from plumage_engine.vllm.offload.host_tier.chunk_hotness import Prior
     from plumage_engine.vllm.offload.host_tier.store_manager import HostTierManager
 
@@ -63,7 +63,7 @@ class Features:
         _log.info("plumage: on: %s", ", ".join(on) or "nothing")
 
     @property
-    def order(self) -> RequestOrder | None:
+    def order(self) -> WaitingOrder | None:
         """FEATHER's order of requests; None without FEATHER."""
         return None if self._feather is None else self._feather.order
 
@@ -136,14 +136,14 @@ class Features:
         """
         if config is None or not config.order_batch or "batchOrder" in self.guards:
             return
-        from plumage_engine.vllm.feather import batch_order
+        from plumage_engine.vllm.feather import row_order
 
         vllm_config = getattr(self._scheduler, "vllm_config", None)
         parallel = getattr(vllm_config, "parallel_config", None)
         if getattr(parallel, "distributed_executor_backend", None) in _SEPARATE_WORKERS:
             _log.info("plumage: batchOrder: the workers are separate processes; their logs report failures")
             return
-        batch_order.install(self._guard("batchOrder"), vllm_config)
+        row_order.install(self._guard("batchOrder"), vllm_config)
 
     def _adapt_limit(self) -> None:
         guard = self._guard("batchLimit")

@@ -96,9 +96,9 @@ def _order_batches() -> None:
         return
 
     def make_worker(worker: Any, *args: Any, **kwargs: Any) -> None:
-        from plumage_engine.vllm.feather import batch_order
+        from plumage_engine.vllm.feather import row_order
 
-        batch_order.install()
+        row_order.install()
         own(worker, *args, **kwargs)
 
     make_worker.plumage = True  # type: ignore[attr-defined]

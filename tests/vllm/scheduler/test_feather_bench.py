@@ -11,14 +11,14 @@ from plumage_bench.vllm_engine import Engine, plugin_arguments
 from plumage_bench.vllm_feather import _Bench
 from plumage_bench.vllm_feather_cells import BLOCK, Cell
 from plumage_bench.vllm_feather_contenders import FCFS, LEARNED, OFF, ORDER
-from plumage_engine.vllm.feather import batch_order
+from plumage_engine.vllm.feather import row_order
 
 
 def test_no_policy_sees_what_warms_the_cache(
     start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One request of each group, taken for active ones, would make a policy's first batch a mixed one."""
-    monkeypatch.setattr(batch_order, "enabled", True)  # the benchmark switches it; later tests need it as it was
+    monkeypatch.setattr(row_order, "enabled", True)  # the benchmark switches it; later tests need it as it was
     cell = Cell("two groups", 2, prefix=2 * BLOCK, requests=4, output=2, batch=2)
     few = {"block_size": BLOCK, "num_gpu_blocks_override": cell.blocks, "max_model_len": 1024, "max_num_seqs": 2}
     engine = start_engine(**few, **plugin_arguments(OFF))

@@ -12,7 +12,7 @@ from tests.vllm.scheduler.test_feather_in_vllm import feather, nothing_left
 from plumage.batching import make_queue
 from plumage_bench.vllm_engine import Engine
 from plumage_engine.vllm.counters import Counters
-from plumage_engine.vllm.feather.request_order import RequestOrder
+from plumage_engine.vllm.feather.waiting_order import WaitingOrder
 
 BLOCK = 16
 SENT: tuple[dict[str, Any], ...] = (
@@ -68,7 +68,7 @@ def _request(name: str, image: str, *, end: int) -> Any:
 
 def test_another_image_is_another_prefix() -> None:
     queue = make_queue("ChtOrder", rng=random.Random(0), max_wait=10.0)
-    order = RequestOrder(
+    order = WaitingOrder(
         queue, block_tokens=BLOCK, stride=1, max_wait=10.0, clock=lambda: 0.0, counters=Counters()
     )  # fmt: skip
     cat, dog, cat_again = _request("cat", "cat", end=1), _request("dog", "dog", end=2), _request("again", "cat", end=3)

@@ -20,7 +20,7 @@ from plumage_bench.vllm_engine import Engine, Prompt, plugin_arguments
 from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
 from plumage_engine.vllm import plugin
 from plumage_engine.vllm.counters import Counters
-from plumage_engine.vllm.feather import batch_order
+from plumage_engine.vllm.feather import row_order
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.settings import ENVIRONMENT
 
@@ -227,7 +227,7 @@ def test_a_batch_that_can_not_be_sorted(start_engine: Callable[..., Engine], mon
     def fail(rows: Any) -> Any:
         raise RuntimeError("made to fail")
 
-    monkeypatch.setattr(batch_order, "rank_rows", fail)
+    monkeypatch.setattr(row_order, "rank_rows", fail)
     engine = start_engine(**plugin_arguments(_SORTED))
     assert engine.scheduler.plumage.guards["batchOrder"].on
     assert answers(engine) == wanted

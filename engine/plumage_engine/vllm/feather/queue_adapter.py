@@ -21,8 +21,8 @@ from plumage_engine.vllm.compat.scheduler import (
     problems,
 )
 from plumage_engine.vllm.counters import Counters
-from plumage_engine.vllm.feather.request_order import RequestOrder
 from plumage_engine.vllm.feather.step_times import StepTimes
+from plumage_engine.vllm.feather.waiting_order import WaitingOrder
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.settings import PluginFeather
 
@@ -35,7 +35,7 @@ class FeatherQueue(RequestQueue):
     `_waiting` is kept beside the policy, so that a failure of the policy loses no request (decision 0244).
     """
 
-    def __init__(self, scheduler: Scheduler, order: RequestOrder, guard: Guard, counters: Counters) -> None:
+    def __init__(self, scheduler: Scheduler, order: WaitingOrder, guard: Guard, counters: Counters) -> None:
         self._scheduler = scheduler
         self._order = order
         self._guard = guard
@@ -51,7 +51,7 @@ class FeatherQueue(RequestQueue):
         """Requests that wait because the policy chose STOP although the batch has room: no sign of overload."""
         return len(self._waiting) if self._stopped and self._plain is None else 0
 
-    def follow(self, order: RequestOrder) -> None:
+    def follow(self, order: WaitingOrder) -> None:
         """Use another order, which has all waiting requests, from now on."""
         self._order, self._chosen, self._stopped = order, None, False
 
@@ -229,9 +229,9 @@ class Feather:
 
 def _make_order(
     scheduler: Scheduler, config: PluginFeather, counters: Counters, rng: Uniform, clock: Callable[[], float]
-) -> RequestOrder:
+) -> WaitingOrder:
     block = scheduler.hash_block_size
-    return RequestOrder(
+    return WaitingOrder(
         make_queue(config.policy, rng=rng, max_wait=config.max_wait_seconds, **config.options),
         block_tokens=block,
         stride=max(1, config.chunk_tokens // block),

@@ -22,14 +22,14 @@ from plumage_engine.vllm.counters import Counters
 if TYPE_CHECKING:
     from plumage_engine.vllm.compat.scheduler import Request
 
-__all__ = ["RequestOrder"]
+__all__ = ["WaitingOrder"]
 
 _MAX_SUMMED_STEPS = 64
 _MAX_GROUP = 256  # characters
 _GROUP_BITS = 64
 
 
-class RequestOrder:
+class WaitingOrder:
     """queue: the policy.
     block_tokens: tokens that one of a request's hashes covers.
     stride: hashes in a level of the policy's vectors.
@@ -156,7 +156,7 @@ class RequestOrder:
             if request.request_id not in self._active:
                 self._start(request, waits=self._waiting.pop(request.request_id, None) is not None)
 
-    def take_over(self, before: RequestOrder, running: list[Request]) -> None:
+    def take_over(self, before: WaitingOrder, running: list[Request]) -> None:
         """Replace another order between two steps: the same requests wait, since the same time, and the same run.
 
         This order is new; `before` is not used again.
@@ -173,7 +173,7 @@ class RequestOrder:
             self._adopt(request, before)
             self._activate(request, waits=False)
 
-    def _adopt(self, request: Request, before: RequestOrder) -> Candidate:
+    def _adopt(self, request: Request, before: WaitingOrder) -> Candidate:
         """Compute the request's vector again, because levels may have another size; keep its arrival."""
         candidate, known = self._candidate(request), before._candidates.get(request.request_id)
         if known is not None:

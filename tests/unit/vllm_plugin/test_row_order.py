@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumage_engine.vllm.counters import Counters
-from plumage_engine.vllm.feather import batch_order
-from plumage_engine.vllm.feather.batch_order import rank_rows, swaps
+from plumage_engine.vllm.feather import row_order
+from plumage_engine.vllm.feather.row_order import rank_rows, swaps
 from plumage_engine.vllm.guard import Guard
 
 
@@ -42,9 +42,9 @@ def test_sorted_batch_is_unchanged() -> None:
 
 
 def test_unsupported_runner_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_order, "_guard", None)
+    monkeypatch.setattr(row_order, "_guard", None)
     guard = Guard("batchOrder", Counters())
-    batch_order.install(guard, SimpleNamespace(use_v2_model_runner=True))
+    row_order.install(guard, SimpleNamespace(use_v2_model_runner=True))
     assert not guard.on
     assert "second model runner" in guard.reason
 
@@ -81,5 +81,5 @@ def test_decoding_rows_stay_in_front_where_the_backend_requires_it(threshold: in
     ])  # fmt: skip
     scheduled = {name: 8 if name == "long" else 1 for name in batch.req_ids}
     output = SimpleNamespace(num_scheduled_tokens=scheduled)
-    batch_order._sort(SimpleNamespace(input_batch=batch, reorder_batch_threshold=threshold), output)
+    row_order._sort(SimpleNamespace(input_batch=batch, reorder_batch_threshold=threshold), output)
     assert batch.req_ids == order

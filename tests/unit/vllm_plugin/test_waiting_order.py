@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from plumage.batching import Candidate, StepOutcome
 from plumage_bench.baselines.batching import make_queue
 from plumage_engine.vllm.counters import Counters
-from plumage_engine.vllm.feather.request_order import RequestOrder
+from plumage_engine.vllm.feather.waiting_order import WaitingOrder
 
 BLOCK = 16
 
@@ -52,9 +52,9 @@ class Bench:
     def __post_init__(self) -> None:
         self.order = self.make_order(self.policy)
 
-    def make_order(self, policy: str, stride: int = 1) -> RequestOrder:
+    def make_order(self, policy: str, stride: int = 1) -> WaitingOrder:
         queue = make_queue(policy, rng=random.Random(0), max_wait=self.max_wait)
-        return RequestOrder(
+        return WaitingOrder(
             queue, block_tokens=BLOCK, stride=stride, max_wait=self.max_wait, clock=self.clock, counters=self.counters
         )
 
