@@ -8,7 +8,7 @@ from typing import Any
 from plumage import defaults
 from plumage.errors import ConfigurationError
 from plumage.eviction.hotness_formula import Hotness
-from plumage.eviction.hotprefix import HotnessPaper
+from plumage.eviction.hotness_paper import HotnessPaper
 from plumage.eviction.interface import EvictionPolicy, Randomness
 from plumage.eviction.lru import Lru
 from plumage.eviction.rlt import Rlt

@@ -2,7 +2,7 @@
 
     score = last use + weight · (log2(frequency) − ⅕ · log2(gap ÷ capacity))         lowest goes first
 
-HotPrefix's `frequency + clock/length` (§3.3.1; `hotprefix.py`) has one fixed weight of use against recency, and its
+HotPrefix's `frequency + clock/length` (§3.3.1; `hotness_paper.py`) has one fixed weight of use against recency, and its
 second term favours short runs, so that the private tail of a prompt outlives the shared prefix above it. No fixed
 weight fits: production chat wants a large one in a small cache and none in a large cache, conversations want none,
 few-shot suites a large one. Here

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from plumage import defaults
-from plumage.hotness.formula_parser import parse_formula
+from plumage.hotness.priority_formula import parse_formula
 from plumage.tiering.node import TierNode
 
 __all__ = ["PRIORITY", "AdmissionPlan", "plan_admission"]

@@ -18,8 +18,8 @@ from plumage.blocks.events import CPU, EventSink, Removed, Stored
 from plumage.blocks.run import Run
 from plumage.blocks.tree import PrefixTree
 from plumage.errors import ConfigurationError
-from plumage.hotness.formula_parser import Formula
 from plumage.hotness.heat import Heat, HeatSource
+from plumage.hotness.priority_formula import Formula
 from plumage.tiering.admission import PRIORITY, AdmissionPlan, plan_admission
 from plumage.tiering.coldest import ColdestFirst
 from plumage.tiering.node import TierNode

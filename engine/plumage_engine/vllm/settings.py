@@ -20,7 +20,7 @@ from plumage.batching import make_queue, queue_options
 from plumage.defaults import BATCH_LIMIT, SEED
 from plumage.errors import ConfigurationError
 from plumage.eviction import make_policy, policy_options
-from plumage.hotness.formula_parser import parse_formula
+from plumage.hotness.priority_formula import parse_formula
 from plumage.options import refuse_given
 from plumage.version_skew import MARK
 from plumage_engine.configuration import Section

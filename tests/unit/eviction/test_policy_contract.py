@@ -12,7 +12,7 @@ from support.eviction_chains import paths, serve
 from plumage.blocks.pool import BlockPool
 from plumage.errors import StateError
 from plumage.eviction.base import ScoredPolicy
-from plumage.eviction.hotprefix import HotnessPaper
+from plumage.eviction.hotness_paper import HotnessPaper
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.record import NodeRecord
 from plumage_bench.baselines.eviction import POLICY_NAMES, make_policy

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from plumage.errors import ConfigurationError
 from plumage.hotness.cuckoo import CuckooFilter
-from plumage.hotness.formula_parser import parse_formula
+from plumage.hotness.priority_formula import parse_formula
 from plumage_engine.vllm.offload.host_tier.chunk_hotness import ChunkHotness, Prior
 from plumage_engine.vllm.offload.host_tier.memory_check import check_host_memory, machine_memory
 from plumage_engine.vllm.offload.host_tier.residents import Residents, chunk_key

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from plumage.hotness.cuckoo import CuckooFilter
-from plumage.hotness.formula_parser import parse_formula
+from plumage.hotness.priority_formula import parse_formula
 from plumage_engine.vllm.offload.host_tier.chunk_hotness import ChunkHotness
 from plumage_engine.vllm.offload.host_tier.residents import Residents
 from plumage_engine.vllm.offload.promotion.candidates import Candidates

@@ -22,7 +22,7 @@ from plumage.blocks.run import Run
 from plumage.errors import ConfigurationError
 from plumage.eviction import EvictionPolicy
 from plumage.hotness.cuckoo import CuckooFilter
-from plumage.hotness.formula_parser import parse_formula
+from plumage.hotness.priority_formula import parse_formula
 from plumage.hotness.record import NodeRecord, Recorded
 from plumage.tiering import HostTier, PromotionBudget, PromotionTurn
 from plumage_engine.simulator.engine.transfers import Transfers

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from plumage.hotness.cuckoo import CuckooFilter
-from plumage.hotness.formula_parser import Formula
+from plumage.hotness.priority_formula import Formula
 
 __all__ = ["ChunkHotness", "Prior"]
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from plumage.hotness.cuckoo import CuckooFilter
-from plumage.hotness.formula_parser import parse_formula
+from plumage.hotness.priority_formula import parse_formula
 from plumage_engine.policies import HostTierConfig
 from plumage_engine.vllm.compat.kv_offload import (
     CPUOffloadingManager,

@@ -8,7 +8,7 @@ from plumage import defaults
 from plumage.blocks.run import Run
 from plumage.errors import ConfigurationError
 from plumage.eviction.base import ScoredPolicy
-from plumage.hotness.formula_parser import parse_formula
+from plumage.hotness.priority_formula import parse_formula
 from plumage.hotness.record import NodeRecord
 
 __all__ = ["HotnessPaper"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plumage.api.v1alpha1.cache import PRIORITY, HostMemorySpec, HotnessSpec
 from plumage.errors import ConfigurationError
-from plumage.hotness.formula_parser import MAX_CHARACTERS, MAX_TERMS, parse_formula
+from plumage.hotness.priority_formula import MAX_CHARACTERS, MAX_TERMS, parse_formula
 from plumage.tiering.admission import PRIORITY as PAPER
 
 
