@@ -19,8 +19,8 @@ from plumage.routing import make_policy
 from plumage.routing.interface import RoutingPolicy
 from plumage_router.config import PolicyConfig, PoolConfig
 from plumage_router.fleet.engine_keys import SecretLine
+from plumage_router.fleet.health_check import HealthChecker
 from plumage_router.fleet.in_cluster import find_members
-from plumage_router.fleet.probe import Prober
 from plumage_router.fleet.replicas import Replica
 from plumage_router.http.asgi import Application, AsgiRequest
 from plumage_router.http.auth import Auth
@@ -67,7 +67,9 @@ class PoolRouter(PoolState):
         self.fleet.listen(self._replica_changed)
         self.application = application(self)
         self.completion_handler = partial(ProxiedRequest, self)
-        self._prober = Prober(self.fleet, interval=config.timeouts.probe_interval, timeout=config.timeouts.probe)
+        self._health_checker = HealthChecker(
+            self.fleet, interval=config.timeouts.probe_interval, timeout=config.timeouts.probe
+        )
         self._background = Background(self.metrics)
         self._engine_key = SecretLine(config.engine_api_key_file, "the engines' API key")
         self._previous_key = SecretLine(
@@ -87,13 +89,16 @@ class PoolRouter(PoolState):
 
     def start(self) -> None:
         """Starts to follow the replicas and the directory."""
-        self._background.start(self.membership.run, self.directory.run, self._prober.run)
+        self._background.start(self.membership.run, self.directory.run, self._health_checker.run)
 
     def reconfigure(self, config: PoolConfig) -> None:
         """Applies the settings that may change at runtime. Raises ConfigurationError when the policy is invalid."""
         policy = self.policy if config.policy == self.config.policy else _make_policy(config)
         self.configure(config, policy)
-        self._prober.interval, self._prober.timeout = config.timeouts.probe_interval, config.timeouts.probe
+        self._health_checker.interval, self._health_checker.timeout = (
+            config.timeouts.probe_interval,
+            config.timeouts.probe,
+        )
 
     def reload_secrets(self) -> None:
         """Reads the pool's secret files again."""

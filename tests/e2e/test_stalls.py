@@ -191,7 +191,7 @@ async def test_blocks_of_a_dead_replica_are_forgotten_within_the_ttl(fleet: Flee
         assert await matched(prompts[1]) == 0, "no hit is predicted from a dead replica"
         assert (await fleet.replicas(http))["a"]["why"] is not None
 
-        async def served() -> bool:  # a busy machine may keep the other engine from its probe for a moment
+        async def served() -> bool:  # a busy machine may keep the other engine from its health check for a moment
             return (await http.post(f"{fleet.router}/v1/completions", json=body(prompts[2]))).status_code == 200
 
         await until(served)

@@ -4,8 +4,8 @@
 - Open: no request passes until the back-off is over. The back-off doubles from `base` to `cap` while trials fail.
 - Half-open: one trial at a time passes. It closes the breaker or opens it again.
 
-An engine may answer its health check and fail every completion. So the router's own probe closes only a breaker that a
-failed connection opened.
+An engine may answer its health check and fail every completion. So the router's own health check closes only a breaker
+that a failed connection opened.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The replicas that a router knows, and which of them are available now.
 
-The membership names the replicas. The router's probe, the breaker and the agent's reports decide which are available.
-A slot is a small number for each replica; policies and the mirror use it as an index. A removed replica keeps its slot
-until its last request ends, so that its work is never counted for a successor.
+The membership names the replicas. The router's health check, the breaker and the agent's reports decide which are
+available. A slot is a small number for each replica; policies and the mirror use it as an index. A removed replica
+keeps its slot until its last request ends, so that its work is never counted for a successor.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Replica:
 
     @property
     def silent(self) -> bool:
-        """It will send no first byte: its engine is stalled, or the router's probe fails."""
+        """It will send no first byte: its engine is stalled, or the router's health check fails."""
         return self.stalled or not self.healthy
 
     @property

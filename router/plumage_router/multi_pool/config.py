@@ -23,7 +23,7 @@ from plumage_router.config import (
 __all__ = ["MAX_POOLS", "MultiPoolConfig", "NamedPoolConfig", "is_multi_pool", "load_multi_pool"]
 
 MAX_POOLS = 64
-"""Each pool has its own mirror, prober and connections."""
+"""Each pool has its own mirror, health checker and connections."""
 
 
 class NamedPoolConfig(PoolConfig):

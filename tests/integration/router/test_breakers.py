@@ -24,7 +24,7 @@ async def test_breaker_advances_without_requests(start: Any, kit: Any) -> None:
     assert (replica.healthy, replica.shown_state) == (True, "Ready")
 
 
-async def test_probe_closes_open_breaker(start: Any, kit: Any) -> None:
+async def test_health_check_closes_open_breaker(start: Any, kit: Any) -> None:
     running = await start(engines=2, timeouts={"probeInterval": 0.1})
     dead, alive = running.engines
     await dead.stop()
@@ -53,7 +53,7 @@ async def test_healthy_engine_that_fails_requests_gets_none(start: Any, kit: Any
     sick.answer = fails
     for _ in range(12):
         assert (await running.post(kit.chat())).status == 200
-        await kit.until(lambda seen=sick.connections: sick.connections > seen + 1)  # a probe came and went
+        await kit.until(lambda seen=sick.connections: sick.connections > seen + 1)  # a health check came and went
     assert len(sick.seen) == 3
     assert running.router.pool.fleet.get("chat-0").healthy
 

@@ -216,7 +216,7 @@ async def test_silent_request_gets_two_replicas(start: Any, kit: Any) -> None:
     for number in (1, 2):
         await kit.until(lambda number=number: sum(len(engine.seen) for engine in running.engines) == number)
         asked = next(engine for engine in running.engines if engine.seen and not engine.closed.is_set())
-        running.router.pool.fleet.get(asked.name).healthy = False  # as the router's own probe says
+        running.router.pool.fleet.get(asked.name).healthy = False  # as the router's own health check says
         running.router.pool.fleet.changed()
         if number == 1:
             await asyncio.wait_for(asked.closed.wait(), 30)

@@ -1,4 +1,4 @@
-"""Probes each engine with GET /health, independently of the directory.
+"""Checks the health of each engine with GET /health, independently of the directory.
 
 Two failures in a row make a replica unhealthy. One success makes it healthy and lets its breaker try it, so an engine
 that came back is used within one interval.
@@ -12,15 +12,15 @@ from collections import Counter
 from plumage_router.clock import fair_timeout, monotonic
 from plumage_router.fleet.replicas import Fleet, Replica
 
-__all__ = ["Prober"]
+__all__ = ["HealthChecker"]
 
 _FAILURES = 2  # in a row, until a replica is unhealthy
 _CONCURRENT = 64
 _REQUEST = b"GET /health HTTP/1.1\r\nhost: engine\r\nconnection: close\r\n\r\n"
 
 
-class Prober:
-    """Probes every replica of a fleet. `interval` and `timeout`: seconds; they may change while it runs."""
+class HealthChecker:
+    """Checks every replica of a fleet. `interval` and `timeout`: seconds; they may change while it runs."""
 
     def __init__(self, fleet: Fleet, *, interval: float, timeout: float) -> None:
         self._fleet = fleet
@@ -30,15 +30,15 @@ class Prober:
         self._semaphore = asyncio.Semaphore(_CONCURRENT)
 
     async def run(self) -> None:
-        """Probes forever."""
+        """Checks forever."""
         while True:
             await asyncio.sleep(self.interval)
-            await asyncio.gather(*(self._probe(replica) for replica in tuple(self._fleet)))
+            await asyncio.gather(*(self._check(replica) for replica in tuple(self._fleet)))
             known = {replica.id for replica in self._fleet}
             for gone in self._failures.keys() - known:
                 del self._failures[gone]
 
-    async def _probe(self, replica: Replica) -> None:
+    async def _check(self, replica: Replica) -> None:
         async with self._semaphore:
             healthy = await self._ask(replica)
         if healthy:
