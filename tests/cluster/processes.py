@@ -84,10 +84,10 @@ class Group:
             ended = [name for name, process in self._running.items() if process.poll()]
             if ended or time.monotonic() > end:
                 reason = f"{', '.join(ended)} failed" if ended else f"not so after {within_s:.0f} s"
-                raise ClusterError(f"{what}: {reason}\n{self._told(ended or self._running)}")
+                raise ClusterError(f"{what}: {reason}\n{self._logs_of(ended or self._running)}")
             time.sleep(_POLL_S)
 
-    def _told(self, names: Sequence[str] | Mapping[str, object]) -> str:
+    def _logs_of(self, names: Sequence[str] | Mapping[str, object]) -> str:
         return "\n".join(f"-- {name}.log\n{tail(self.folder / f'{name}.log')}" for name in names)
 
 

@@ -262,7 +262,7 @@ def test_an_upgrade_ends_no_engine_before_another_is_ready_and_warm(story: tuple
     assert len(told.turnover.new()) == len(told.turnover.old) == 2
     assert told.turnover.too_early() == []
     found = told.found_at_first(run)
-    lowest = _WINDOWS[fault.policy].lowest_told(run, fault.began, fault.ended)
+    lowest = _WINDOWS[fault.policy].lowest_measured(run, fault.began, fault.ended)
     assert found is not None, "the newcomers were sent nothing"
     assert found >= _FOUND
     assert lowest is not None, "too few answers to tell"

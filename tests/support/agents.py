@@ -1,4 +1,4 @@
-"""One agent in the test's own event loop, beside a simulated engine that is a process, into a real directory server."""
+"""One agent in the test's own event loop, beside a simulated engine in a process, with a real directory server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXT = read_tokenizer("builtin://tiny-chat")
 
 
 def settings(directory: LocalServer, pool: str, engine: Any, **changes: Any) -> AgentConfig:
-    """Of an agent that looks and tells often."""
+    """Settings of an agent with short intervals of look-ups and reports."""
     base = {
         "pool": pool, "replica": "chat-0", "model": "tiny", "modelFolder": "builtin://tiny-chat",
         "engineUrl": engine.url, "eventsEndpoint": engine.events, "replayEndpoint": engine.replay,
@@ -48,7 +48,7 @@ async def running(config: AgentConfig) -> AsyncIterator[Agent]:
 
 @asynccontextmanager
 async def served(agent: Agent, port: int) -> AsyncIterator[str]:
-    """The agent's own HTTP surface, as its process serves it."""
+    """Serves the agent's own HTTP API, as its process does."""
     server = make_server(make_app(agent, Access.of(agent.config)), "127.0.0.1", port)
     task = asyncio.create_task(server.serve())
     await until(lambda: server.started)
@@ -60,13 +60,13 @@ async def served(agent: Agent, port: int) -> AsyncIterator[str]:
 
 
 async def ask(engine: Any, prompt: str, **fields: Any) -> dict[str, Any]:
-    """A completion's usage."""
+    """Requests a completion and returns its `usage`."""
     usage: dict[str, Any] = await asyncio.to_thread(engine.ask, prompt, **fields)
     return usage
 
 
 async def until(condition: Callable[[], bool], what: Callable[[], object] = str) -> None:
-    """`what`: told when it does not happen."""
+    """Waits until the condition is true. `what` makes the message of the failure."""
     for _ in range(4000):
         if condition():
             return

@@ -1,5 +1,5 @@
-"""The API server's own record of what the operator asked and was not allowed: also of what kopf asks, and of what the
-operator keeps to itself."""
+"""The API server's audit log of what the operator requested and was not allowed. It also shows kopf's requests, and
+those whose failure the operator does not report."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ _PARTS = {
     "namespace": "namespace", "group": "apiGroup", "version": "apiVersion", "resource": "resource",
     "subresource": "subresource", "name": "name",
 }  # fmt: skip
-"""A resource as an access review calls its parts, and as the record does."""
+"""The parts of a resource: names in an access review, and names in the audit log."""
 
 
 class Audit:
-    """Of one API server. folder: for its policy and its log. user: whose requests are recorded, and no others."""
+    """The audit log of one API server. folder: for its policy and its log. user: the only user whose requests are
+    recorded."""
 
     def __init__(self, folder: Path, user: str) -> None:
         self._policy, self._log = folder / "policy.yaml", folder / "audit.log"
@@ -36,21 +37,21 @@ class Audit:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The API server's. It writes a line before it answers."""
+        """Flags of the API server. It writes a line before it answers."""
         return f"--audit-policy-file={self._policy}", f"--audit-log-path={self._log}"
 
     @property
     def allowed(self) -> int:
-        """How many requests were."""
+        """The number of allowed requests."""
         return sum(_decision(entry) == "allow" for entry in self._entries())
 
     @property
     def forbidden(self) -> list[str]:
-        """Verb and address of each request that was. A quota's refusal is none of them."""
-        return [_told(one) for one in self._refused()]
+        """Verb and address of each forbidden request. A quota's refusal is not counted."""
+        return [_request(one) for one in self._refused()]
 
     def written(self, namespace: str) -> list[str]:
-        """Resources and names that it wrote there, in their order; events are none of them."""
+        """The resources and names that the user wrote there, in order, without events."""
         about = [one["objectRef"] for one in self._entries() if one["verb"] in _WRITES and "objectRef" in one]
         return [
             f"{one['resource']}/{one.get('name', '')}"
@@ -59,10 +60,10 @@ class Audit:
         ]
 
     def lacking(self, kubectl: Callable[..., str]) -> list[str]:
-        """Of `forbidden` what the user has no right for even now, each kind of request once. An API server that was
-        started again forbids everything until it knows its roles. kubectl: the user's own."""
-        kinds = {json.dumps(review := _review(one), sort_keys=True): (review, _told(one)) for one in self._refused()}
-        return [told for review, told in kinds.values() if not _may(kubectl, review)]
+        """Those of `forbidden` for which the user has no right even now; each kind of request once. A restarted API
+        server forbids every request until it knows its roles. kubectl: with the user's credentials."""
+        kinds = {json.dumps(review := _review(one), sort_keys=True): (review, _request(one)) for one in self._refused()}
+        return [request for review, request in kinds.values() if not _may(kubectl, review)]
 
     def _refused(self) -> list[dict[str, Any]]:
         return [one for one in self._entries() if _decision(one) == "forbid"]
@@ -75,12 +76,12 @@ def _decision(entry: dict[str, Any]) -> object:
     return entry.get("annotations", {}).get("authorization.k8s.io/decision")
 
 
-def _told(entry: dict[str, Any]) -> str:
+def _request(entry: dict[str, Any]) -> str:
     return f"{entry['verb']} {entry['requestURI']}"
 
 
 def _review(entry: dict[str, Any]) -> dict[str, Any]:
-    """The same request as a question. An address that names no resource has no objectRef."""
+    """The same request as an access review. An address that names no resource has no objectRef."""
     about = entry.get("objectRef")
     if about is None:
         asked = {"nonResourceAttributes": {"verb": entry["verb"], "path": entry["requestURI"].split("?")[0]}}
@@ -91,6 +92,6 @@ def _review(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _may(kubectl: Callable[..., str], review: dict[str, Any]) -> bool:
-    """Raw, for kubectl would read definitions first, which is forbidden, too."""
+    """Whether the review allows it. Sent with `--raw`: kubectl would read definitions first, which is forbidden too."""
     answer = kubectl("create", "--raw", _REVIEWS, "-f", "-", stdin=json.dumps(review))
     return bool(json.loads(answer)["status"]["allowed"])

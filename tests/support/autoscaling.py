@@ -1,4 +1,4 @@
-"""Pools as an autoscaler sees them, for its tests."""
+"""Pool loads for tests of the autoscaler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plumage.autoscaling import PoolLoad, ReplicaLoad
 from plumage.mrc import MissRatioCurve
 
 KNEE = MissRatioCurve([0, 1000, 4000, 100_000], [0.0, 0.2, 0.8, 0.8], 1e6)
-"""Rises up to 4,000 tokens, and is flat behind."""
+"""Rises up to 4,000 tokens, and is constant beyond."""
 
 
 def spec_of(*metrics: dict[str, Any], least: int = 1, most: int = 100, **more: Any) -> AutoscalingSpec:
@@ -19,7 +19,7 @@ def spec_of(*metrics: dict[str, Any], least: int = 1, most: int = 100, **more: A
 
 
 def free(up: int = 0, down: int = 0) -> dict[str, Any]:
-    """Behaviour without rate limits that matter, with windows of so many seconds."""
+    """Scaling behaviour without effective rate limits. Its windows are this many seconds long."""
     policies = [{"type": "Pods", "value": 1000, "periodSeconds": 1}]
     return {
         "scaleUp": {"stabilizationWindowSeconds": up, "policies": policies},
@@ -30,7 +30,8 @@ def free(up: int = 0, down: int = 0) -> dict[str, Any]:
 def pool(
     values: Sequence[float | None], *, at: float = 0.0, unready: int = 0, warming: int = 0, **more: Any
 ) -> PoolLoad:
-    """Ready replicas with so many tokens a second, running requests and 1/100 of KV use each."""
+    """Ready replicas. Each has this many tokens a second and running requests, and uses a hundredth of its KV cache for
+    each."""
     replicas = [
         ReplicaLoad(
             id=f"r{number}",
@@ -43,5 +44,5 @@ def pool(
     ]
     replicas += [ReplicaLoad(id=f"u{number}", ready=False) for number in range(unready)]
     replicas += [ReplicaLoad(id=f"w{number}", ready=False, warming=True) for number in range(warming)]
-    told: dict[str, Any] = {"wanted": len(replicas), "seen": at, "arrivals": 1, "in_flight": 1, "held": 0, **more}
-    return PoolLoad(replicas=tuple(replicas), **told)
+    load: dict[str, Any] = {"wanted": len(replicas), "seen": at, "arrivals": 1, "in_flight": 1, "held": 0, **more}
+    return PoolLoad(replicas=tuple(replicas), **load)

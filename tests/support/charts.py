@@ -1,4 +1,4 @@
-"""What a rendered chart holds, and what pod security "restricted" asks of a pod."""
+"""The objects of a rendered chart, and the rules of pod security "restricted" for a pod."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Rendered:
         return [one for one in self.objects if one["kind"] == kind]
 
     def one(self, kind: str, name: str | None = None) -> dict[str, Any]:
-        """The only object of that kind, or of that kind and name."""
+        """The only object of this kind, or of this kind and name."""
         found = [one for one in self.of(kind) if name in (None, one["metadata"]["name"])]
         assert len(found) == 1, f"{len(found)} objects are {kind} {name or ''}"
         return found[0]
@@ -45,7 +45,7 @@ class Rendered:
 
 
 def pod_specs(objects: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each pod that the objects make."""
+    """Every pod spec in the objects."""
     for one in objects:
         name = f"{one['kind']} {one['metadata']['name']}"
         if one["kind"] == "Pod":
@@ -55,16 +55,16 @@ def pod_specs(objects: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, An
 
 
 def _documents(text: str) -> list[dict[str, Any]]:
-    """By libyaml where there is one: a CRD is 120 KB."""
+    """Parses YAML, with libyaml where it is installed: a CRD has 120 KB."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return [one for one in yaml.load_all(text, Loader=loader) if one]  # a safe loader either way
+    return [one for one in yaml.load_all(text, Loader=loader) if one]  # both are safe loaders
 
 
 _VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
 
 
 def unrestricted(pod: Mapping[str, Any]) -> list[str]:
-    """What pod security "restricted" refuses in a pod, and a root file system that could be written to."""
+    """What pod security "restricted" refuses in a pod, and a writable root file system."""
     wrong = [name for name in ("hostNetwork", "hostPID", "hostIPC") if pod.get(name)]
     wrong += [f"volume {one['name']}" for one in pod.get("volumes", ()) if not _VOLUMES.issuperset(set(one) - {"name"})]
     for container in [*pod.get("initContainers", ()), *pod["containers"]]:

@@ -1,4 +1,4 @@
-"""The command line against a real API server, as a person runs it; pools with statuses as an operator writes them."""
+"""The command line against a real API server, as a user runs it. Its pools have statuses as an operator writes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ Plumage = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def plumage(kinds: Kinds) -> Plumage:
-    """`plumage` with these words, the module's namespace and an administrator's kubeconfig; their output is plain."""
+    """Runs `plumage` with these arguments, the module's namespace and an administrator's kubeconfig. Its output is
+    plain."""
 
     def run(*words: str, kubeconfig: Path | None = None, namespace: bool = True) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "KUBECONFIG": str(kubeconfig or kinds.server.kubeconfig), "NO_COLOR": "1"}
@@ -42,7 +43,7 @@ def condition(kind: str, status: str, reason: str, message: str = "") -> dict[st
 
 
 def keep(kinds: Kinds, name: str, status: Mapping[str, Any] | None = None, **spec: Any) -> None:
-    """A pool on the server, with the status that an operator would have written."""
+    """A pool on the server, with a status as an operator writes it."""
     document = {**pool(), "metadata": {"name": name}, "spec": {**pool()["spec"], **spec}}
     assert kinds.create(document).accepted
     if status is not None:
@@ -50,7 +51,7 @@ def keep(kinds: Kinds, name: str, status: Mapping[str, Any] | None = None, **spe
 
 
 def keep_gateway(kinds: Kinds, name: str, *conditions: Mapping[str, Any], **status: Any) -> None:
-    """A gateway on the server that names pool `well`; without conditions no operator has seen it."""
+    """A gateway on the server that names pool `well`. Without conditions it is one that no operator has seen."""
     document = {
         "apiVersion": "inference.plumage.dev/v1alpha1",
         "kind": "InferenceGateway",
@@ -59,8 +60,8 @@ def keep_gateway(kinds: Kinds, name: str, *conditions: Mapping[str, Any], **stat
     }
     assert kinds.create(document).accepted
     if conditions:
-        told = {"observedGeneration": 1, "conditions": [dict(one) for one in conditions], **status}
-        assert kinds.patch("InferenceGateway", name, {"status": told}, part="status").accepted
+        written = {"observedGeneration": 1, "conditions": [dict(one) for one in conditions], **status}
+        assert kinds.patch("InferenceGateway", name, {"status": written}, part="status").accepted
 
 
 SERVING: dict[str, Any] = {

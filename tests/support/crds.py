@@ -1,4 +1,4 @@
-"""A real API server that knows Plumage's kinds, and a namespace of the test module's own on it."""
+"""A real API server with Plumage's kinds, and a namespace of the test module's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PLURALS = {"InferencePool": "inferencepools", "InferenceGateway": "inferencegat
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the server says of an object: its status, the object as it would keep it, or what it refuses."""
+    """The server's response to an object: its status, and the object as it would be stored or the refusal."""
 
     code: int
     body: dict[str, Any]
@@ -37,13 +37,13 @@ class Verdict:
 
     @property
     def causes(self) -> list[tuple[str, str]]:
-        """Each refusal: the field, as the server writes it, and what is said of it."""
+        """Each refusal: the field, as the server writes it, and the message."""
         causes = self.body.get("details", {}).get("causes", [])
         return [(cause.get("field", ""), cause["message"]) for cause in causes]
 
 
 class Kinds:
-    """An administrator's plain HTTP to one namespace of a server that has the definitions."""
+    """An administrator's plain HTTP client for one namespace of a server that has the definitions."""
 
     def __init__(self, server: ApiServer, namespace: str) -> None:
         self.server, self.namespace = server, namespace
@@ -55,12 +55,12 @@ class Kinds:
         return self.server.kubectl("-n", self.namespace, *args, stdin=stdin, check=check)
 
     def create(self, document: dict[str, Any], *, dry_run: bool = False) -> Verdict:
-        """As kubectl asks: a field that is unknown is refused."""
+        """Creates as kubectl does: an unknown field is refused."""
         query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
         return self._say("POST", self._path(document["kind"]), document, "application/json", query)
 
     def create_yaml(self, text: str, *, dry_run: bool = False) -> Verdict:
-        """A pool's text as it is, for the server to read; no client makes JSON of it first."""
+        """Sends a pool's YAML unchanged. The server parses it; no client turns it into JSON first."""
         query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
         answer = self._client.post(
             self._path("InferencePool"), content=text, headers={"Content-Type": "application/yaml"}, params=query
@@ -68,7 +68,7 @@ class Kinds:
         return Verdict(answer.status_code, answer.json())
 
     def judge(self, document: dict[str, Any]) -> Verdict:
-        """What a create would say; nothing is kept."""
+        """The response to a create that is a dry run."""
         return self.create(document, dry_run=True)
 
     def patch(self, kind: str, name: str, change: dict[str, Any], *, part: str = "") -> Verdict:
@@ -95,10 +95,10 @@ class Kinds:
 
 @pytest.fixture(scope="module")
 def kinds(api_server: ApiServer) -> Iterator[Kinds]:
-    """The definitions stay, since they are everybody's; the namespace goes."""
+    """A client with a namespace that is removed afterwards. The definitions stay, since other modules use them."""
     api_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
     api_server.established()
-    for _ in range(_EXPLAINED_TRIES):  # what describes the kinds to kubectl is published a little later
+    for _ in range(_EXPLAINED_TRIES):  # the OpenAPI schema that kubectl reads is published a little later
         if api_server.kubectl("explain", "ppool", check=False).returncode == 0:
             break
         time.sleep(0.5)

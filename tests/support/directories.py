@@ -1,4 +1,4 @@
-"""Servers of the kinds that a directory can lie on: a Cluster of three, a primary behind Sentinels, one with ACLs."""
+"""The kinds of server that can hold a directory: a Cluster of three, a primary behind Sentinels, one with ACLs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plumage.directory.sharing.shared_stream import SharedStream
 __all__ = ["ACL", "Sentinels", "cluster_of_three", "cluster_url", "eventually", "listens", "locked_server"]
 
 SLOTS = 16384
-# All that agents and routers need, as `connection` says.
+# Every right that agents and routers need, as the module `connection` documents.
 ACL = (
     "~plumage:* -@all +get +set +incrby +expire +pexpire +unlink +hset +hdel +hget +hmget +hgetall "
     "+xadd +xtrim +xrange +xrevrange +xread +xinfo|stream +info +ping"
@@ -25,7 +25,8 @@ ACL = (
 
 
 def listens(exchange: SharedStream) -> bool:
-    """What others say from now on is heard. Not yet where it has merely said something itself, and is not degraded."""
+    """Whether the client receives what others publish from now on. A client that has only published, and is not
+    degraded, does not yet."""
     return exchange.after != "$"
 
 
@@ -38,7 +39,7 @@ def eventually(condition: Callable[[], bool], within: float = 60.0) -> None:
 
 @contextmanager
 def cluster_of_three(binary: Path, folder: Path) -> Iterator[list[int]]:
-    """Three primaries that share the slots; their ports."""
+    """Starts three primaries that share the slots. Returns their ports."""
     ports = free_ports(3)
     with ExitStack() as stack:
         clients = []
@@ -60,7 +61,7 @@ def cluster_url(ports: list[int]) -> str:
 
 
 def _raw(client: redis.Redis, command: str) -> bytes:
-    """The reply as the server sent it; the client would parse it."""
+    """The reply as the server sent it. The client would parse it."""
     connection = client.connection_pool.get_connection()
     try:
         connection.send_command(*command.split())
@@ -72,7 +73,7 @@ def _raw(client: redis.Redis, command: str) -> bytes:
 
 @contextmanager
 def locked_server(binary: Path) -> Iterator[LocalServer]:
-    """A server that lets nobody in but the user `agent`, who may what `ACL` says, and `root` for the tests."""
+    """A server with two users and no others: `agent`, with the rights of `ACL`, and `root` for the tests."""
     with LocalServer(binary=binary) as server, redis.Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "agent", "on", ">p@ss word", *ACL.split())
         client.execute_command("ACL", "SETUSER", "root", "on", ">r00t", "~*", "+@all")

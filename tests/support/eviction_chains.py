@@ -19,7 +19,7 @@ def serve(pool: BlockPool, blocks: list[int], now: float) -> int:
 
 
 def paths(seed: int, count: int) -> list[list[int]]:
-    """Chains in a small tree, with few enough leaves to come back often."""
+    """Chains in a small tree. It has so few leaves that they repeat often."""
     rng = random.Random(seed)
     chains = []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""A pool in a cluster, as the operator's watches tell it, and what its processes report."""
+"""A pool in a cluster as the operator's watches see it, and the reports of its processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pod(name: str, component: Any = "engine", *, ready: bool = True, address: st
 
 
 def observed(spec: dict[str, Any], pods: list[Any], replicas: int, *, generation: int = 1, uid: str = "u1") -> Observed:
-    """A pool of the simulator, and a Deployment of its engines' name that wants so many replicas."""
+    """A pool of the simulator. The Deployment of its engines wants this many replicas."""
     manifest = {
         "apiVersion": f"{GROUP}/v1alpha1",
         "kind": "InferencePool",
@@ -39,17 +39,17 @@ def observed(spec: dict[str, Any], pods: list[Any], replicas: int, *, generation
 
 
 def waits(short: int, long: int) -> HistogramReport:
-    """So many of 50 ms, and of half a second."""
+    """A histogram with this many waits of 50 ms, and this many of half a second."""
     return HistogramReport([0.1, 1.0], [short, short + long, short + long], 0.05 * short + 0.5 * long)
 
 
 def agent(name: str, at: float, tokens: int = 0, **more: Any) -> AgentReport:
-    told = {"warmup": WarmupReport("Warmed"), "cache_tokens": 1000, **more}
-    return AgentReport(name, at=at, started=START, state="Ready", output_tokens=tokens, **told)
+    fields = {"warmup": WarmupReport("Warmed"), "cache_tokens": 1000, **more}
+    return AgentReport(name, at=at, started=START, state="Ready", output_tokens=tokens, **fields)
 
 
 def router(at: float, requests: int = 0, prompts: int = 0, cached: int = 0, **more: Any) -> RouterReport:
-    told = {"in_flight": 1, "curve": CurvePoints([0, 1000, 4000, 100_000], [0, 0.2, 0.8, 0.8], 1e6), **more}
+    fields = {"in_flight": 1, "curve": CurvePoints([0, 1000, 4000, 100_000], [0, 0.2, 0.8, 0.8], 1e6), **more}
     return RouterReport(
-        "chat", "r", at=at, started=START, requests=requests, prompt_tokens=prompts, cached_tokens=cached, **told
+        "chat", "r", at=at, started=START, requests=requests, prompt_tokens=prompts, cached_tokens=cached, **fields
     )

@@ -1,4 +1,4 @@
-"""When a router knows what a writer holds."""
+"""When a router has all that a writer has written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["in_step"]
 
 
 def in_step(writer: DirectoryWriter, router: DirectorySync) -> bool:
-    """The router counts what the writer counts, by itself, and its mirror shows it: no snapshot is on its way in."""
+    """Whether the router counts the same entries as the writer, and its mirror shows them: it waits for no snapshot."""
     known = router._replicas[writer.keys.replica]
     held = known.reader
     return known.live and (held.epoch, held.count, held.digest) == (writer.epoch, writer.held.count, writer.held.digest)

@@ -1,4 +1,4 @@
-"""A gateway in a cluster that is a value, with the pools that refer to it: `operator_world` for gateways."""
+"""A gateway in a simulated cluster, with the pools that refer to it: `operator_world` for gateways."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUTER = ("Deployment", "front-gateway")
 
 
 def attached(pool: str, born: int = 0, gateway: str | None = "front", **model: Any) -> AttachedPool:
-    """A pool behind that gateway, or behind none. born: the second of its creation; model: further fields of its
+    """A pool behind that gateway, or behind none. born: the second of its creation. model: further fields of its
     `spec.model`."""
     router = {} if gateway is None else {"router": {"gatewayRef": {"name": gateway}}}
     spec = {"model": {"uri": "builtin://tiny-chat", "name": pool, **model}, "engine": {"runtime": "Simulator"}}
@@ -26,25 +26,25 @@ def attached(pool: str, born: int = 0, gateway: str | None = "front", **model: A
 
 
 def model(name: str, *pools: str, **more: Any) -> dict[str, Any]:
-    """One of the gateway's `spec.models`, with all of these pools; more: its further fields."""
+    """One of the gateway's `spec.models`, with all of these pools. more: further fields."""
     return {"name": name, "pools": [{"poolRef": {"name": pool}} for pool in pools], **more}
 
 
 class Gateway(World):
-    """models: what the gateway serves, by default each pool under its own name; spec: its further fields. strangers:
-    names of pools that refer to no gateway."""
+    """models: what the gateway serves, by default each pool under its own name. spec: further fields. strangers: names
+    of pools that refer to no gateway."""
 
     def __init__(self, *pools: AttachedPool, models: list[dict[str, Any]] | None = None, **spec: Any) -> None:
-        told = models or [model(one.pool["metadata"]["name"], one.pool["metadata"]["name"]) for one in pools]
+        served = models or [model(one.pool["metadata"]["name"], one.pool["metadata"]["name"]) for one in pools]
         super().__init__(
-            {**pool_object({"models": told, **spec}, name="front", uid="gateway-uid"), "kind": "InferenceGateway"}
+            {**pool_object({"models": served, **spec}, name="front", uid="gateway-uid"), "kind": "InferenceGateway"}
         )
         self.pools = list(pools)
         self.strangers: set[str] = set()
         self.refusals: tuple[Refusal, ...] = ()
 
     def run_controllers(self, ready: bool = True) -> None:
-        """A pod that was there keeps its annotations."""
+        """Runs the controllers. A pod that existed before keeps its annotations."""
         before = {name: pod["metadata"]["annotations"] for name, pod in self.pods.items()}
         super().run_controllers(ready)
         for name in before.keys() & self.pods.keys():

@@ -1,4 +1,4 @@
-"""A real API server for a test session, or the word that this machine has none (tests/cluster has the rest)."""
+"""A real API server for a test session, or a skip where this machine can not run one. tests/cluster has the parts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["api_server", "served"]
 
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[ApiServer]:
-    """etcd, kube-apiserver and kube-controller-manager: ready in about a second, one for the session, gone after it.
+    """etcd, kube-apiserver and kube-controller-manager: ready in about a second, one for the session.
 
-    Shared: a test makes a namespace of its own, and removes what is cluster-wide when it ends.
+    The server is shared. A test makes a namespace of its own, and removes its cluster-wide objects at its end.
     """
     with served() as server:
         yield server
@@ -27,8 +27,8 @@ def api_server() -> Iterator[ApiServer]:
 
 @contextmanager
 def served(*flags: str) -> Iterator[ApiServer]:
-    """One with further flags of kube-apiserver."""
-    # Here, since tests/vllm's environment lacks what it imports.
+    """An API server with further flags of kube-apiserver."""
+    # Imported here, since the environment of tests/vllm lacks what it imports.
     from cluster import api_only
     from cluster.errors import NotHereError
 

@@ -1,5 +1,5 @@
-"""What a test does with a cluster, whichever it is: kubectl, helm, a client that runs inside, and what it has to wait
-for. Only `own` is of the test cluster alone."""
+"""What a test does with any cluster: kubectl, helm, a client that runs inside, and waits. Only `own` needs the test
+cluster."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _RESTRICTED = {
 
 
 def until(condition: Callable[[], bool], what: str, within_s: float = 300.0) -> None:
-    """Waits for a condition; its absence is a failure that says `what`."""
+    """Waits for a condition. Fails with `what` if it stays false."""
     if not any(condition() for _ in looks(within_s)):
         raise AssertionError(f"not so after {within_s:.0f} s: {what}")
 
 
 @dataclass(frozen=True)
 class Access:
-    """`image` is a name of the plumage image that nodes can run; `own` is None on somebody else's cluster."""
+    """`image` names the plumage image that nodes can run. `own` is None on a cluster that is not the test cluster."""
 
     kubeconfig: Path
     programs: Mapping[str, Path]
@@ -41,34 +41,34 @@ class Access:
     own: Cluster | None
 
     def kubectl(self, *args: str, stdin: str | None = None, check: bool = True) -> str:
-        """What it printed; a failure is one of the test, with what it said."""
+        """kubectl's output. If it fails the test fails, with its output."""
         return self._run("kubectl", args, stdin, check).stdout
 
     def refused(self, *args: str, stdin: str | None = None, program: str = "kubectl") -> str:
-        """What kubectl, or helm, said when it failed, which it must."""
+        """The error output of kubectl or helm, which must fail."""
         ran = self._run(program, args, stdin, check=False)
         assert ran.returncode != 0, f"{program} {' '.join(args)} did not fail"
         return ran.stderr
 
     def get(self, kind: str, name: str, namespace: str) -> dict[str, Any]:
-        """An object; empty if it is not there."""
-        told = self.kubectl("-n", namespace, "get", kind, name, "-o", "json", "--ignore-not-found")
-        found: dict[str, Any] = json.loads(told) if told.strip() else {}
+        """An object, or an empty one if it does not exist."""
+        output = self.kubectl("-n", namespace, "get", kind, name, "-o", "json", "--ignore-not-found")
+        found: dict[str, Any] = json.loads(output) if output.strip() else {}
         return found
 
     def helm(self, *args: str) -> str:
         return self._run("helm", args, None, True).stdout
 
     def namespace(self, name: str) -> None:
-        """Makes one in which only restricted pods may run, with its service account."""
+        """Makes a namespace in which only restricted pods may run, and waits for its service account."""
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-        told = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-        self.kubectl("apply", "-f", "-", stdin=json.dumps(told))
+        manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
         until(lambda: bool(self.get("serviceaccount", "default", name)), f"{name} has its service account")
 
     def inside(self, namespace: str, script: str, *args: str, image: str | None = None) -> str:
-        """Runs a Python script in a pod, which reaches Services by name as any client there does, and returns what it
-        printed. A script that fails fails the test, with its output."""
+        """Runs a Python script in a pod, which reaches Services by name as any client there does. Returns its output.
+        If the script fails the test fails, with its output."""
         name = f"client-{uuid.uuid4().hex[:8]}"
         pod = client_pod(name, image or self.image, script, args)
         self.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(pod))

@@ -1,4 +1,4 @@
-"""A few clients that chat with a pool for as long as something is done to it, and would notice."""
+"""Clients that chat with a pool during a change, and record every request that fails."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["Chats", "chatting"]
 
 _LOAD = {"model": "tiny-chat", "groups": 4, "prefix_words": 50, "workers": 2, "pace_s": 1.0, "answer_tokens": 8}
 _FIRST_S = 120.0
-_MORE = 4  # answers, two for each client: the first of them may have been asked for before
+_MORE = 4  # answers, two for each client: the first one's request may have been sent earlier
 
 
 @dataclass(frozen=True)
 class Chats:
-    """`before`: requests that do not count, because a new Service's rules reach the nodes a moment late."""
+    """`before`: requests that do not count, because the rules of a new Service reach the nodes a moment late."""
 
     load: Load
     before: frozenset[str]
 
     def go_on(self) -> None:
-        """Further ones are answered, and of all that were asked until now each whole."""
+        """Waits until further requests are answered. Every request so far must have a complete answer."""
         known = len(self._rows())
         until(lambda: len(self._rows()) >= known + _MORE, "chats go on")
         self.load.settled(time.time())
@@ -40,7 +40,7 @@ class Chats:
 
 @contextmanager
 def chatting(access: Access, pool: Pool, **settings: Any) -> Iterator[Chats]:
-    """Begins with the first chat that is answered. `settings`: what is different about this load."""
+    """Starts when the first chat is answered. `settings`: changed settings of this load."""
     load = Load.start(access, pool, port=8000, key="", **{**_LOAD, **settings})
     try:
         until(lambda: any(row.outcome == "ended" for row in load.run().rows), "a first chat is answered", _FIRST_S)

@@ -1,4 +1,4 @@
-"""An API server that a test answers for: what a real one does seldom, or on no request."""
+"""A fake API server whose answers a test sets, for what a real one does rarely or on no request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["answered_by"]
 
 @asynccontextmanager
 async def answered_by(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[KubeClient]:
-    """The operator's client of a server that answers every request so."""
+    """The operator's client of a server that answers every request this way."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     async with TestServer(app) as serving:

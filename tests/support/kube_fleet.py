@@ -1,4 +1,4 @@
-"""A pool under load, and what can be done to it."""
+"""A pool under load, and the faults and changes that a test can cause."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BUSY: Mapping[str, Any] = {
     "pace_s": 0.8,
     "answer_tokens": 16,
 }
-"""`busy_pool`'s load: its prefixes fit into the caches of two engines, and into that of one they do not."""
+"""The load on `busy_pool`. Its prefixes fit into the caches of two engines together, but not into one."""
 
 
 def busy_pool(name: str) -> dict[str, Any]:
-    """Two engines, one on each node, that are not warmed and asked in turn; two routers. The key in Secret NAME-admin
-    opens their explanations. An engine's cache has room for 38,400 tokens."""
+    """Two engines, one on each node, without warm-up and with round-robin routing, and two routers. The key in Secret
+    NAME-admin permits explanations. An engine's cache has room for 38,400 tokens."""
     spread = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -61,20 +61,20 @@ def busy_pool(name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Fleet:
-    """All pods of `pool`, on a cluster of the tests' own. What is done returns once it is done, not once it is mended:
-    `until_whole` waits for that."""
+    """All pods of `pool`, on a test cluster. Each method returns when its action is done. `until_whole` waits for the
+    recovery."""
 
     access: Access
     cluster: Cluster
     pool: Pool
 
     def pods(self, component: str) -> list[str]:
-        """Of one part, oldest first, those that do not end."""
+        """Pods of one part that do not terminate, oldest first."""
         chosen = f"inference.plumage.dev/pool={self.pool.name},app.kubernetes.io/component={component}"
         return [pod["metadata"]["name"] for pod in self._pods(self.pool.namespace, chosen)]
 
     def until_whole(self) -> None:
-        """Until every part has as many pods as it should, all of its last change and Ready, and no pod more."""
+        """Waits until every part has exactly its number of pods, and all are Ready and of its last change."""
         until(self._is_whole, f"{self.pool.name} is whole")
 
     def scale(self, replicas: int) -> None:
@@ -82,49 +82,49 @@ class Fleet:
         until(lambda: self._deployment("engine")["spec"]["replicas"] == replicas, "the operator scales the engines")
 
     def scale_by_hand(self, replicas: int) -> None:
-        """Past the operator, which puts it back unless the pool is paused."""
+        """Scales behind the operator's back. The operator reverts it unless the pool is paused."""
         self._kubectl("scale", f"deployment/{self.pool.name}-engine", f"--replicas={replicas}")
 
     def make_cheap(self, pod: str, cost: int) -> None:
-        """The lower, the sooner it goes where replicas become fewer (Kubernetes' pod deletion cost)."""
+        """Sets Kubernetes' pod deletion cost. A scale-down deletes the pods with the lowest cost first."""
         self._kubectl("annotate", "pod", pod, "--overwrite", f"{COST}={cost}")
 
     def pause(self, on: bool) -> None:
-        """Whether the operator leaves the pool as it is."""
+        """Sets whether the operator leaves the pool as it is."""
         name = f"ppool/{self.pool.name}"
         self._kubectl("annotate", name, "--overwrite", f"inference.plumage.dev/paused={str(on).lower()}")
         words = ("wait", f"--for=condition=Paused={on}", name, "--timeout=120s")
         self._kubectl(*words)
 
     def roll(self, change: Mapping[str, Any]) -> None:
-        """A change of the pool's spec that replaces its engines."""
+        """Changes the pool's spec so that its engines are replaced."""
         before = self._deployment("engine")["metadata"]["generation"]
         self._kubectl("patch", f"ppool/{self.pool.name}", "--type=merge", "-p", json.dumps({"spec": change}))
         until(lambda: self._deployment("engine")["metadata"]["generation"] > before, "the operator rolls the engines")
 
     def following(self, component: str) -> AbstractContextManager[Followed]:
-        """In which order pods of one part come and go meanwhile."""
+        """Records in which order pods of one part appear and end."""
         chosen = f"inference.plumage.dev/pool={self.pool.name},app.kubernetes.io/component={component}"
         return follow(self.access, self.pool.namespace, chosen, self.pods(component))
 
     def route(self, policy: str) -> None:
-        """A change of the pool's spec that replaces nothing: routers read their file again."""
+        """Changes the pool's spec so that nothing is replaced: routers read their file again."""
         change = {"spec": {"router": {"policy": policy}}}
         self._kubectl("patch", f"ppool/{self.pool.name}", "--type=merge", "-p", json.dumps(change))
 
     def delete(self, pod: str) -> None:
-        """As a person does, or the eviction of a node that is emptied: it ends in its own time."""
+        """Deletes a pod gracefully, as a person or the eviction of a drained node does."""
         self._kubectl("delete", "pod", pod, "--wait=false")
         until(lambda: not self.access.get("pod", pod, self.pool.namespace), f"{pod} has ended")
 
     def lose(self, pod: str) -> None:
-        """At once, and another takes its place."""
+        """Deletes a pod at once. Another one replaces it."""
         before = self._uids()
         self._kubectl("delete", "pod", pod, "--grace-period=0", "--force")
         until(lambda: bool(self._uids() - before), f"a pod comes in place of {pod}")
 
     def kill(self, pod: str, container: str) -> None:
-        """kill -9 of its process; the kubelet starts it again."""
+        """Kills a container's process with SIGKILL. The kubelet starts it again."""
         before = self._restarts(pod, container)
         self.cluster.kill_container(f"{self.pool.namespace}/{pod}", container)
         until(lambda: self._restarts(pod, container) > before, f"{container} of {pod} is started again")
@@ -139,7 +139,7 @@ class Fleet:
         )
 
     def freeze(self, node: int, seconds: float) -> None:
-        """A node that stands still for a while, with an engine of the pool on it."""
+        """Freezes a node that has an engine of the pool, for a while."""
         self._has_engine(node)
         self.cluster.freeze(node)
         try:
@@ -149,7 +149,7 @@ class Fleet:
         self.access.kubectl("wait", "--for=condition=Ready", f"node/node-{node}", "--timeout=300s")
 
     def drain(self, node: int) -> None:
-        """Empties a node, with an engine of the pool on it, as docs/how-to/drain.md says, and gives it back."""
+        """Drains a node that has an engine of the pool, as docs/how-to/drain.md describes, and uncordons it."""
         self._has_engine(node)
         try:
             words = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s")
@@ -167,7 +167,7 @@ class Fleet:
         return self._kubectl("get", "pods", "-l", chosen, where, "-o", "name").split()
 
     def _is_whole(self) -> bool:
-        """By the pods' own word: what a Deployment says of them may be older than a pod's loss."""
+        """Reads the pods themselves: the status of a Deployment may not show the loss of a pod yet."""
         chosen = f"inference.plumage.dev/pool={self.pool.name}"
         deployments = json.loads(self._kubectl("get", "deployments", "-l", chosen, "-o", "json"))["items"]
         pods = self._pods(self.pool.namespace, chosen)
@@ -184,8 +184,8 @@ class Fleet:
 
     def _restarts(self, pod: str, container: str) -> int:
         status = self.access.get("pod", pod, self.pool.namespace)["status"]
-        told = [*status.get("containerStatuses", ()), *status.get("initContainerStatuses", ())]
-        return sum(one["restartCount"] for one in told if one["name"] == container)
+        statuses = [*status.get("containerStatuses", ()), *status.get("initContainerStatuses", ())]
+        return sum(one["restartCount"] for one in statuses if one["name"] == container)
 
     def _pods(self, namespace: str, selector: str) -> list[dict[str, Any]]:
         words = ("get", "pods", "-l", selector, "--sort-by=.metadata.creationTimestamp", "-o", "json")
@@ -197,7 +197,7 @@ class Fleet:
 
 
 def _is_settled(deployment: Mapping[str, Any]) -> bool:
-    """Every pod that it should have is of its last change, and Ready."""
+    """Whether all expected pods are Ready and of its last change."""
     status, wanted = deployment.get("status", {}), deployment["spec"]["replicas"]
     counts = (status.get(name, 0) for name in ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"))
     seen = status.get("observedGeneration") == deployment["metadata"]["generation"]

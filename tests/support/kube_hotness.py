@@ -1,4 +1,4 @@
-"""A pool's engines, and how hot their agents call their caches."""
+"""A pool's engines, and the hotness of their caches by their agents."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["engines", "hotness"]
 _ASK = """
 import json, sys, urllib.request
 
-def told(address):
+def reported(address):
     request = urllib.request.Request(f"http://{address}:8081/v1/plumage/stats")
     request.add_header("Authorization", f"Bearer {sys.argv[1]}")
     return json.load(urllib.request.urlopen(request, timeout=60))["hotness"]
 
-print(json.dumps({name: told(address) for name, address in json.loads(sys.argv[2]).items()}))
+print(json.dumps({name: reported(address) for name, address in json.loads(sys.argv[2]).items()}))
 """
 
 
 def engines(access: Access, pool: Pool) -> list[str]:
-    """Oldest first, those that do not end."""
+    """Engines that do not terminate, oldest first."""
     chosen = f"inference.plumage.dev/pool={pool.name},app.kubernetes.io/component=engine"
     words = ("get", "pods", "-l", chosen, "--sort-by=.metadata.creationTimestamp", "-o", "json")
     pods = json.loads(access.kubectl("-n", pool.namespace, *words))["items"]
@@ -30,9 +30,9 @@ def engines(access: Access, pool: Pool) -> list[str]:
 
 
 def hotness(access: Access, pool: Pool) -> dict[str, float]:
-    """As each engine's agent tells it to its peers, of which this is one by its token."""
+    """The hotness that each engine's agent reports. The request has the token of a peer."""
     account = ("create", "token", f"{pool.name}-engine", "--audience=plumage")
     token = access.kubectl("-n", pool.namespace, *account).strip()
     addresses = {name: access.get("pod", name, pool.namespace)["status"]["podIP"] for name in engines(access, pool)}
-    told: dict[str, float] = json.loads(access.inside(pool.namespace, _ASK, token, json.dumps(addresses)))
-    return told
+    found: dict[str, float] = json.loads(access.inside(pool.namespace, _ASK, token, json.dumps(addresses)))
+    return found

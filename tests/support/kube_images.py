@@ -13,12 +13,12 @@ __all__ = ["renamed"]
 
 @contextmanager
 def renamed(name: str, images: Path) -> Iterator[str]:
-    """A further tag of one of `images`, for as long as this lasts: the same files under another name and id, which is
-    what a release that changed little is to kubelets. Nothing is copied."""
-    told = next(one for path in images.glob("*.json") if (one := json.loads(path.read_text()))["name"] == name)
+    """A further tag of one of `images` for the time of the context. The kubelet sees the same files under another name
+    and id, as for a release that changed little. Nothing is copied."""
+    image = next(one for path in images.glob("*.json") if (one := json.loads(path.read_text()))["name"] == name)
     tag = f"another-{uuid.uuid4().hex[:8]}"
     file = images / f"{tag}.json"
-    file.with_suffix(".new").write_text(json.dumps({**told, "name": f"{name.rpartition(':')[0]}:{tag}"}))
+    file.with_suffix(".new").write_text(json.dumps({**image, "name": f"{name.rpartition(':')[0]}:{tag}"}))
     file.with_suffix(".new").rename(file)
     try:
         yield tag

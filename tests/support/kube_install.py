@@ -1,4 +1,4 @@
-"""Plumage in a cluster as its README installs it, and what is there beside it."""
+"""Installs Plumage in a cluster as its README does, and lists what the cluster contains."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ __all__ = [
 
 ROOT = Path(__file__).parents[2]
 RELEASE, OPERATOR_NAMESPACE = "plumage", "plumage-system"
-_READY_S = 300  # what a test waits at most; what is required of an idle machine is a test's to say
+_READY_S = 300  # the longest wait of a test; a test sets what an idle machine must reach
 _WAIT = ("--namespace", OPERATOR_NAMESPACE, "--wait", "--timeout", "5m")
 
 
 @dataclass(frozen=True)
 class Pool:
-    """One that is Ready, `ready_s` seconds after it was applied."""
+    """A pool that became Ready, `ready_s` seconds after it was applied."""
 
     name: str
     namespace: str
@@ -46,12 +46,12 @@ class Pool:
 
     @property
     def host(self) -> str:
-        """By this name clients in the cluster reach its routers."""
+        """The name by which clients in the cluster reach its routers."""
         return f"{self.name}-router.{self.namespace}.svc.cluster.local"
 
 
 def install(access: Access, *values: str) -> None:
-    """The chart of the tree with the image that is tested; `values` are further arguments of helm."""
+    """Installs the chart of this repository with the image under test. `values` are further arguments of helm."""
     repository, _, tag = access.image.rpartition(":")
     access.namespace(OPERATOR_NAMESPACE)
     image = ["--set-string", f"image.repository={repository},image.tag={tag}"]
@@ -59,23 +59,23 @@ def install(access: Access, *values: str) -> None:
 
 
 def upgrade(access: Access, *values: str) -> None:
-    """The same chart with further values, its operator ready."""
+    """Upgrades to the same chart with further values. Returns when its operator is ready."""
     access.helm(*upgrade_words(*values))
 
 
 def upgrade_words(*values: str) -> tuple[str, ...]:
-    """Helm's, for one that may be refused."""
+    """Helm's arguments for an upgrade that may be refused."""
     return ("upgrade", RELEASE, str(ROOT / "charts" / "plumage"), "--reset-then-reuse-values", *values, *_WAIT)
 
 
 def revision(access: Access) -> str:
-    """Of the release, as it is deployed now."""
-    told = access.helm("history", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--output", "json")
-    return str(json.loads(told)[-1]["revision"])
+    """The revision of the release that is deployed now."""
+    history = access.helm("history", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--output", "json")
+    return str(json.loads(history)[-1]["revision"])
 
 
 def rollback(access: Access, to: str) -> None:
-    """To a revision."""
+    """Rolls back to a revision."""
     access.helm("rollback", RELEASE, to, *_WAIT)
 
 
@@ -88,7 +88,7 @@ def uninstall(access: Access) -> None:
 
 
 def apply_pool(access: Access, namespace: str, name: str, manifest: str) -> Pool:
-    """Applies the manifest of one, YAML or JSON, and waits until it is Ready."""
+    """Applies a pool's manifest, YAML or JSON, and waits until the pool is Ready."""
     access.namespace(namespace)
     began = time.monotonic()
     access.kubectl("-n", namespace, "apply", "-f", "-", stdin=manifest)
@@ -97,7 +97,7 @@ def apply_pool(access: Access, namespace: str, name: str, manifest: str) -> Pool
 
 
 def remove_pool(access: Access, pool: Pool) -> None:
-    """Deletes one, if it is there, and waits until garbage collection has removed its children."""
+    """Deletes a pool if it exists, and waits until garbage collection has removed its children."""
     words = ("delete", f"inferencepool/{pool.name}", "--ignore-not-found", "--timeout=60s")
     access.kubectl("-n", pool.namespace, *words)
     until(lambda: not children(access, pool), f"garbage collection removed the children of {pool.name}")
@@ -110,19 +110,18 @@ def children(access: Access, pool: Pool) -> list[str]:
 
 
 def listing(access: Access) -> frozenset[str]:
-    """Everything that is in the cluster, each as `KIND GROUP/VERSION NAMESPACE NAME`, but Events, which expire, and the
-    nodes' own Leases, which come when a kubelet gets to it."""
+    """Every object in the cluster, each as `KIND GROUP/VERSION NAMESPACE NAME`. It leaves out Events, which expire, and
+    the nodes' own Leases, which kubelets make at any time."""
     kinds = access.kubectl("api-resources", "--verbs=list", "-o", "name").split()
     asked = ",".join(kind for kind in kinds if not kind.startswith(("events", "componentstatuses")))
     columns = "custom-columns=:.kind,:.apiVersion,:.metadata.namespace,:.metadata.name"
-    told = access.kubectl("get", asked, "--all-namespaces", "--ignore-not-found", "--no-headers", "-o", columns)
-    lines = (" ".join(line.split()) for line in told.splitlines() if line.strip())
+    output = access.kubectl("get", asked, "--all-namespaces", "--ignore-not-found", "--no-headers", "-o", columns)
+    lines = (" ".join(line.split()) for line in output.splitlines() if line.strip())
     return frozenset(line for line in lines if not (line.startswith("Lease ") and " kube-node-lease " in line))
 
 
 def made_by_users(namespaces: Collection[str]) -> frozenset[str]:
-    """Of a listing: namespaces, which are a user's to make and to remove, and the two objects that Kubernetes puts into
-    each."""
+    """Of a listing, the namespaces, which users make and remove, and the two objects that Kubernetes adds to each."""
     return frozenset(
         line
         for name in namespaces
@@ -135,7 +134,7 @@ def made_by_users(namespaces: Collection[str]) -> frozenset[str]:
 
 
 def until_gone(look: Callable[[], Collection[str]], within_s: float = 240.0) -> None:
-    """Waits until nothing is left. Pods drain, and what is deleted goes in the background; what stays is named."""
+    """Waits until nothing is left: pods drain, and deletion runs in the background. The failure names what stays."""
     left: list[str] = []
 
     def clean() -> bool:

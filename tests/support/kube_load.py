@@ -1,4 +1,4 @@
-"""A load from inside the cluster, and what its requests came to: rows of load_client.py, by time."""
+"""A load from inside the cluster, and the results of its requests: rows of load_client.py, by time."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _LONGEST_S = 3600
 
 @dataclass(frozen=True)
 class Row:
-    """One request that is over; times are seconds since 1970 by the client's clock. `outcome`: ended | cut | lost.
-    `group`: of those that share a prefix."""
+    """One finished request. Times are seconds since 1970 by the client's clock. `outcome`: ended | cut | lost. `group`:
+    of the requests that share a prefix."""
 
     id: str
     sent: float
@@ -41,35 +41,35 @@ class Row:
 
 @dataclass(frozen=True)
 class Run:
-    """What a load's client has told so far. `open`: when requests were sent that are not over."""
+    """The load client's report so far. `open`: the send times of unfinished requests."""
 
     rows: Sequence[Row]
     open: Sequence[float]
 
     def between(self, start: float, end: float) -> list[Row]:
-        """Those that were over then."""
+        """The requests that finished in this time."""
         return [row for row in self.rows if start <= row.over < end]
 
     def sent(self, start: float, end: float) -> list[Row]:
-        """Those that were sent then, and are over."""
+        """The finished requests that were sent in this time."""
         return [row for row in self.rows if start <= row.sent < end]
 
     def known_until(self, now: float) -> float:
-        """Of all that was sent before, it is known what came of it."""
+        """The result of every request that was sent before this time is known."""
         return min([now, *self.open])
 
 
 @dataclass(frozen=True)
 class Load:
-    """A pod that asks a pool's router by its Service's name for as long as it is there."""
+    """A pod that sends requests to a pool's Service for as long as it exists."""
 
     access: Access
     namespace: str
 
     @classmethod
     def start(cls, access: Access, pool: Pool, **settings: Any) -> Load:
-        told = {"host": pool.host, "seconds": _LONGEST_S, "seed": 0, **settings}
-        pod = client_pod(_POD, access.image, _CLIENT.read_text(), (json.dumps(told),))
+        config = {"host": pool.host, "seconds": _LONGEST_S, "seed": 0, **settings}
+        pod = client_pod(_POD, access.image, _CLIENT.read_text(), (json.dumps(config),))
         until(lambda: not access.get("pod", _POD, pool.namespace), "the load before is gone")
         access.kubectl("-n", pool.namespace, "apply", "-f", "-", stdin=json.dumps(pod))
         load = cls(access, pool.namespace)
@@ -77,17 +77,17 @@ class Load:
         return load
 
     def hit_ratio(self) -> float | None:
-        """Of the window that ends now."""
+        """The ratio of the window that ends now."""
         now = time.time()
         return hit_ratio(self.run(f"--since={2 * WINDOW_S:.0f}s").between(now - WINDOW_S, now))
 
     def run(self, *since: str) -> Run:
-        """As of now; `since`: words of `kubectl logs` that leave older lines out."""
-        told = self.access.kubectl("-n", self.namespace, "logs", _POD, *since, check=False)
+        """The report until now. `since`: options of `kubectl logs` that leave older lines out."""
+        logs = self.access.kubectl("-n", self.namespace, "logs", _POD, *since, check=False)
         sent: dict[str, float] = {}
         rows = []
-        for line in told.splitlines():
-            with suppress(json.JSONDecodeError):  # the last one may be half there
+        for line in logs.splitlines():
+            with suppress(json.JSONDecodeError):  # the last line may be incomplete
                 row = json.loads(line)
                 sent[row["id"]] = row["sent"]
                 if "over" in row:
@@ -96,7 +96,7 @@ class Load:
         return Run(sorted(rows, key=lambda row: row.over), [at for id, at in sent.items() if id not in over])
 
     def settled(self, until_time: float) -> Run:
-        """Once all that was sent by then is over."""
+        """Waits until every request that was sent by then is finished."""
         until(lambda: not any(at < until_time for at in self.run().open), "all requests are over", within_s=180)
         return self.run()
 
@@ -105,6 +105,6 @@ class Load:
 
 
 def hit_ratio(rows: Iterable[Row]) -> float | None:
-    """Cached ÷ prompt tokens of answers that were whole; None where there are none."""
+    """Cached ÷ prompt tokens of complete answers; None where there are none."""
     ended = [row for row in rows if row.outcome == "ended" and row.prompt]
     return sum(row.cached for row in ended) / sum(row.prompt for row in ended) if ended else None

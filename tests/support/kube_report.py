@@ -1,4 +1,4 @@
-"""What came of faults under load, as a table and as JSON."""
+"""The results of faults under load, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ __all__ = ["Fault", "Minute", "first_asked", "first_minute", "table"]
 
 @dataclass(frozen=True)
 class Fault:
-    """One, from when it was done to the end of its watch; times in seconds since 1970. `policy`: that of the routers.
-    Of the requests that were over in between `requests` counts all; faults that share a watch share requests. Seconds
-    from the fault on: `whole_s` until all pods were Ready, `lasts_s` until replicas that are added have come (0: none
-    are), `back_s` until no window any more had a hit ratio below the part of `before` that is asked for (None: the last
-    one had). `lowest` is the lowest window's, `after` that of all requests sent since it was back.
+    """One fault, from its time to the end of the observation. Times are seconds since 1970. `policy`: of the routers.
+
+    `requests` counts all that finished in between; faults that are observed together share requests. Seconds from the
+    fault on: `whole_s` until all pods were Ready; `lasts_s` until added replicas were there (0: none are added);
+    `back_s` until the last window whose hit ratio was below the required part of `before` (None: the last window was).
+    `lowest` is the lowest window's ratio, `after` that of all requests sent after `back_s`.
     """
 
     name: str
@@ -60,9 +61,9 @@ class Fault:
 
 @dataclass(frozen=True)
 class Minute:
-    """New replicas' first minute beside the others' in the same time. Tokens are of prompts, `cold_tokens` those that
-    new replicas had to compute. No ratio where they were sent nothing: a router that sees others hold a prefix and have
-    room has no reason to."""
+    """The first minute of new replicas, beside the others in the same time. Tokens are of prompts. `cold_tokens` are
+    those that new replicas computed. The ratio is None if new replicas got no requests: a router has no reason to
+    choose them while others hold the prefix and have room."""
 
     name: str
     requests: int
@@ -75,7 +76,7 @@ class Minute:
 
 
 def first_minute(name: str, run: Run, new: Collection[str], old: Collection[str], seconds: float) -> Minute:
-    """Of each new replica from its own first request on."""
+    """One for each new replica, from its own first request on."""
     own: list[Row] = []
     peers: list[Row] = []
     for replica in new:
@@ -89,8 +90,8 @@ def first_minute(name: str, run: Run, new: Collection[str], old: Collection[str]
 
 
 def first_asked(run: Run, new: Collection[str], start: float, end: float) -> list[Row]:
-    """Of each group the first request that each of the new replicas was sent: what it finds cached the replica was
-    warmed with, since nobody had asked it before."""
+    """The first request of each group at each new replica. Its cached tokens come from warm-up, since no earlier
+    request could have cached them."""
     first: dict[tuple[str, int | None], Row] = {}
     for row in sorted(run.sent(start, end), key=lambda row: row.sent):
         if row.replica in new:
@@ -105,19 +106,19 @@ def table(faults: Sequence[Fault], minutes: Sequence[Minute]) -> str:
     ]
     lines += [
         f"{one.name:28} {one.policy:10} {one.requests:7} {one.cut:4} {one.lost:5} {one.before:18.3f} {one.lowest:6.3f} "
-        f"{one.after or 0:6.3f} {one.whole_s:7.0f} s {_told(one.back_s, 0):>6} s {one.ended - one.began:6.0f} s "
+        f"{one.after or 0:6.3f} {one.whole_s:7.0f} s {_figure(one.back_s, 0):>6} s {one.ended - one.began:6.0f} s "
         f"{one.slowest_s:9.1f} s"
         for one in faults
     ]
     lines += ["", f"{'first minute of new replicas':28} requests  hit ratio  peers'  tokens computed"]
     lines += [
-        f"{one.name:28} {one.requests:8} {_told(one.ratio):>10} {_told(one.peers):>7} {one.cold_tokens:16}"
+        f"{one.name:28} {one.requests:8} {_figure(one.ratio):>10} {_figure(one.peers):>7} {one.cold_tokens:16}"
         for one in minutes
     ]
     return "\n".join(lines)
 
 
-def _told(value: float | None, digits: int = 3) -> str:
+def _figure(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 

@@ -1,4 +1,4 @@
-"""One long answer that is streamed to a client in the cluster while something is done to those who give it."""
+"""One long answer that is streamed to a client in the cluster, while a test changes the pool's pods."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from support.kube_install import Pool
 __all__ = ["Stream"]
 
 _FIRST_S, _WHOLE_S = 180.0, 240.0
-# Prints `began` at the first token, and at the end what came: how many tokens by their events and by the usage that
-# the router counts, whether [DONE] was among it, and what went wrong.
+# Prints `began` at the first token, and at the end what it received: the number of tokens by their events and by the
+# usage that the router counts, whether [DONE] arrived, and the error.
 _CLIENT = """
 import json, sys, time, urllib.error, urllib.request
 host, tokens = sys.argv[1], int(sys.argv[2])
@@ -21,7 +21,7 @@ body = {"model": "tiny-chat", "stream": True, "stream_options": {"include_usage"
         "ignore_eos": True, "messages": [{"role": "user", "content": "Tell me all of it"}]}
 asked = urllib.request.Request(f"http://{host}:8000/v1/chat/completions", json.dumps(body).encode(),
                                {"Content-Type": "application/json"})
-told = {"pieces": 0, "usage": 0, "done": False, "why": ""}
+result = {"pieces": 0, "usage": 0, "done": False, "why": ""}
 
 def answer(end=time.monotonic() + 120):
     while True:
@@ -36,14 +36,14 @@ def answer(end=time.monotonic() + 120):
 
 def take(data):
     if data == b"[DONE]":
-        told["done"] = True
+        result["done"] = True
         return
     event = json.loads(data)
-    told["why"] = told["why"] or event.get("error", {}).get("message", "")
-    told["usage"] = (event.get("usage") or {}).get("completion_tokens", told["usage"])
+    result["why"] = result["why"] or event.get("error", {}).get("message", "")
+    result["usage"] = (event.get("usage") or {}).get("completion_tokens", result["usage"])
     if any(choice["delta"].get("content") for choice in event.get("choices", ())):
-        told["pieces"] += 1
-        if told["pieces"] == 1:
+        result["pieces"] += 1
+        if result["pieces"] == 1:
             print("began", flush=True)
 
 try:
@@ -52,14 +52,14 @@ try:
             if line.startswith(b"data: "):
                 take(line[6:].strip())
 except Exception as error:
-    told["why"] = repr(error)
-print(json.dumps(told), flush=True)
+    result["why"] = repr(error)
+print(json.dumps(result), flush=True)
 """
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A pod, in a namespace that stays, which is asked for so many tokens by one request that is never repeated."""
+    """A pod in an existing namespace. It requests this many tokens once, without retries."""
 
     access: Access
     namespace: str
@@ -68,7 +68,7 @@ class Stream:
 
     @classmethod
     def start(cls, access: Access, namespace: str, pool: Pool, tokens: int) -> Stream:
-        """Under way: its first token has come."""
+        """Returns when the first token has arrived."""
         name = f"stream-{uuid.uuid4().hex[:8]}"
         pod = client_pod(name, access.image, _CLIENT, (pool.host, str(tokens)))
         access.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(pod))
@@ -78,14 +78,15 @@ class Stream:
         return stream
 
     def under_way(self) -> bool:
-        """It has begun, and has not ended."""
+        """Whether it has started and not ended."""
         return self.lines() == ["began"]
 
     def end(self) -> dict[str, object]:
-        """What came, once it is over: `pieces` and `usage` are tokens, `done` whether its end was told, `why` not."""
+        """The result at the end: `pieces` and `usage` are tokens, `done` says whether [DONE] arrived, `why` has the
+        error."""
         until(lambda: len(self.lines()) > 1, f"{self.name} is over", _WHOLE_S)
-        told: dict[str, object] = json.loads(self.lines()[-1])
-        return told
+        found: dict[str, object] = json.loads(self.lines()[-1])
+        return found
 
     def lines(self) -> list[str]:
         return self.access.kubectl("-n", self.namespace, "logs", self.name, check=False).splitlines()

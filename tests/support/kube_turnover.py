@@ -1,4 +1,5 @@
-"""In which order pods of a part become Ready and begin to end, by the API server's own order: no clock is compared."""
+"""The order in which pods of a part become Ready and start to end, by the API server's events. No clocks are
+compared."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _LONGEST_S = 1200
 
 @dataclass(frozen=True)
 class Seen:
-    """A pod after one of its changes. `ending`: it was deleted, by whomever, and drains, or is gone. `cost`: its pod
+    """A pod after one of its changes. `ending`: it was deleted, and drains or no longer exists. `cost`: its pod
     deletion cost, where it has one."""
 
     name: str
@@ -33,7 +34,7 @@ class Seen:
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> Seen:
-        """An event of a watch."""
+        """From an event of a watch."""
         pod = event["object"]
         conditions = pod.get("status", {}).get("conditions", ())
         ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
@@ -44,12 +45,12 @@ class Seen:
 
 @dataclass(frozen=True)
 class Followed:
-    """A watch's events, one JSON document a line; the last line may be half there."""
+    """A watch's events, one JSON document a line. The last line may be incomplete."""
 
-    told: Path
+    events: Path
 
     def seen(self) -> list[Seen]:
-        lines = self.told.read_text().splitlines(keepends=True)
+        lines = self.events.read_text().splitlines(keepends=True)
         return [Seen.of(json.loads(line)) for line in lines if line.endswith("\n")]
 
     def until_ending(self, pods: Collection[str]) -> None:
@@ -58,24 +59,24 @@ class Followed:
 
 @contextmanager
 def follow(access: Access, namespace: str, selector: str, pods: Collection[str]) -> Iterator[Followed]:
-    """Those that there are, which are named so that the watch is known to have begun, and those to come."""
+    """Follows existing and new pods. `pods` names the existing ones, which shows when the watch has begun."""
     path = f"/api/v1/namespaces/{namespace}/pods?watch=1&timeoutSeconds={_LONGEST_S}&labelSelector={quote(selector)}"
     environment = {**os.environ, "KUBECONFIG": str(access.kubeconfig)}
     command = [str(access.programs["kubectl"]), "get", "--raw", path]
     with TemporaryDirectory() as folder:
-        followed = Followed(Path(folder, "told"))
-        with followed.told.open("wb") as told, subprocess.Popen(command, env=environment, stdout=told) as watch:
+        followed = Followed(Path(folder, "events"))
+        with followed.events.open("wb") as events, subprocess.Popen(command, env=environment, stdout=events) as watch:
             try:
                 until(lambda: set(pods) <= {one.name for one in followed.seen()}, "the watch of pods has begun")
                 yield followed
-                assert watch.poll() is None, "the watch of pods broke: what it saw has no end"
+                assert watch.poll() is None, "the watch of pods ended early, so its record is incomplete"
             finally:
                 watch.kill()
 
 
 @dataclass(frozen=True)
 class Turnover:
-    """`old` pods are replaced by others, in the order that was seen."""
+    """Other pods replace the `old` ones, in the order that was seen."""
 
     old: Collection[str]
     seen: Sequence[Seen]
@@ -84,7 +85,7 @@ class Turnover:
         return {one.name for one in self.seen} - {*self.old}
 
     def too_early(self) -> list[str]:
-        """Old pods that began to end before as many new ones had become Ready as old ones ended by then."""
+        """Old pods that started to end too early: before as many new ones were Ready as old ones had ended."""
         ready: set[str] = set()
         ending: list[str] = []
         early = []

@@ -1,4 +1,4 @@
-"""When a hit ratio is back after a fault: windows over the requests that were sent since, each as long as the other."""
+"""When a hit ratio has recovered after a fault, by windows of equal length over the requests that were sent since."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _STEP_S = 1.0
 
 @dataclass(frozen=True)
 class Window:
-    """Requests sent within so many seconds. With fewer than `least` whole answers its ratio counts as 0: a fleet that
-    answers nothing is not back, and of a few answers one draw more or less tells nothing."""
+    """Requests sent within this many seconds. With fewer than `least` complete answers the ratio counts as 0: a pool
+    without answers has not recovered, and the ratio of a few answers is chance."""
 
     seconds: float
     least: int
 
     def ratios(self, run: Run, start: float, end: float) -> Iterator[tuple[float, float]]:
-        """Of each window between, one a second: when it begins, and its ratio."""
-        return ((at, ratio or 0.0) for at, ratio in self._told(run, start, end))
+        """The windows in this time, one a second: the start and ratio of each."""
+        return ((at, ratio or 0.0) for at, ratio in self._measured(run, start, end))
 
-    def _told(self, run: Run, start: float, end: float) -> Iterator[tuple[float, float | None]]:
+    def _measured(self, run: Run, start: float, end: float) -> Iterator[tuple[float, float | None]]:
         at = start
         while at + self.seconds <= end:
             rows = [row for row in run.sent(at, at + self.seconds) if row.outcome == "ended"]
@@ -34,13 +34,14 @@ class Window:
     def lowest(self, run: Run, start: float, end: float) -> float:
         return min(ratio for _, ratio in self.ratios(run, start, end))
 
-    def lowest_told(self, run: Run, start: float, end: float) -> float | None:
-        """Of windows with answers enough: what caches were worth, whether or not the machine stood still meanwhile."""
-        return min((ratio for _, ratio in self._told(run, start, end) if ratio is not None), default=None)
+    def lowest_measured(self, run: Run, start: float, end: float) -> float | None:
+        """The lowest ratio of windows with enough answers. It measures the caches also where the machine stood still
+        meanwhile."""
+        return min((ratio for _, ratio in self._measured(run, start, end) if ratio is not None), default=None)
 
     def back_s(self, run: Run, fault: float, end: float, wanted: float) -> float | None:
-        """Seconds from the fault to the moment from which on every window that begins until `end` has the ratio that is
-        wanted; 0 where all have. None: the last one has not, or there is none."""
+        """Seconds from the fault to the time from which every window that begins until `end` has the wanted ratio. 0:
+        all have it. None: the last window does not, or there is none."""
         back: float | None = None
         for at, ratio in self.ratios(run, fault, end):
             if ratio < wanted:
@@ -52,8 +53,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Reference:
-    """A fleet that nothing is done to, for so many seconds. `ratio`: over all requests. `lowest`: its lowest window's,
-    which is what chance alone makes of it."""
+    """A pool without faults for this many seconds. `ratio`: over all requests. `lowest`: its lowest window's, which
+    only chance causes."""
 
     policy: str
     replicas: int

@@ -1,11 +1,11 @@
 """A steady load of conversations, which kube_load.py runs in a pod: `load_client.py JSON`, standard library alone.
 
-Every request is told twice as a line of JSON: when it is sent (`{"id", "sent", "group"}`), and when it is over. Nothing
-is tried a second time. `outcome` says what its client saw:
+Every request is reported twice as a line of JSON: when it is sent (`{"id", "sent", "group"}`), and when it ends.
+There are no retries. `outcome` says what its client saw:
     ended   the whole answer, to `[DONE]`
     cut     an answer that began and was not finished
     lost    no first byte of a body, or another status than 200
-`cached` and `prompt` are tokens by the answer's usage; `replica`, who gave it, and the `policy` that chose it are from
+`cached` and `prompt` are tokens by the answer's usage. The answering `replica` and the `policy` that chose it are from
 the router's explanation.
 """
 
@@ -19,7 +19,7 @@ import threading
 import time
 from typing import Any
 
-PATIENCE_S = 120.0  # without a byte; what a router waits for a first byte before it tries another replica
+PATIENCE_S = 120.0  # longest wait for a byte; a router waits as long for a first byte before it tries another replica
 TURNS = 4
 WORDS = [a + b for a in ("ba", "ke", "lo", "mi", "nu", "pra", "ste", "tri") for b in ("dan", "fel", "gor", "hip", "s")]
 
@@ -29,29 +29,30 @@ def text(rng: random.Random, words: int) -> str:
 
 
 class Conversations:
-    """One worker's: keeps its connection for as long as the server does, and its pace whatever answers take."""
+    """The conversations of one worker. It keeps its connection as long as the server does. Its pace does not depend on
+    the duration of answers."""
 
-    def __init__(self, told: dict[str, Any], number: int) -> None:
-        self.told = told
+    def __init__(self, config: dict[str, Any], number: int) -> None:
+        self.config = config
         self.number = number
-        self.rng = random.Random(f"{told['seed']} {number}")
+        self.rng = random.Random(f"{config['seed']} {number}")
         self.count = 0
         self.connection: http.client.HTTPConnection | None = None
 
     def run(self) -> None:
-        time.sleep(self.told["pace_s"] * self.number / self.told["workers"])
+        time.sleep(self.config["pace_s"] * self.number / self.config["workers"])
         while True:
-            group = self.rng.randrange(self.told["groups"])
-            system = text(random.Random(f"group {group}"), self.told["prefix_words"])
+            group = self.rng.randrange(self.config["groups"])
+            system = text(random.Random(f"group {group}"), self.config["prefix_words"])
             messages = [{"role": "system", "content": system}]
-            for _ in range(self.told.get("turns", TURNS)):
+            for _ in range(self.config.get("turns", TURNS)):
                 began = time.monotonic()
                 messages.append({"role": "user", "content": text(self.rng, 12)})
                 messages.append({"role": "assistant", "content": self.ask(messages, group)})
-                time.sleep(max(0.0, began + self.told["pace_s"] - time.monotonic()))
+                time.sleep(max(0.0, began + self.config["pace_s"] - time.monotonic()))
 
     def ask(self, messages: list[dict[str, str]], group: int) -> str:
-        """The answer's text, as far as it came."""
+        """The text of the answer that arrived."""
         self.count += 1
         row: dict[str, Any] = {"id": f"{self.number}-{self.count}", "sent": time.time(), "group": group}
         tell(row)
@@ -67,17 +68,17 @@ class Conversations:
 
     def exchange(self, messages: list[dict[str, str]], row: dict[str, Any], answer: list[str]) -> None:
         if self.connection is None:
-            self.connection = http.client.HTTPConnection(self.told["host"], self.told["port"], timeout=PATIENCE_S)
+            self.connection = http.client.HTTPConnection(self.config["host"], self.config["port"], timeout=PATIENCE_S)
         body = {
-            "model": self.told["model"],
+            "model": self.config["model"],
             "stream": True,
             "stream_options": {"include_usage": True},
-            "max_tokens": self.told["answer_tokens"],
+            "max_tokens": self.config["answer_tokens"],
             "messages": messages,
         }
         headers = {"Content-Type": "application/json"}
-        if self.told["key"]:  # a router refuses to explain itself without
-            headers |= {"X-Plumage-Explain": "1", "X-Plumage-Admin-Key": self.told["key"]}
+        if self.config["key"]:  # without the key a router refuses explanations
+            headers |= {"X-Plumage-Explain": "1", "X-Plumage-Admin-Key": self.config["key"]}
         self.connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
         response = self.connection.getresponse()
         if response.status != 200:
@@ -96,11 +97,11 @@ class Conversations:
         if data == b"[DONE]":
             row["outcome"] = "ended"
             return
-        told = json.loads(data)
-        if "error" in told:
-            row["why"] = str(told["error"].get("message"))
-        answer.extend(choice["delta"].get("content") or "" for choice in told.get("choices", ()))
-        if usage := told.get("usage"):
+        event = json.loads(data)
+        if "error" in event:
+            row["why"] = str(event["error"].get("message"))
+        answer.extend(choice["delta"].get("content") or "" for choice in event.get("choices", ()))
+        if usage := event.get("usage"):
             row["prompt"] = usage["prompt_tokens"]
             row["cached"] = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
 
@@ -123,4 +124,4 @@ if __name__ == "__main__":
     workers = [threading.Thread(target=Conversations(settings, n).run, daemon=True) for n in range(settings["workers"])]
     for worker in workers:
         worker.start()
-    time.sleep(settings["seconds"])  # the pod is deleted long before
+    time.sleep(settings["seconds"])  # the test deletes the pod long before this

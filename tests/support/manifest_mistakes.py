@@ -1,5 +1,5 @@
-"""Wrong fields of manifests, each with its exact message; on paper and on an API server the verdicts must agree, and
-the words too where a definition has them. What may not be between fields is in `manifest_rules`."""
+"""Invalid fields of manifests, each with its exact message. The local check and an API server must both refuse them,
+with the same words where the definition has them. `manifest_rules` has the rules between fields."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def gateway() -> dict[str, Any]:
 
 
 def put(path: str, value: Any) -> Mutation:
-    """Set the field at a dotted path, as a person would write it."""
+    """Sets the field at a dotted path."""
 
     def mutate(document: dict[str, Any]) -> None:
         *way, last = path.split(".")

@@ -1,4 +1,4 @@
-"""What may not be between the fields of a manifest: every `Rule` with its exact message, and every `Change`."""
+"""Combinations of fields that are invalid: every `Rule` with its exact message, and every `Change`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ RULES: list[tuple[Mutation, str]] = [
     ),
     *(
         (
-            put("spec.engine.env", [{"name": "VLLM_PLUGINS", **told}]),
+            put("spec.engine.env", [{"name": "VLLM_PLUGINS", **fields}]),
             "spec.engine.env: may not set VLLM_PLUGINS without plumage in its value: vLLM loads what is named there "
             "alone, got 1 entry",
         )
-        for told in ({}, {"value": "other, plumages"}, {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}})
+        for fields in ({}, {"value": "other, plumages"}, {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}})
     ),
     (
         put("spec.engine.env", [{"name": "A", "valueFrom": {}}]),
@@ -226,7 +226,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
         "names would stand behind one router; keep the old one by setting name, or make a new pool, got 1 entry",
     ),
 ]
-"""Of a pool, which only a server can judge: a merge patch of the base object."""
+"""Changes of a pool that only a server can refuse, each as a merge patch of the base object."""
 
 GATEWAY_RULES: list[tuple[Mutation, str]] = [
     (

@@ -16,7 +16,7 @@ __all__ = ["Mortal"]
 
 
 class Mortal:
-    """The application, and what it does not survive."""
+    """The application that handles these two bodies."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

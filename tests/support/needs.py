@@ -1,6 +1,7 @@
-"""What a test needs and a machine may lack. It is skipped then, loudly; where `CI` is set all must run, and it fails.
+"""Requirements of tests that a machine may lack: without one the test is skipped with the reason; with `CI` it fails.
 
-A test that needs a directory server is marked `redis` (tests/conftest.py looks); for all else call one of these.
+A test that needs a directory server has the mark `redis`, which tests/conftest.py checks. For all else call a function
+below.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["directory_server", "missing", "module", "open_files"]
 
 
 def missing(what: str, remedy: str) -> NoReturn:
-    """This test can't run here: what is lacking, and what to do about it."""
+    """Skips or fails this test, with what is missing and the remedy."""
     reason = f"needs {what}: {remedy}"
     if os.environ.get("CI"):
         pytest.fail(f"{reason} (in CI nothing is skipped)", pytrace=False)
@@ -38,7 +39,7 @@ def module(name: str) -> ModuleType:
 
 
 def directory_server() -> Path:
-    """The program of a redis-server or valkey-server."""
+    """The path of a redis-server or valkey-server."""
     found = _server()
     if isinstance(found, str):
         missing("a directory server", found)
@@ -47,7 +48,7 @@ def directory_server() -> Path:
 
 @cache
 def _server() -> Path | str:
-    """Looked for once: it means starting programs."""
+    """Searched once, since the search starts programs."""
     try:
         return find_server()
     except ConfigurationError as error:
@@ -55,7 +56,7 @@ def _server() -> Path | str:
 
 
 def open_files(wanted: int) -> None:
-    """Let this process open so many files at once; the caller puts the soft limit back."""
+    """Lets this process open this many files at once. The caller restores the soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < wanted:
         missing(f"{wanted:,} open files, this machine allows {hard:,}", "raise the hard limit (ulimit -Hn)")

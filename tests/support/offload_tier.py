@@ -1,4 +1,4 @@
-"""A pretended engine with the host tier, and what must hold of its blocks and slots at any moment."""
+"""A fake engine with the host tier, and the invariants of its blocks and slots."""
 
 from __future__ import annotations
 
@@ -32,13 +32,12 @@ SENT: tuple[Mapping[str, Any], ...] = (
     {"do_remote_prefill": True, "remote_prefill_cached_tokens": "many", "remote_port": None},
     {},
 )
-"""What clients may send as `kv_transfer_params`, of which vLLM's offloading knows three: all that it takes, and what it
-must pass over."""
+"""What clients may send as `kv_transfer_params`. vLLM's offloading knows three of them and must ignore the others."""
 
 
 class Tier:
-    """engine: vLLM's parts. manager: of host memory. guard: promotion's. disk: its folder, and how many chunks it may
-    hold. `close` it where it has one."""
+    """engine: vLLM's parts. manager: of host memory. guard: of promotion. disk: its folder, and the number of chunks
+    that it may hold; then call `close`."""
 
     def __init__(
         self,
@@ -78,17 +77,17 @@ class Tier:
     def serve(
         self, name: str, tokens: Sequence[int], answer: int = 2, salt: str | None = None, sent: object = None
     ) -> None:
-        """One request, from beginning to end. sent: its `kv_transfer_params`."""
+        """Serves one request from start to end. sent: its `kv_transfer_params`."""
         self.engine.add(name, tokens, answer, salt, sent)
         self.engine.finish()
 
     @property
     def disk(self) -> Any:
-        """The tier below host memory; None where there is none."""
+        """The disk tier; None where there is none."""
         return self.manager.disk
 
     def settle(self, seconds: float = 120.0) -> None:
-        """Until all that is on its way to the disk or from it has arrived; its threads are real ones."""
+        """Waits until all transfers to and from the disk have ended. Its threads are real ones."""
         deadline = time.monotonic() + seconds
         while self.disk.in_transfer:
             assert time.monotonic() < deadline, f"{self.disk.in_transfer} chunks still move after {seconds} s"
@@ -99,7 +98,7 @@ class Tier:
         self.engine.close()
 
     def in_device(self, name: str) -> int:
-        """Leading blocks of the request's prompt that the device's cache holds."""
+        """The number of leading blocks of the request's prompt that the device's cache holds."""
         held = 0
         for block in self.engine.requests[name].block_hashes:
             if self.engine.pool.get_cached_block(block, [0]) is None:
@@ -108,7 +107,7 @@ class Tier:
         return held
 
     def check(self) -> None:
-        """Every block is free or held by a request or a promotion; so is every slot of host memory."""
+        """Every block, and every slot of host memory, is free or held by a request or a promotion."""
         assert self.guard.on, self.guard.reason
         assert self.manager.guard.on, self.manager.guard.reason
         assert self.order_guard.on, self.order_guard.reason
@@ -118,7 +117,7 @@ class Tier:
             self._check_disk(self.disk)
 
     def check_idle(self) -> None:
-        """Also: nobody holds anything."""
+        """Checks also that no block or slot is held."""
         self.check()
         assert self.promoter is None or not (self.promoter.pending or self.promoter._names)
         assert not self.connector._jobs
@@ -142,7 +141,8 @@ class Tier:
             assert (block.ref_cnt == 0) == (block.block_id in set(free))
 
     def _check_disk(self, disk: Any) -> None:
-        """Every place of the file is free, or one chunk's, or one's that is on its way; memory keeps what is moved."""
+        """Every place in the file is free, holds a chunk, or belongs to a transfer. Memory keeps chunks that are being
+        moved."""
         coming = [slot for one in disk._writing.values() for slot in one.slots]
         late = [slot for one in disk._io._transfers.values() if one.store and not one.wanted for slot in one.slots]
         places = [*disk._free, *disk._slot_of.values(), *coming, *late, *disk._reserved.values()]
@@ -168,6 +168,6 @@ class Tier:
 
 
 def chain(name: int, blocks: int, size: int = 32) -> tuple[int, ...]:
-    """Tokens of so many blocks; the same name gives the same ones, and a longer chain begins with a shorter one."""
+    """Tokens of this many blocks. The same name gives the same tokens, and a longer chain begins with a shorter one."""
     rng = random.Random(name)
     return tuple(rng.randrange(3, 250) for _ in range(blocks * size))

@@ -1,5 +1,5 @@
-"""`python -m support.operator_checked_often SECONDS ARGUMENT…`: the operator, which compares its watches with the API
-server so often that a test need not wait for minutes."""
+"""`python -m support.operator_checked_often SECONDS ARGUMENT…`: the operator with a short interval between comparisons
+of its watches with the API server, so that a test need not wait for minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator as a process against a real API server, with exactly the rights of its role and no more."""
+"""The operator as a process against a real API server, with exactly the rights of its role."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 SNAPSHOT = ROOT / "tests" / "contract" / "chart" / "snapshots" / "default.yaml"
 SYSTEM = "plumage-system"
 USER = f"system:serviceaccount:{SYSTEM}:plumage-operator"
-BUSY_S = 90.0  # seconds that a busy machine may need for what takes one
+BUSY_S = 90.0  # seconds; an idle machine needs one
 CHILDREN = "deployments,services,configmaps,serviceaccounts,poddisruptionbudgets,networkpolicies,rolebindings"
 
 
@@ -41,17 +41,17 @@ class Fleet:
         return str(done.stdout if done.returncode == 0 else done.stderr)
 
     def get(self, namespace: str, *what: str) -> dict[str, Any]:
-        """An object, or a list of them; empty where there is none."""
+        """An object or a list of objects; empty where it does not exist."""
         done = self.server.kubectl("-n", namespace, "get", *what, "-o", "json", check=False)
         return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
 
     def define(self) -> None:
-        """The CRDs."""
+        """Applies the CRDs."""
         self.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
         self.server.established()
 
     def install(self, *, define: bool = True) -> None:
-        """The operator's account with its rights, and the CRDs unless `define` says no."""
+        """Makes the operator's account with its rights, and the CRDs unless `define` is false."""
         if define:
             self.define()
         self.kubectl("create", "namespace", SYSTEM)
@@ -66,11 +66,12 @@ class Fleet:
         lives: Path | None = None,
         **environment: str,
     ) -> None:
-        """An operator; ready when it answers. ahead: seconds by which its clock is. checked: seconds between two
-        comparisons of its watches with the API server. lives: it dies after each action, and tells there of each."""
+        """Starts an operator and waits until it is ready. ahead: seconds by which its clock is ahead. checked: seconds
+        between two comparisons of its watches with the API server. lives: the file in which it records each action; it
+        dies after each."""
         health, metrics = free_ports(2)
         self.ports[name] = (health, metrics)
-        told = {
+        variables = {
             "KUBECONFIG": str(self.kubeconfig()), "POD_NAME": name, "POD_NAMESPACE": SYSTEM,
             "PLUMAGE_IMAGE": "plumage:1", "PLUMAGE_ENGINE_IMAGE": "engine:1",
             "PLUMAGE_INTEGRATIONS": "ingress",
@@ -78,7 +79,7 @@ class Fleet:
         program = ["support.shifted_clock", str(ahead), "plumage_operator"] if ahead else ["plumage_operator"]
         program = program if checked is None else ["support.operator_checked_often", str(checked)]
         program = program if lives is None else ["support.operator_lives", str(lives)]
-        told |= (
+        variables |= (
             {"PYTHONPATH": os.pathsep.join((str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")))}
             if program[0] != "plumage_operator"
             else {}
@@ -92,7 +93,7 @@ class Fleet:
         ]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.operators[name] = subprocess.Popen(
-                command, env={**os.environ, **told, **environment}, stdout=log, stderr=log, cwd=ROOT
+                command, env={**os.environ, **variables, **environment}, stdout=log, stderr=log, cwd=ROOT
             )
 
     def stop(self, name: str = "first", *, kill: bool = False) -> int:
@@ -101,7 +102,7 @@ class Fleet:
         return operator.wait(30)
 
     def keep_up(self) -> None:
-        """Starts operators that ended, as a kubelet would."""
+        """Starts operators that ended, as a kubelet does."""
         for name, operator in list(self.operators.items()):
             if operator.poll() is not None:
                 self.start(name)
@@ -110,7 +111,7 @@ class Fleet:
         return (self.folder / f"{name}.log").read_text()
 
     def until(self, holds: Callable[[], Any], what: str = "") -> Any:
-        """What `holds` answers once it is true."""
+        """Waits until `holds` returns a true value, and returns it."""
         for _ in looks(BUSY_S):
             if found := holds():
                 return found
@@ -120,7 +121,7 @@ class Fleet:
         return "\n".join(f"-- {path.name}\n{path.read_text()[-4000:]}" for path in sorted(self.folder.glob("*.log")))
 
     def kubeconfig(self, namespace: str = SYSTEM, account: str = "plumage-operator") -> Path:
-        """A service account's: the operator's, unless another is named."""
+        """The kubeconfig of a service account: the operator's, unless another one is named."""
         path = self.folder / f"{namespace}.kubeconfig"
         if not path.exists():
             token = self.kubectl("-n", namespace, "create", "token", account, "--duration=1h").strip()
@@ -135,7 +136,7 @@ def _rights() -> list[dict[str, Any]]:
     reads = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}]
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "plumage-operator", "namespace": SYSTEM}},
-        {  # as the chart makes it: empty
+        {  # empty, as in the chart
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": {"name": "plumage-operator", "namespace": SYSTEM},
@@ -193,7 +194,7 @@ def condition(fleet: Fleet, namespace: str, type_: str) -> dict[str, Any]:
 
 
 def made(fleet: Fleet, namespace: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """All children, once the status was written, which comes last."""
+    """All children, once the status is written. The operator writes the status last."""
     fleet.until(lambda: condition(fleet, namespace, "Ready"))
     return children(fleet, namespace)
 

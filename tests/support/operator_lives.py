@@ -1,10 +1,10 @@
-"""`python -m support.operator_lives RECORD ARGUMENT…`: the operator, which dies after each of its actions and is
-started again, until a life of it has nothing more to do. So one pass cuts a plan at every place.
+"""`python -m support.operator_lives RECORD ARGUMENT…`: an operator that dies after each of its actions and is started
+again, until nothing is left to do. So one run interrupts a plan at every place.
 
-A life dies at its first action that none before it did: an event leaves nothing by which the next plan knows that it
-was told, and a new operator says that its autoscaler is unknown, so that each would end at the same place. Each life
-is a fork of the process that loaded the program, and ends as by SIGKILL: nothing is closed, released or written. RECORD
-gets a line for each action, with its life's number.
+A process dies at its first action that no earlier process did. Otherwise each would end at the same action: a plan can
+not see that an event was sent, and a new operator reports that its autoscaler is unknown. Each process is a fork of one
+that loaded the program. It ends as by SIGKILL: nothing is closed, released or written. RECORD gets a line for each
+action, with the number of the process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def lives(record: Path) -> list[list[str]]:
-    """What each life did, those that did something. The last of each is where it died."""
+    """The actions of each process that did any. After the last action of each it died."""
     found: dict[str, list[str]] = {}
     for line in record.read_text().splitlines() if record.exists() else ():
         number, _, action = line.partition(" ")
@@ -56,7 +56,7 @@ def _life(number: int, record: Path, arguments: list[str]) -> int:
     do, one = Performer._do, asyncio.Lock()
 
     async def noted(self: Performer, pool: Any, action: Action) -> None:
-        async with one:  # what another look has under way at the end would be done, and told nowhere
+        async with one:  # a concurrent action at the exit would be done and not recorded
             await do(self, pool, action)
             with record.open("a") as file:
                 file.write(f"{number} {_words(action)}\n")
@@ -68,7 +68,7 @@ def _life(number: int, record: Path, arguments: list[str]) -> int:
 
 
 def _words(action: Action) -> str:
-    """Two that say the same are the same."""
+    """A text that is equal for two equal actions."""
     match action:
         case Apply(child, _):
             return f"Apply {' '.join(key_of(child))} {child['metadata']['annotations']}"

@@ -1,5 +1,5 @@
-"""A proxy before an API server that answers as the server does when it is in trouble: too many requests, conflicts,
-watches that stay open and say nothing."""
+"""A proxy before an API server with faults that a server may have: too many requests, conflicts, watches that stay open
+and send nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOOKS_S = 0.05
 
 @dataclass(frozen=True)
 class Answer:
-    """Instead of the server's own."""
+    """An answer instead of the server's own."""
 
     status: int
     reason: str
@@ -33,8 +33,8 @@ class Answer:
 
 
 class Proxy:
-    """instead: asked with method and path at each request; where it answers, the server is not. frozen: watches get no
-    byte, new ones neither; what came meanwhile is told afterwards."""
+    """instead: called with method and path of each request; if it returns an answer, the server gets no request.
+    frozen: old and new watches get no byte; afterwards they get the events of that time."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
@@ -45,14 +45,14 @@ class Proxy:
         self.url = ""
 
     def kubeconfig(self, original: Path, path: Path) -> Path:
-        """The same person's, by way of the proxy."""
+        """The same user's kubeconfig, with the proxy's address."""
         content = yaml.safe_load(original.read_text())
         content["clusters"][0]["cluster"]["server"] = self.url
         path.write_text(yaml.safe_dump(content))
         return path
 
     async def serve(self, ready: threading.Event, stopped: asyncio.Event) -> None:
-        """Until `stopped`. It shows the server's own certificate, which is for this address too."""
+        """Serves until `stopped`, with the server's own certificate, which is valid for this address too."""
         ours = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         plane = self._server.plane
         ours.load_cert_chain(plane.certificate("apiserver.crt"), plane.certificate("apiserver.key"))
@@ -78,14 +78,14 @@ class Proxy:
             await runner.cleanup()
 
     async def _handle(self, session: aiohttp.ClientSession, request: web.Request) -> web.StreamResponse:
-        told = self.instead(request.method, request.path)
-        if told is not None:
+        answer = self.instead(request.method, request.path)
+        if answer is not None:
             self.refused.append(time.monotonic())
-            body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": told.status}
-            return web.json_response({**body, "reason": told.reason}, status=told.status, headers=told.headers)
+            body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": answer.status}
+            return web.json_response({**body, "reason": answer.reason}, status=answer.status, headers=answer.headers)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOPS}
         url = self._server.url + request.raw_path
-        sent = await request.read() or None  # else a GET would have a Content-Type, which is refused
+        sent = await request.read() or None  # without this a GET would have a Content-Type, which the server refuses
         async with session.request(request.method, url, headers=headers, data=sent) as answer:
             return await self._forward(request, answer)
 

@@ -1,4 +1,4 @@
-"""A cluster that is a value: what an API server and the Deployment controller make of the operator's actions."""
+"""A simulated cluster: what an API server and the Deployment controller make of the operator's actions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOW = 1_800_000_000.0
 
 
 def pool_object(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
-    """As the API server gives it."""
+    """A pool as the API server returns it."""
     base = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}, "replicas": 2}
     return {
         "apiVersion": "inference.plumage.dev/v1alpha1",
@@ -32,14 +32,15 @@ def pool_object(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str
 
 
 class World:
-    """`events`: all emitted ones. Objects have what an API server adds: a plan that compares too much never ends."""
+    """`events`: all emitted events. Objects have the fields that an API server adds: a plan that compares them would
+    never end."""
 
     def __init__(self, pool: dict[str, Any] | None = None) -> None:
         self.pool = pool or pool_object()
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.pods: dict[str, dict[str, Any]] = {}
         self.events: list[EmitEvent] = []
-        self.known: set[tuple[str, str]] = set()  # children that were ever seen, by this operator
+        self.known: set[tuple[str, str]] = set()  # children that this operator has ever seen
         self.scaling: ScalingDecision | None = None
         self._numbers = itertools.count(2)
 
@@ -74,7 +75,7 @@ class World:
                     self.pool["metadata"]["resourceVersion"] = str(next(self._numbers))
 
     def converge(self, config: OperatorConfig = CONFIG, rounds: int = 10) -> None:
-        """Plans and does until there is nothing more to do."""
+        """Plans and acts until no action is left."""
         for _ in range(rounds):
             self.run_controllers()
             actions = self.plan(config)
@@ -100,7 +101,7 @@ class World:
         self.objects[key] = new
 
     def run_controllers(self, ready: bool = True) -> None:
-        """Every Deployment gets its pods. ready: they become so."""
+        """Gives every Deployment its pods. ready: they become Ready."""
         for (kind, name), thing in self.objects.items():
             if kind == "Deployment":
                 self._roll(name, thing, ready)
@@ -139,7 +140,7 @@ class World:
 
 
 def pod_object(component: str = "engine", name: str = "chat-engine-0", **status: Any) -> dict[str, Any]:
-    """A pod that is not ready; status: its further fields."""
+    """A pod that is not ready. status: further fields of its status."""
     labels = {POOL_LABEL: "chat", COMPONENT_LABEL: component}
     conditions = [{"type": "Ready", "status": "False"}, {"type": "PodScheduled", "status": "True"}]
     return {

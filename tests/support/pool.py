@@ -1,4 +1,4 @@
-"""A pool as whole processes, started by the real command, and a real client's load on it."""
+"""A pool in local mode, started by the real command, and the load of a real client."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from plumage_cli.manifests import read_pool
 ROOT = Path(__file__).parents[2]
 UP_SECONDS = 60.0
 Condition = Callable[[dict[str, Any]], Any]
-_TLS = ssl.create_default_context()  # not used here, and making one takes longer than a request
+_TLS = ssl.create_default_context()  # not used here, and it takes longer to make one than to send a request
 
 
 class Pool:
-    """`plumage up` in a child process, with a state folder of its own. manifest: of examples/; model: in its place, for
-    `--model`."""
+    """`plumage up` in a child process, with its own state folder. manifest: a file of examples/. model: instead of it,
+    for `--model`."""
 
     def __init__(
         self, runtime: Path, manifest: str = "local.yaml", *, model: str | None = None, **changes: object
@@ -64,7 +64,7 @@ class Pool:
         return self.runtime / "plumage" / self.name
 
     def run(self, *arguments: str, seconds: float = 90.0) -> subprocess.CompletedProcess[str]:
-        """Another `plumage` command beside it."""
+        """Runs another `plumage` command on the same pool."""
         command = [sys.executable, "-m", "plumage_cli", *arguments]
         return subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=seconds, check=False
@@ -74,7 +74,7 @@ class Pool:
         return ask(self.folder, {"do": "status"}, timeout=5.0)
 
     def wait(self, condition: Condition, seconds: float = UP_SECONDS) -> dict[str, Any]:
-        """The view, once it fulfils the condition."""
+        """Waits until the view fulfils the condition, and returns the view."""
         deadline = time.monotonic() + seconds
         view: dict[str, Any] = {}
         while time.monotonic() < deadline:
@@ -92,7 +92,7 @@ class Pool:
         return await asyncio.to_thread(self.wait, condition, seconds)
 
     def pids(self) -> dict[str, int]:
-        """Every process of the pool by a name, the supervisor's included."""
+        """The pids of the pool's processes with this name, also the supervisor's."""
         view = self.view()
         named = {"supervisor": view["pid"], "router": view["router"]["pid"], "directory": view["directory"]["pid"]}
         for replica in view["replicas"]:
@@ -101,7 +101,7 @@ class Pool:
         return {name: pid for name, pid in named.items() if pid is not None}
 
     def stop(self, number: int = signal.SIGINT, seconds: float = 60.0) -> int:
-        """Ask it to end, as a person would; its exit status."""
+        """Sends a signal, by default the one that Ctrl-C sends, and returns the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         self.finish(seconds)
@@ -109,22 +109,21 @@ class Pool:
 
     def finish(self, seconds: float = 30.0) -> str:
         if self.process.stdout is not None and not self.process.stdout.closed:
-            told, _ = self.process.communicate(timeout=seconds)
-            self.output += told
+            output, _ = self.process.communicate(timeout=seconds)
+            self.output += output
         return self.output
 
 
 @asynccontextmanager
 async def directory_down(pool: Pool) -> AsyncIterator[None]:
-    """The directory's server is killed, and can't be started again until the block ends: a file lies where its folder
-    would be made."""
+    """Kills the directory's server. It can not start again until the block ends: a file has the name of its folder."""
     folder = pool.folder / "dir"
     pid = (await asyncio.to_thread(pool.view))["directory"]["pid"]
     os.kill(pid, signal.SIGKILL)
     async with asyncio.timeout(60.0):
         while not _blocked(folder):
             now = (await asyncio.to_thread(pool.view))["directory"]["pid"]
-            if now not in (None, pid):  # it was started again before we came
+            if now not in (None, pid):  # it was started again in between
                 os.kill(pid := now, signal.SIGKILL)
             await asyncio.sleep(0.005)
     try:
@@ -136,13 +135,13 @@ async def directory_down(pool: Pool) -> AsyncIterator[None]:
 def _blocked(folder: Path) -> bool:
     try:
         folder.touch(exist_ok=False)
-    except FileExistsError:  # still the server's, or another one's already
+    except FileExistsError:  # the killed server's folder, or a restarted server's
         return False
     return True
 
 
 def whole(replicas: int) -> Condition:
-    """All replicas Ready, and the router knows it."""
+    """All replicas are Ready, and the router knows it."""
 
     def condition(view: dict[str, Any]) -> bool:
         seen = view["traffic"].get("replicas", [])
@@ -157,7 +156,7 @@ def whole(replicas: int) -> Condition:
 
 
 def gone(pids: dict[str, int], seconds: float = 30.0) -> dict[str, int]:
-    """Which of these processes still run after a while: none should."""
+    """Those of these processes that still run after a while; there should be none."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         left = {name: pid for name, pid in pids.items() if _runs(pid)}
@@ -175,7 +174,7 @@ def _runs(pid: int) -> bool:
 
 
 def leftovers(runtime: Path, seconds: float = 0.0) -> list[str]:
-    """Processes that mention the state folder, after a while: nothing of a pool may outlive it."""
+    """Processes whose command line still has the state folder after a while. No process of a pool may outlive it."""
     deadline = time.monotonic() + seconds
     while (found := _mentioning(runtime)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -192,7 +191,7 @@ def _mentioning(runtime: Path) -> list[str]:
 
 
 def prompts(count: int, *, seed: int, words: int = 500, at: float = 0.0, answer_tokens: int = 8) -> list[Session]:
-    """Requests that share nothing with each other, so that each has a prefill to lose."""
+    """Requests without a common prefix, so that each has a prefill to lose."""
     return [
         Session(
             at,
@@ -213,7 +212,7 @@ async def load(
     after: int = 5,
     model: str = "tiny-chat",
 ) -> list[Outcome]:
-    """Send them; the accident happens once `after` requests are answered."""
+    """Sends the requests. Calls `accident` once `after` requests are answered."""
     answered = 0
 
     def done(outcome: Outcome) -> None:
@@ -230,14 +229,14 @@ def lost(outcomes: list[Outcome]) -> list[str]:
 
 
 def busiest(pool: Pool) -> dict[str, Any]:
-    """The replica that the router has sent most to."""
+    """The replica with the most requests from the router."""
     view = pool.view()
     flying = {replica["id"]: replica["inFlight"] for replica in status(pool)["replicas"]}
     return max(view["replicas"], key=lambda replica: flying[replica["id"]])
 
 
 def status(pool: Pool) -> dict[str, Any]:
-    """The router's own word, not the supervisor's copy of the last second."""
+    """The router's own status, not the supervisor's copy, which may be a second old."""
     key = (pool.folder / "admin.key").read_text().strip()
     reply = httpx.get(
         f"{pool.url}/plumage/v1/status", headers={"Authorization": f"Bearer {key}"}, timeout=10.0, verify=_TLS

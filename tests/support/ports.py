@@ -12,12 +12,12 @@ from tempfile import gettempdir
 
 __all__ = ["free_port", "free_ports"]
 
-# Below 32768: from there on Linux takes ports for outgoing connections, and would take one between our look and the
-# child's use of it, or connect a test that polls for the child to itself. A Cluster's bus is 10000 above its port.
+# Below 32768: Linux uses higher ports for outgoing connections. It could take one before the child binds it, or connect
+# a test that polls for the child to itself. A Cluster's bus has a port that is higher by 10000.
 FIRST, LAST = 20_000, 22_700
 BUS = 10_000
-# One file a port, locked for as long as this process lives: parts of the tests run beside each other, and a server may
-# bind its port seconds after it was picked.
+# One file a port, locked as long as this process lives: test processes run side by side, and a server may bind its port
+# seconds after the choice.
 _LOCKS = Path(gettempdir()) / f"plumage-test-ports-{os.getuid()}"
 _PICKED: dict[int, int] = {}
 
@@ -27,7 +27,7 @@ def free_port() -> int:
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nobody uses at this moment, each with the port 10000 above it; none is given twice."""
+    """Ports that are free now, each with the port 10000 above it. No port is returned twice."""
     found: list[int] = []
     for port in random.sample(range(FIRST, LAST), LAST - FIRST):
         if len(found) == number:
@@ -46,7 +46,7 @@ def _unused(port: int) -> bool:
 
 
 def _lock(port: int) -> bool:
-    """False where another process of tests has it."""
+    """False if another test process has it."""
     _LOCKS.mkdir(exist_ok=True)
     file = os.open(_LOCKS / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with suppress(BlockingIOError):

@@ -23,7 +23,7 @@ class Never:
 
 
 def queue(policy: str, **options: object) -> Any:
-    """The queue of the product or a baseline, with a fixed seed."""
+    """A queue of the product or a baseline, with a fixed seed."""
     return make_queue(policy, rng=random.Random(3), **options)
 
 

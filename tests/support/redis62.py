@@ -1,8 +1,7 @@
-"""What a Redis 6.2 understands of the commands that Plumage sends, and a recorder of what a server was sent.
+"""The commands of Redis 6.2 in the forms that Plumage may send, and a recorder of the commands that a server received.
 
-A table of shapes, after the command reference of Redis 6.2. The options that later versions added (EXPIRE's NX, XADD's
-KEEPREF, …) are in none of them, so they, and commands that 6.2 lacks, are found. Valkey 9 takes what 6.2 refuses, so
-running on it alone would prove nothing.
+The table has the forms of Redis 6.2's command reference, without the options of later versions (EXPIRE's NX, XADD's
+KEEPREF, …). So it finds these options and newer commands. Valkey 9 accepts them, so a test on Valkey alone would not.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ __all__ = ["Recorder", "Sent", "refused"]
 
 Sent = list[bytes]
 
-N = r"\d+"  # a whole number
-ID = r"(?:\d+-\d+|\d+|\$|\*)"  # a stream entry's
+N = r"\d+"  # an integer
+ID = r"(?:\d+-\d+|\d+|\$|\*)"  # the id of a stream entry
 KEY = r"plumage:v\d+:\{[^}]+\}\S*"
 ANY = r"\S+"
 
-SHAPES = {  # arguments by their form; what is data (field names, values, words that are no option) is ANY
+SHAPES = {  # forms of arguments; data such as field names and values is ANY
     "AUTH": f"{ANY}( {ANY})?",
     "EXPIRE": f"{KEY} {N}",
     "GET": KEY,
@@ -51,12 +50,12 @@ SHAPES = {  # arguments by their form; what is data (field names, values, words 
 }
 
 
-# What the library tells a server of itself: Redis 6.2 refuses it, and the library takes no notice of that.
+# The client library sends its name and version: Redis 6.2 refuses it, and the library ignores the refusal.
 OPTIONAL = re.compile(r"CLIENT SETINFO \S+ \S+", re.IGNORECASE)
 
 
 def refused(sent: Sent) -> str | None:
-    """A command that Redis 6.2 would not take, as text; None where it would."""
+    """A command that Redis 6.2 would refuse, as text; else None."""
     name, *arguments = (_shown(argument) for argument in sent)
     text = " ".join((name, *arguments))
     shape = SHAPES.get(name.upper())
@@ -65,13 +64,13 @@ def refused(sent: Sent) -> str | None:
 
 
 def _shown(argument: bytes) -> str:
-    """Without blanks, so that an argument stays one."""
+    """The argument without blanks, so that it stays one word."""
     text = argument.decode(errors="backslashreplace")
     return re.sub(r"\s", "_", text) or "''"
 
 
 class Recorder:
-    """Listens to a server's MONITOR, as long as it is a `with` block. `sent`: every command since, whole."""
+    """Reads a server's MONITOR during a `with` block. `sent`: every complete command of that time."""
 
     def __init__(self, path: Path) -> None:
         self.sent: list[Sent] = []
@@ -101,7 +100,7 @@ _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"a": b"\a", b"b": b"\b"}
 
 
 def _unquoted(text: bytes) -> bytes:
-    r"""MONITOR's quoting undone: \xHH, \n and so on, any other character after a backslash as itself."""
+    r"""Reverts MONITOR's quoting: \xHH, \n and so on; any other character after a backslash stays as it is."""
 
     def one(found: re.Match[bytes]) -> bytes:
         code = found[1]

@@ -1,5 +1,5 @@
-"""Pods without a kubelet: their status is written by the test, and routers and agents are HTTP servers of this process
-that report as those do."""
+"""Pods without a kubelet. The test writes their status, and HTTP servers of this process report as routers and agents
+do."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["Reports", "engines", "keep_ready"]
 
 
 class Reports:
-    """Loopback addresses that answer as pods. `rate`: tokens a second of each engine, since the beginning."""
+    """Loopback addresses that answer as pods. `rate`: tokens a second of each engine since the start."""
 
     def __init__(self) -> None:
         self.rate = 0.0
         self._began = self._since = time.time()
         self._tokens = 0.0
-        # The ports are given: two runs on one machine must not meet.
+        # The caller chooses the ports, so that two runs on one machine do not conflict.
         self._net = f"{1 + secrets.randbelow(250)}.{secrets.randbelow(250)}"
         self._places: dict[str, int] = {}
         self._servers: list[ThreadingHTTPServer] = []
 
     def place(self, pod: str, component: str) -> str:
-        """The address of a pod; a server answers there from now on."""
+        """The address of a pod. From now on a server answers there."""
         if pod not in self._places:
             self._places[pod] = len(self._places) + 2
             self._serve(pod, component)
@@ -54,18 +54,18 @@ class Reports:
     def _counted(self) -> float:
         return self._tokens + self.rate * (time.time() - self._since)
 
-    def _told(self, pod: str, component: str) -> bytes:
+    def _report(self, pod: str, component: str) -> bytes:
         now = time.time()
         if component == "router":
             return msgspec.json.encode(router(now, requests=int(now - self._began)))
         return msgspec.json.encode(agent(pod, now, int(self._counted()), hotness=self.hotness(pod)))
 
     def _serve(self, pod: str, component: str) -> None:
-        told = self._told
+        report = self._report
 
         class Answer(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                body = told(pod, component)
+                body = report(pod, component)
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -80,13 +80,13 @@ class Reports:
 
 
 def engines(fleet: Any, namespace: str) -> dict[str, Any]:
-    """Pods that are not on their way out."""
+    """Pods that do not terminate."""
     listed = fleet.get(namespace, "pods", "-l", "app.kubernetes.io/component=engine").get("items", [])
     return {one["metadata"]["name"]: one for one in listed if "deletionTimestamp" not in one["metadata"]}
 
 
 def keep_ready(fleet: Any, namespace: str, reports: Reports) -> None:
-    """What kubelets would write."""
+    """Writes what kubelets would write."""
     for pod in fleet.get(namespace, "pods").get("items", []):
         name, component = pod["metadata"]["name"], pod["metadata"]["labels"].get("app.kubernetes.io/component")
         if component not in ("engine", "router") or pod["status"].get("podIP"):

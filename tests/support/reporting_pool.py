@@ -1,4 +1,4 @@
-"""A pool in memory whose pods are HTTP servers that report as routers and agents do; the autoscaling loop over it."""
+"""A pool in memory and its autoscaling loop. Its pods are HTTP servers that report as routers and agents do."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ SPEC: dict[str, Any] = {
 
 @dataclass
 class World:
-    """Pods at loopback addresses, each with a report, or a status that it refuses with. asked: Authorization headers.
-    slow: seconds that a refusal takes."""
+    """Pods at loopback addresses. Each has a report, or a status of its refusal. asked: Authorization headers. slow:
+    seconds that a refusal takes."""
 
     monkeypatch: pytest.MonkeyPatch
     reports: dict[str, Any] = field(default_factory=dict)
@@ -80,10 +80,10 @@ async def running(world: World, tmp_path: Path) -> AsyncIterator[AutoscalingLoop
 
 
 def report(world: World, tokens: int, **more: Any) -> None:
-    """All pods tell: so many tokens each since the beginning, and a router that has a request under way."""
+    """Lets all pods report: each this many tokens since the start, and a router one request in flight."""
     world.pods = [pod(f"e{n}", address=f"127.0.0.{n + 2}") for n in range(world.replicas)]
     world.pods.append(pod("r0", "router", address="127.0.0.200"))
     for n in range(world.replicas):
-        told = {"hotness": float(n + 1), **more}
-        world.reports[f"127.0.0.{n + 2}"] = agent(f"e{n}", world.now, tokens, **told)
+        fields = {"hotness": float(n + 1), **more}
+        world.reports[f"127.0.0.{n + 2}"] = agent(f"e{n}", world.now, tokens, **fields)
     world.reports["127.0.0.200"] = router(world.now, requests=tokens)

@@ -1,4 +1,5 @@
-"""Requests to a pool whose clients remember how far each came: what may be lost depends on its first byte."""
+"""Requests to a pool whose clients record how much each received: a request may be retried only before its first
+byte."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ __all__ = ["Sender", "Sent", "sending"]
 
 @dataclass
 class Sent:
-    """One streaming request. begun: its first piece came. whole: all of it. error: why it is not whole. again: so many
-    times it was sent anew, because nobody listened or the connection broke before the first piece."""
+    """One streaming request. begun: its first piece arrived. whole: the complete answer arrived. error: why it did not.
+    again: the number of times it was sent again, because no server listened or the connection broke before the first
+    piece."""
 
     begun: bool = False
     whole: bool = False
@@ -28,13 +30,13 @@ class Sent:
 
     @property
     def lost(self) -> bool:
-        """It failed and might have been tried elsewhere."""
+        """It failed, and a retry was still possible."""
         return self.error is not None and not self.begun
 
 
 class Sender:
-    """Starts requests; `sent` holds all of them. `patient`: clients whose request has not begun ask again while there
-    is no router; what a router answers is final."""
+    """Starts requests; `sent` holds all of them. `patient`: clients send again while there is no router and no piece
+    arrived. A router's answer is final."""
 
     def __init__(self, client: httpx.AsyncClient, users: asyncio.TaskGroup, patient: bool) -> None:
         self.sent: list[Sent] = []
@@ -43,7 +45,7 @@ class Sender:
         self._patient = patient
 
     def send(self, session: Session) -> None:
-        """The session's first turn, in the background."""
+        """Sends the session's first turn in the background."""
         self.sent.append(Sent())
         self._users.create_task(self._follow(session, self.sent[-1]))
 
@@ -85,7 +87,7 @@ class Sender:
 
 @asynccontextmanager
 async def sending(pool: Pool, *, patient: bool = False) -> AsyncIterator[Sender]:
-    """A sender; at the end of the block its requests are waited for."""
+    """A sender. The end of the block waits for its requests."""
     limits = httpx.Limits(max_connections=None)
     async with (
         httpx.AsyncClient(base_url=pool.url, timeout=120.0, limits=limits, trust_env=False) as client,

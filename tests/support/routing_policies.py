@@ -22,5 +22,5 @@ def prompt(*chunks: int, hits: dict[int, float] | None = None, text: bytes = b""
 
 
 def loads(*requests: int) -> list[ReplicaState]:
-    """Replicas in the slots from 0 on, with so many routed requests."""
+    """Replicas in the slots from 0 on. Each has this many routed requests."""
     return [ReplicaState(slot, routed=load) for slot, load in enumerate(requests)]

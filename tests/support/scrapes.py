@@ -1,4 +1,4 @@
-"""A page of metrics as a scraper reads it."""
+"""Checks a page of metrics as Prometheus reads it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ __all__ = ["families", "lint"]
 
 
 def families(page: str) -> dict[str, Metric]:
-    """By name as written: a gauge and a counter may differ in `_total` alone. Each has a type and says what it is, is
-    there once, and has no sample twice; no counter is below 0, and a histogram's buckets add up."""
+    """The metrics by name as written; a gauge and a counter may differ only in `_total`. Checks that each has a type
+    and a description, appears once, and has no duplicate sample. No counter is negative, and histogram buckets add
+    up."""
     _described_once(page)
     found: dict[str, Metric] = {}
     for family in text_string_to_metric_families(page):
@@ -37,7 +38,7 @@ def families(page: str) -> dict[str, Metric]:
 
 
 def lint(page: str) -> list[str]:
-    """What Prometheus' own checker reports: `promtool check metrics`, one finding a line."""
+    """The findings of `promtool check metrics`, one a line."""
     promtool = shutil.which("promtool")
     if promtool is None:
         missing("promtool", "install Debian's package prometheus, or put promtool from Prometheus' release on PATH")
@@ -47,14 +48,14 @@ def lint(page: str) -> list[str]:
 
 
 def _described_once(page: str) -> None:
-    """The text format allows one HELP and one TYPE line a name; the parser here takes more."""
+    """The text format allows one HELP and one TYPE line for each name. The parser here accepts more."""
     lines = [tuple(line.split(maxsplit=3)[1:3]) for line in page.splitlines() if line.startswith("#")]
     twice = [line for line, count in Counter(lines).items() if count > 1 and line[0] in ("HELP", "TYPE")]
     assert not twice, twice
 
 
 def _add_up(family: Metric) -> None:
-    """Series by series: bounds and counts ascend, the last bucket has no bound, and it holds all."""
+    """Checks each histogram: bounds and counts ascend, the last bucket has no bound, and it counts all."""
     series: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
     for sample in family.samples:
         labels = tuple(sorted((key, value) for key, value in sample.labels.items() if key != "le"))

@@ -1,4 +1,4 @@
-"""`python -m support.shifted_clock SECONDS MODULE ARGUMENT…`: a program on a machine whose clock is off."""
+"""`python -m support.shifted_clock SECONDS MODULE ARGUMENT…`: runs a program with a clock that is off."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 
 def shift(seconds: float) -> None:
-    """Before anything is imported that keeps `time.time`."""
+    """Must run before any import that keeps a reference to `time.time`."""
     right = time.time
     time.time = lambda: right() + seconds
     time.time_ns = lambda: int((right() + seconds) * 1e9)

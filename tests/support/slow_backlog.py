@@ -1,4 +1,5 @@
-"""A replica's backlog as a slow model: the whole history, added up at each question (KVRouting's W as we keep it)."""
+"""A slow model of a replica's backlog: the whole history, added up for each question (W of KVRouting, as Plumage keeps
+it)."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ class SlowShare:
 
 
 class SlowBacklog:
-    """`waiting`: the requests that owe, as they were routed. `worked`: those that the clock took from these, by their
-    place in `routed`. `lessons`: (gap, tokens, weight)."""
+    """`waiting`: requests with work left, in the order of routing. `worked`: requests whose work should be done by the
+    estimate, though no first token arrived. `lessons`: (gap, tokens, weight) of each first token."""
 
     def __init__(self, prior: float) -> None:
         self.prior = prior
@@ -59,7 +60,7 @@ class SlowBacklog:
         self.routed.append(share)
 
     def past(self, share: SlowShare) -> list[SlowShare]:
-        """Nothing unseen before this owes any more; returns what did."""
+        """Removes the work of earlier requests whose first token was not seen, and returns these requests."""
         before = self.routed[: self.routed.index(share)]
         passed = [one for one in before if one in self.waiting and not one.seen]
         self.waiting = [one for one in self.waiting if one not in passed]

@@ -1,4 +1,4 @@
-"""vLLM's own KV-cache manager without a model, requests for it, and what must hold of its pool at any moment."""
+"""vLLM's own KV-cache manager without a model, requests for it, and the invariants of its pool."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ init_none_hash(sha256)
 
 
 class Cache:
-    """vLLM's manager, a scheduler's worth of requests in it, and the order of eviction. windows: sliding-window groups
-    beside the full-attention one. policy: by its
-    short name, of the product or a baseline; None leaves vLLM's own order."""
+    """vLLM's manager, the requests in it, and the eviction order. windows: sliding-window groups beside the
+    full-attention one. policy: of the product or a baseline, by its short name; None keeps vLLM's own order."""
 
     def __init__(self, blocks: int, policy: str | None = "Hotness", *, windows: int = 0, seed: int = 0, **options: Any):
         shape: dict[str, Any] = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
@@ -60,8 +59,8 @@ class Cache:
         return Request(f"r{self._named}", list(tokens), parameters, None, block_hasher=hasher)
 
     def start(self, tokens: Sequence[int], most: int = 10_000) -> tuple[Request, int] | None:
-        """A request is let in, up to `most` new tokens of its prompt computed: it, and its cached tokens. None when
-        there is no room."""
+        """Admits a request and computes up to `most` new tokens of its prompt. Returns it and its cached tokens; None
+        when there is no room."""
         self.now += 1.0
         request = self.request(tokens)
         known, hits, _ = self.manager.get_computed_blocks(request)
@@ -72,7 +71,7 @@ class Cache:
         return request, hits
 
     def go_on(self, request: Request, tokens: int = 1) -> bool:
-        """More of the prompt, or another token of the answer; False when there is no room for it."""
+        """Computes more of the prompt, or another token of the answer. False when there is no room."""
         self.now += 1.0
         done = request.num_computed_tokens
         for _ in range(tokens - (request.num_tokens - done)):
@@ -88,26 +87,26 @@ class Cache:
         self.manager.free(request)
 
     def serve(self, tokens: Sequence[int]) -> int:
-        """One request from start to end; its cached tokens."""
+        """Serves one request from start to end. Returns its cached tokens."""
         started = self.start(tokens)
         assert started is not None
         self.end(started[0])
         return started[1]
 
     def names(self) -> dict[bytes, list[Any]]:
-        """All that vLLM has cached, by hash and group."""
+        """Everything that vLLM has cached, by hash and group."""
         cached = self.pool.cached_block_hash_to_block._cache
         return {name: list(found.values()) if isinstance(found, dict) else [found] for name, found in cached.items()}
 
     def removed(self, act: Callable[[], Any]) -> list[bytes]:
-        """The hashes of the copies that `act` cost, in order."""
+        """The hashes of the copies that `act` evicted, in order."""
         self.manager.take_events()
         act()
         return [e.block_hashes[0] for e in self.manager.take_events() if type(e).__name__ == "BlockRemoved"]
 
 
 def free_list(pool: Any) -> list[Any]:
-    """vLLM's free blocks in order, after both directions of the list were held against each other."""
+    """vLLM's free blocks in order. Checks that both directions of the list agree."""
     queue = pool.free_block_queue
     forward = list(_walk(queue.fake_free_list_head, "next_free_block", queue.fake_free_list_tail))
     backward = list(_walk(queue.fake_free_list_tail, "prev_free_block", queue.fake_free_list_head))
@@ -122,8 +121,8 @@ def _walk(block: Any, attribute: str, end: Any) -> Iterator[Any]:
 
 
 def check(cache: Cache, *, cut: bool = False) -> None:
-    """Every block is free or referenced; the tree holds what vLLM has cached, each with its parent, and counts its
-    blocks as they are used. cut: hashes were taken out of the middle, and what was below them is in no tree."""
+    """Every block is free or referenced. The tree holds what vLLM has cached, each entry with its parent, and its
+    counts of blocks are right. cut: hashes were removed in the middle, so blocks below them are in no tree."""
     pool, order = cache.pool, cache.order
     free = {block.block_id for block in free_list(pool)}
     for block in pool.blocks:

@@ -1,4 +1,4 @@
-"""When to look again at what is not so yet."""
+"""The pauses between two checks of a condition that is not yet true."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _FIRST_S, _LONGEST_S, _PART = 0.2, 1.0, 0.1
 
 
 def looks(within_s: float) -> Iterator[None]:
-    """One value for each look, further and further apart: most looks start a kubectl, which takes up to a tenth of
-    a second of a processor that other tests need."""
+    """One value for each check, with growing pauses. Most checks start a kubectl, which takes up to a tenth of a second
+    of CPU time that other tests need."""
     began = time.monotonic()
     while (waited := time.monotonic() - began) < within_s:
         yield

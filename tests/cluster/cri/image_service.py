@@ -20,11 +20,11 @@ class ImageService:
         self._pb, self._store = pb, store
 
     def ListImages(self, _request: Any, _context: Any) -> Any:
-        return self._pb.ListImagesResponse(images=[self._told(image) for image in self._store.all()])
+        return self._pb.ListImagesResponse(images=[self._message(image) for image in self._store.all()])
 
     def ImageStatus(self, request: Any, _context: Any) -> Any:
         image = self._store.find(request.image.image)
-        return self._pb.ImageStatusResponse(image=self._told(image) if image else None)
+        return self._pb.ImageStatusResponse(image=self._message(image) if image else None)
 
     def PullImage(self, request: Any, context: Any) -> Any:
         image = self._store.find(request.image.image)
@@ -42,7 +42,7 @@ class ImageService:
         usage = self._pb.FilesystemUsage(timestamp=time.time_ns(), fs_id=where, used_bytes=one, inodes_used=one)
         return self._pb.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[usage])
 
-    def _told(self, image: Image) -> Any:
+    def _message(self, image: Image) -> Any:
         message = self._pb.Image(
             id=image.id,
             repo_tags=[image.name],
