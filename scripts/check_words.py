@@ -27,6 +27,7 @@ PLACES = (
     "examples",
     "images",
     "scripts",
+    "tests/integration",
     "tests/support",
     "tests/unit",
     "tests/contract",

@@ -180,7 +180,7 @@ def test_a_pool_grows_and_shrinks_by_each_metric(access: Access, sizes: Pool, me
 
 
 @pytest.mark.usefixtures("steady")
-def test_a_dry_run_tells_what_it_would_do_and_leaves_the_pool_as_it_is(access: Access, sizes: Pool) -> None:
+def test_dry_run_reports_its_decision_and_leaves_the_pool(access: Access, sizes: Pool) -> None:
     until(lambda: wanted(access, sizes) == 1 and len(engines(access, sizes)) == 1, "one replica is there")
     before = deployment(access, sizes)["metadata"]["generation"]
     change(access, sizes, {"autoscaling": {**by("TotalTokensPerSecond", 0), "dryRun": True}})

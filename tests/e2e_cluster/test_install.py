@@ -39,7 +39,7 @@ def test_a_pool_is_ready_within_a_minute(pool: Pool) -> None:
     assert pool.ready_s <= _READY_S
 
 
-def test_columns_tell_how_the_pool_is(access: Access, pool: Pool) -> None:
+def test_columns_show_the_pools_state(access: Access, pool: Pool) -> None:
     """All of `-o wide`; of a pool that nobody asks there is no hit ratio."""
     header, row = access.kubectl("-n", pool.namespace, "get", "ppool", "-o", "wide").splitlines()
     columns = [*re.finditer(r"\S+(?: \S+)*", header)]

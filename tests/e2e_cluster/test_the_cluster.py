@@ -128,7 +128,7 @@ def test_a_container_that_was_killed_is_started_again(access: Access, own: lifec
         own.kill_container(f"{namespace}/web", "other")
 
 
-def test_an_image_that_is_nowhere_is_told_as_a_registry_would(access: Access, namespace: str) -> None:
+def test_missing_image_is_reported_as_by_a_registry(access: Access, namespace: str) -> None:
     spec = json.loads(json.dumps(_POD))
     spec["containers"][0]["image"] = "localhost/none:1"
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lost"}, "spec": spec}

@@ -79,7 +79,7 @@ def _words(action: Action) -> str:
         case Annotate(pod, annotations):
             return f"Annotate {pod} {dict(annotations)}"
         case EmitEvent():
-            return f"Tell {action.reason} {action.message}"
+            return f"EmitEvent {action.reason} {action.message}"
         case WriteStatus(status):
             figures = {name: status.get(name) for name in ("desiredReplicas", "replicas", "readyReplicas")}
             said = [f"{one['type']}={one['reason']}" for one in status["conditions"]]

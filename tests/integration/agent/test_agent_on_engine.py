@@ -244,9 +244,7 @@ async def test_a_new_replica_warms_from_a_peer(directory, pool, make_engine, tmp
     assert usage["prompt_tokens_details"]["cached_tokens"] > 0.8 * usage["prompt_tokens"]
 
 
-async def test_an_engine_that_was_started_anew_in_its_place_is_warmed_again(
-    directory, pool, router, make_engine
-) -> None:
+async def test_restarted_engine_is_warmed_again(directory, pool, router, make_engine) -> None:
     warm_engine, engine = make_engine(), make_engine()
     shared = prose(1, 900)
     async with running(settings(directory, pool, warm_engine, replica="chat-1")) as peer:
@@ -269,8 +267,8 @@ async def test_an_engine_that_was_started_anew_in_its_place_is_warmed_again(
 
 
 async def test_readiness_is_of_the_engine_that_answers_now(directory, pool, make_engine, monkeypatch) -> None:
-    """A restart between two looks: whoever asks must not hear of the life that has ended."""
-    # Looks until it is warm, which may take two on a busy machine; the rest is by who asks.
+    """The engine restarts between two checks: an answer must not describe the process that has ended."""
+    # It checks until it is warm, which may take two checks on a busy machine. After that only requests cause checks.
     monkeypatch.setattr(StateWatch, "_interval", lambda self: 600.0 if self.warmup is not None else 0.1)
     engine = make_engine()
     async with (

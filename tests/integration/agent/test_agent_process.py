@@ -35,7 +35,7 @@ def prompt_event(text: str, key: int) -> dict[str, Any]:
 
 async def test_beside_a_stock_engine_until_sigterm(directory, stock, start_publisher, start_agent) -> None:
     publisher, port = start_publisher(), free_port()
-    text = "held by a stock engine, told by its events alone; " * 20
+    text = "cached by a stock engine, known by its events alone; " * 20
     publisher.publish(prompt_event(text, 1))
     agent = start_agent(**settings_of(directory, "stock", stock, publisher, port))
     await answers(f"http://127.0.0.1:{port}/readyz")

@@ -18,7 +18,7 @@ from plumage_engine.kv_events import BlockRemoved, BlockStored, EventBatch, Row,
 
 
 class Held:
-    """A sink that knows what is cached after all it was told."""
+    """A sink that keeps what is cached after all events that it received."""
 
     def __init__(self) -> None:
         self.blocks: set[Any] = set()

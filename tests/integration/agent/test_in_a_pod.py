@@ -71,10 +71,10 @@ def _answers(url: str) -> None:
     pytest.fail(f"{url} did not answer")
 
 
-async def test_what_the_operator_is_told(directory: LocalServer, make_engine: Callable[..., Any]) -> None:
+async def test_report_to_the_operator(directory: LocalServer, make_engine: Callable[..., Any]) -> None:
     """Counters, the cache's size, waits and warmth of an engine that worked."""
     engine = await asyncio.to_thread(make_engine)
-    async with running(settings(directory, "told", engine)) as agent, served(agent, free_port()) as url:
+    async with running(settings(directory, "report", engine)) as agent, served(agent, free_port()) as url:
         await until(lambda: agent.watch.ready)
         for _ in range(2):
             await ask(engine, "the same words again and again " * 40, max_tokens=4)

@@ -53,8 +53,8 @@ def table(engine: Any) -> dict[str, Any]:
 
 
 def teach(engine: Any, **changes: Any) -> int:
-    told = {**table(engine), "rows": LEARNED, **changes}
-    return httpx.post(engine.url + PATH, json=told, timeout=10).status_code
+    body = {**table(engine), "rows": LEARNED, **changes}
+    return httpx.post(engine.url + PATH, json=body, timeout=10).status_code
 
 
 def bandit(make_engine: Any, **settings: Any) -> Any:
@@ -73,7 +73,7 @@ async def test_a_new_engine_starts_from_what_others_learned(directory, pool, mak
         await until(lambda: second.counts["applied"] == 1)
         assert table(new)["rows"] == LEARNED
         await until(lambda: second.counts["sent"] > 1 and first.counts["read"] > 1)
-        assert table(old)["rows"] == LEARNED, "what it taught does not come back to it as more"
+        assert table(old)["rows"] == LEARNED, "tables that it shared must not come back as new samples"
         async with linked(directory, pool, other, "r2") as third:
             await until(lambda: third._offers is not None and third._offers.rounds > 2)
             assert table(other)["rows"] == []
@@ -126,7 +126,7 @@ def test_without_the_token_nobody_reads_or_teaches(make_engine, tmp_path) -> Non
     assert found.policy == "Bandit"
 
 
-async def test_load_teaches_an_engine_and_its_agent_tells(directory, pool, make_engine) -> None:
+async def test_engine_learns_from_load_and_its_agent_shares_the_table(directory, pool, make_engine) -> None:
     engine = bandit(make_engine, device={"preset": "gpu", "timeScale": 0.02}, maxNumSeqs=8)
     groups = ["".join(f"{group} word{n} " for n in range(200)) for group in range(4)]
     async with linked(directory, pool, engine, "r0") as link:

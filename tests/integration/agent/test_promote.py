@@ -37,7 +37,7 @@ BLOCK = 32
 
 
 class RankingEngine:
-    """The route as vLLM's plugin has it. status: what it answers; words: what it was told."""
+    """The route of vLLM's plugin. status: of its answers; words: the bodies that it received."""
 
     def __init__(self) -> None:
         self.status, self.words, self.asked = 204, [], 0
@@ -98,7 +98,7 @@ class Cache:
 
 @asynccontextmanager
 async def linked(directory: LocalServer, pool: str, engine: Any, cache: Cache, **more: Any) -> AsyncIterator[Any]:
-    """As much of an agent as hands hotness down, and a router that tells of it."""
+    """The parts of an agent that pass hotness to its engine, and a router that shares hotness."""
     client = EngineClient(engine.url, SecretStr(TOKEN))
     hotness = PoolHotness(directory.url, pool, cache.index.heat, random.Random(1))
     router = HotnessShare(directory.url, pool=pool, period=0.05, receive=False)
@@ -121,13 +121,13 @@ def used(router: HotnessShare, chunk: int, times: int) -> None:
         router.use(chunk, 100)
 
 
-async def test_an_engine_is_told_the_pools_hotness_of_what_it_holds(directory, ranking) -> None:
+async def test_engine_gets_the_pools_hotness_of_its_blocks(directory, ranking) -> None:
     cache = Cache()
     cache.hold("hot", 30)
     cache.hold("warm", 30)
     cache.hold("unknown to the pool", 30)
     hot, warm = cache.chunks["hot"], cache.chunks["warm"]
-    async with linked(directory, "told", ranking, cache) as (router, link):
+    async with linked(directory, "ranked", ranking, cache) as (router, link):
         used(router, hot[-1], 20)
         used(router, hot[3], 5)
         used(router, warm[1], 2)
@@ -166,9 +166,9 @@ async def test_an_engine_that_does_not_rank_is_left_alone(directory, ranking) ->
         used(router, cache.chunks["hot"][-1], 3)
         await until(lambda: link.counts["unwanted"] >= 3)
         assert link.counts["sent"] == link.counts["failures"] == 0
-        ranking.status = 204  # it was started anew, with the plugin
+        ranking.status = 204  # it restarted, now with the plugin
         await until(lambda: link.counts["sent"] >= 1)
-    assert ranking.words[0] == {}, "who may not want it is asked by an empty word"
+    assert ranking.words[0] == {}, "an engine that may not support it gets an empty body first"
 
 
 async def test_errors_are_counted_and_tried_again(directory, ranking) -> None:
@@ -183,7 +183,7 @@ async def test_errors_are_counted_and_tried_again(directory, ranking) -> None:
     assert link.counts["unwanted"] == 0
 
 
-async def test_without_a_directory_nothing_is_told(ranking, tmp_path: Path) -> None:
+async def test_without_a_directory_nothing_is_sent(ranking, tmp_path: Path) -> None:
     cache = Cache()
     cache.hold("hot", 20)
     with LocalServer() as directory:
@@ -192,9 +192,9 @@ async def test_without_a_directory_nothing_is_told(ranking, tmp_path: Path) -> N
             await until(lambda: link.counts["sent"] >= 1)
             directory.stop()
             await until(lambda: link.counts["held_back"] >= 2)
-            told = link.counts["sent"]
+            sent = link.counts["sent"]
             await until(lambda: link.counts["held_back"] >= 6)
-            assert link.counts["sent"] == told, "what grows old here must lapse there"
+            assert link.counts["sent"] == sent, "stale hotness must expire in the engine"
 
 
 async def test_beside_the_simulator_an_agent_counts_that_it_does_not_want_it(

@@ -46,10 +46,10 @@ def test_pod_security_refuses_what_is_not_restricted(api_server: ApiServer) -> N
 
 
 def test_aggregated_api_servers_learn_whom_to_trust(api_server: ApiServer) -> None:
-    told = api_server.kubectl(
+    config = api_server.kubectl(
         "-n", "kube-system", "get", "configmap/extension-apiserver-authentication", "-o", "json"
     ).stdout
-    data = json.loads(told)["data"]
+    data = json.loads(config)["data"]
     assert data["requestheader-client-ca-file"] == api_server.front_proxy_ca_file.read_text()
     assert json.loads(data["requestheader-allowed-names"]) == ["front-proxy-client"]
 

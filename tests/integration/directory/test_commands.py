@@ -65,7 +65,7 @@ async def use_everything(url: str, until: Any) -> None:
             writer.publish([Change(rng.getrandbits(64)) for _ in range(500)])
             await asyncio.sleep(0.01)
         await until(lambda: sync.view("r0").chunks == writer.held.count and not writer.behind)
-        for _ in range(10):  # whoever comes while the log is ahead of the snapshot reads on in the log
+        for _ in range(10):  # a new reader continues in the log where the log is ahead of the snapshot
             writer.publish([Change(rng.getrandbits(64)) for _ in range(500)])
             async with DirectorySync(url, pool="p", mirror=Mirror(), rng=rng) as cold:
                 cold.set_replicas({"r0": 0})

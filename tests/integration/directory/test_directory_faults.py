@@ -101,7 +101,9 @@ async def test_a_lost_server_leaves_the_router_working_and_comes_back_empty(
     assert router.mirror.match(CHAIN) == {0: (6, 384)}
     server.start()
     while router.mirror.match(CHAIN) != {0: WHOLE}:
-        assert router.mirror.match(CHAIN) == {0: (6, 384)}, "nothing is forgotten while the agents write anew"
+        assert router.mirror.match(CHAIN) == {0: (6, 384)}, (
+            "the router keeps all entries while the agents write them again"
+        )
         await asyncio.sleep(0.01)
     await until(lambda: not router.degraded and not writer.degraded and in_step(writer, router))
     assert writer.registrations == 2

@@ -86,7 +86,7 @@ async def test_a_servers_memory_is_enough_for_the_shares_of_all(
         writers = [await world.writer(name, capacity=share) for name in ("r0", "r1")]
         await flood(writers, share * 3 // 2, rng)
         await until(lambda: not any(writer.behind for writer in writers))
-        router = await world.router("r0", "r1")  # reads snapshots and logs anew
+        router = await world.router("r0", "r1")  # reads snapshots and logs from the start
         await until(lambda: all(in_step(writer, router) for writer in writers))
         assert [writer.held.count for writer in writers] == [share, share]
         assert [(writer.degraded, writer.registrations) for writer in writers] == [(False, 1)] * 2

@@ -99,7 +99,7 @@ async def served(server: ApiServer, fleet: Fleet, folder: Path) -> AsyncIterator
             await asyncio.gather(running, return_exceptions=True)
             await kubectl(
                 server, "-n", NAMESPACE, "delete", "hpa", "--all", check=False
-            )  # asks each second, whoever serves then
+            )  # an HPA requests metrics each second, also from the next test's server
             await kubectl(server, "delete", "apiservice", "v1beta1.external.metrics.k8s.io", check=False)
 
 
@@ -148,13 +148,13 @@ def minimal_pool() -> dict[str, Any]:
 async def make_pool(server: ApiServer, replicas: int, pool: dict[str, Any]) -> None:
     """As the operator would leave it: a pool, its status, and ready pods."""
     await kubectl(server, "apply", "-f", "-", stdin=pool)
-    await tell_status(server, replicas)
+    await write_status(server, replicas)
     await until(lambda: kubectl(server, "-n", NAMESPACE, "get", "serviceaccount/default", "-o", "name", check=False))
     for number in range(replicas):
         await make_ready_pod(server, f"chat-{number}")
 
 
-async def tell_status(server: ApiServer, replicas: int) -> None:
+async def write_status(server: ApiServer, replicas: int) -> None:
     status = {"status": {"replicas": replicas, "selector": f"inference.plumage.dev/pool={POOL}"}}
     await kubectl(server, "-n", NAMESPACE, "patch", "ppool", POOL, "--subresource=status", "--type=merge",
                   "-p", json.dumps(status))  # fmt: skip
@@ -214,7 +214,7 @@ async def test_an_hpa_follows_the_cache_and_the_tokens_both_ways(
                 return await wanted(api_server) == replicas
 
             await until(there)
-            await tell_status(api_server, replicas)
+            await write_status(api_server, replicas)
 
         # The curve says that twice the cache cures 40 % of the prompts; one in ten may miss: six, the bound.
         fleet.measured = 0.4
@@ -233,7 +233,7 @@ async def test_an_hpa_follows_the_cache_and_the_tokens_both_ways(
         await reaches(4)
         fleet.tokens = 500.0
         await reaches(1)
-        # Figures that are stale are not told, and the size stays.
+        # Stale figures are not served, so the size stays.
         fleet.seen = lambda: time.time() - 100
         fleet.tokens = 5000.0
         assert (await ask(api_server, "plumage_total_tokens_per_second"))["items"] == []

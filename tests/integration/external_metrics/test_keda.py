@@ -51,7 +51,7 @@ pytestmark = [
 
 
 class Figures:
-    """The load of the pool, as Plumage's operator tells it. held: requests without a replica."""
+    """The load of the pool, as Plumage's operator reports it. held: requests without a replica."""
 
     held = 0
     running = 0
@@ -82,7 +82,7 @@ def keda(server: ApiServer, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]
     authority.issue(tmp_path, "tls", "keda-operator", ["keda-operator"])
     health, service = free_ports(2)
     server.kubectl("create", "namespace", "keda")
-    told = {"POD_NAMESPACE": "keda", "KEDA_CLUSTER_OBJECT_NAMESPACE": "keda", "WATCH_NAMESPACE": ""}
+    variables = {"POD_NAMESPACE": "keda", "KEDA_CLUSTER_OBJECT_NAMESPACE": "keda", "WATCH_NAMESPACE": ""}
     command = [
         str(PROGRAM),
         f"--kubeconfig={server.kubeconfig}",
@@ -93,7 +93,7 @@ def keda(server: ApiServer, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]
     ]
     with ExitStack() as stack:
         log = stack.enter_context((tmp_path / "keda.log").open("wb"))
-        process = subprocess.Popen(command, env={**os.environ, **told}, stdout=log, stderr=log)
+        process = subprocess.Popen(command, env={**os.environ, **variables}, stdout=log, stderr=log)
         stack.callback(process.wait, 30)
         stack.callback(process.kill)
         yield process

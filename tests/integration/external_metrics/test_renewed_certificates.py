@@ -27,7 +27,7 @@ GAUGE = "plumage_operator_external_metrics_certificate_expiry_timestamp_seconds"
 
 
 class Cluster:
-    """What the API server has of its own, and what the operator is told of it."""
+    """The API server's own certificates, and the operator's view of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -113,7 +113,7 @@ async def test_one_that_expired_is_refused_by_its_name_and_a_renewed_one_is_show
     await until_answered(cluster)
 
 
-async def test_the_end_is_said_once_before_it_and_once_after_it_and_told_as_a_metric(
+async def test_expiry_is_logged_once_before_and_once_after_and_is_a_metric(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "plumage_operator")
@@ -133,9 +133,9 @@ async def test_the_end_is_said_once_before_it_and_once_after_it_and_told_as_a_me
             looks = cluster.looks
             while cluster.looks < looks + 4:  # noqa: ASYNC110 - they have no news
                 await asyncio.sleep(0.05)
-        told = [one for one in caplog.records if "the certificate " in one.message]
-        assert [(one.levelno, said in one.message) for one in told] == [(level, True)]
-        assert until.strftime("%Y-%m-%dT%H:%M:%SZ") in told[0].message
+        records = [one for one in caplog.records if "the certificate " in one.message]
+        assert [(one.levelno, said in one.message) for one in records] == [(level, True)]
+        assert until.strftime("%Y-%m-%dT%H:%M:%SZ") in records[0].message
         page = cluster.metrics.page(pools=0, waiting=0, oldest=0)
         assert f"\n{GAUGE} {until.timestamp():.0f}\n" in page
 

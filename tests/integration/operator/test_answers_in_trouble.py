@@ -80,13 +80,13 @@ def test_a_status_that_meets_a_conflict_is_right_in_the_end(
     proxy.instead = some(lambda method, path: method == "PATCH" and path.endswith(place), 1, conflict)
     fleet.kubectl("-n", namespace, "scale", "ppool/chat", "--replicas=3")
     fleet.until(lambda: fleet.get(namespace, "ppool", "chat")["status"]["replicas"] == 3)
-    told = fleet.get(namespace, "ppool", "chat")
-    assert told["status"]["observedGeneration"] == told["metadata"]["generation"]
-    assert told["status"]["desiredReplicas"] == 3
+    scaled = fleet.get(namespace, "ppool", "chat")
+    assert scaled["status"]["observedGeneration"] == scaled["metadata"]["generation"]
+    assert scaled["status"]["desiredReplicas"] == 3
     assert len(proxy.refused) == 2
 
 
-def test_watches_that_freeze_are_told_by_the_probe_and_go_on_when_they_thaw(
+def test_probe_reports_frozen_watches_which_continue_when_they_thaw(
     fleet: Fleet, namespace: str, proxy: Proxy, begin: Callable[..., None]
 ) -> None:
     begin(CHECKED_S)
@@ -99,7 +99,7 @@ def test_watches_that_freeze_are_told_by_the_probe_and_go_on_when_they_thaw(
     assert health(fleet).text.startswith("watches: no heartbeat")
     assert "the watches are frozen: InferencePool" in fleet.log(NAME)
     assert proxy.held > 0
-    assert children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 2, "nothing told it"
+    assert children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 2, "no event has arrived"
 
     proxy.frozen = False
     fleet.until(lambda: health(fleet).status_code == 200)

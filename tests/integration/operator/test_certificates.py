@@ -128,7 +128,7 @@ def test_what_expired_is_named_and_what_is_renewed_is_trusted(fleet: Fleet, rene
     assert "major" in asked(pods)
 
 
-def test_a_certificate_of_external_metrics_that_expired_is_said_and_told(fleet: Fleet, tmp_path: Path) -> None:
+def test_expired_certificate_of_external_metrics_is_logged_and_reported(fleet: Fleet, tmp_path: Path) -> None:
     fleet.stop()
     fleet.kubectl("apply", "-f", "-", stdin=json.dumps(READS_FRONT_PROXY))
     Authority.create("serving").issue(tmp_path, "tls", "plumage-operator", ["localhost"], EXPIRED)

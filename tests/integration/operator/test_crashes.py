@@ -65,12 +65,12 @@ def test_a_creation_that_is_cut_after_each_action(fleet: Fleet, namespace: str, 
     assert keys.startswith("MakeSecret chat-keys-")
     assert [what.split()[0] for what in cuts[:ALL]] == ["Apply"] * ALL == ["Apply"] * children_made
     words = [what.split()[:2] for what in cuts[ALL:]]
-    assert words[:2] == [["Tell", "Starting"], ["Tell", "Resizing"]]
+    assert words[:2] == [["EmitEvent", "Starting"], ["EmitEvent", "Resizing"]]
     assert {what for what, _ in words[2:]} == {"WriteStatus"}
-    told = fleet.get(namespace, "events")["items"]
+    listed = fleet.get(namespace, "events")["items"]
     uid = fleet.get(namespace, "ppool", "chat")["metadata"]["uid"]
-    counts = [one["count"] for one in told if one["involvedObject"].get("uid") == uid]
-    assert max(counts) > 1, "an event that was told before the crash is counted, not doubled"
+    counts = [one["count"] for one in listed if one["involvedObject"].get("uid") == uid]
+    assert max(counts) > 1, "an event from before the crash is counted again, not duplicated"
 
 
 @pytest.mark.usefixtures("alone")
@@ -93,7 +93,7 @@ def test_a_gateway_whose_creation_is_cut_after_each_action(fleet: Fleet, namespa
     cuts, _ = cut_everywhere(fleet, namespace, tmp_path / "lives", BEHIND, BEHIND + GATEWAY)
     applied = [what.split()[1:] for what in cuts if what.startswith("Apply")]
     assert (len(applied), {name for _, name in applied}) == (ROUTERS, {"front-gateway"}), "the pool keeps all it has"
-    assert {what.split()[0] for what in cuts} == {"Annotate", "Apply", "Tell", "WriteStatus"}
+    assert {what.split()[0] for what in cuts} == {"Annotate", "Apply", "EmitEvent", "WriteStatus"}
     assert fleet.get(namespace, "pgw", "front")["status"]["pools"] == ["chat"]
 
 
@@ -166,11 +166,11 @@ def marks(found: Found) -> dict[tuple[str, str], str]:
 
 
 def settled(fleet: Fleet, namespace: str) -> dict[str, Any]:
-    """The state once it is told of the present spec and moves no more."""
+    """The state when the status is of the present spec and changes no more."""
 
     def quiet() -> dict[str, Any] | None:
         found = things(fleet, namespace)
-        if not all(_told(one, found) for key, one in found.items() if key[0] in OWNERS):
+        if not all(_is_current(one, found) for key, one in found.items() if key[0] in OWNERS):
             return None
         time.sleep(1.0)  # longer than a burst of changes is gathered for
         return state(found) if state(things(fleet, namespace)) == state(found) else None
@@ -178,7 +178,7 @@ def settled(fleet: Fleet, namespace: str) -> dict[str, Any]:
     return dict(fleet.until(quiet))
 
 
-def _told(owner: dict[str, Any], found: Found) -> bool:
+def _is_current(owner: dict[str, Any], found: Found) -> bool:
     """Whether its status is of its present spec, and counts all replicas."""
     status, spec = owner.get("status", {}), owner["spec"]
     if status.get("observedGeneration") != owner["metadata"]["generation"]:
@@ -189,10 +189,10 @@ def _told(owner: dict[str, Any], found: Found) -> bool:
 
 
 def state(found: Found) -> dict[str, Any]:
-    """What the operator is answerable for, less what differs between two objects of the same content."""
-    told = {key: told_of(one) for key, one in found.items() if key[0] in OWNERS}
+    """Everything that the operator writes, without fields that differ between two objects of the same content."""
+    statuses = {key: status_of(one) for key, one in found.items() if key[0] in OWNERS}
     made = {key: _without_uids(content(child)) for key, child in children(found).items() if not is_deleting(child)}
-    return {"children": made, "status": told, "seen": seen(found)}
+    return {"children": made, "status": statuses, "seen": seen(found)}
 
 
 def _without_uids(child: Any) -> Any:
@@ -210,7 +210,7 @@ def seen(found: Found) -> int:
     return sum(one[CONFIG_SEEN] == mark for one in pods if CONFIG_SEEN in one)
 
 
-def told_of(thing: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def status_of(thing: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Its status: figures, and conditions without their times."""
     status = thing.get("status", {})
     conditions = status.get("conditions", [])

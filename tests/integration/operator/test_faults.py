@@ -41,7 +41,9 @@ def test_in_a_namespace_that_lingers_the_operator_says_so_and_keeps_calm(fleet: 
         fleet.kubectl("delete", "namespace", namespace, "--wait=false")
         fleet.kubectl("-n", namespace, "delete", "service", "chat-router")
         fleet.until(lambda: condition(fleet, namespace, "Accepted").get("reason") == "NamespaceTerminating")
-        assert "deletionTimestamp" not in fleet.get(namespace, "ppool", "chat")["metadata"], "or nobody would be told"
+        assert "deletionTimestamp" not in fleet.get(namespace, "ppool", "chat")["metadata"], (
+            "a deleted pool has no status to report it"
+        )
         ready = condition(fleet, namespace, "Ready")
         assert (ready["status"], ready["reason"]) == ("False", "NamespaceTerminating")
         assert "the namespace is being deleted" in ready["message"]
@@ -80,7 +82,7 @@ def test_an_api_server_that_is_killed_between_two_actions(fleet: Fleet, namespac
 
     def whole() -> bool:
         fleet.keep_up()
-        return count(fleet, namespace, name) == ALL and bool(told(fleet, namespace, name))
+        return count(fleet, namespace, name) == ALL and bool(ready_conditions(fleet, namespace, name))
 
     fleet.until(whole)
     assert "should not happen" not in "".join(fleet.log(name) for name in fleet.operators)
@@ -112,7 +114,7 @@ def count(fleet: Fleet, namespace: str, name: str) -> int:
     return len(fleet.get(namespace, kinds, "-l", f"inference.plumage.dev/pool={name}").get("items", []))
 
 
-def told(fleet: Fleet, namespace: str, name: str) -> list[dict[str, Any]]:
+def ready_conditions(fleet: Fleet, namespace: str, name: str) -> list[dict[str, Any]]:
     found = fleet.get(namespace, "ppool", name).get("status", {}).get("conditions", [])
     return [one for one in found if one["type"] == "Ready"]
 
@@ -145,7 +147,7 @@ def test_an_operator_whose_clock_is_an_hour_ahead_works_and_neither_steals_nor_k
 def test_names_at_the_limit_leave_names_and_labels_that_kubernetes_takes(fleet: Fleet, namespace: str, apply) -> None:
     name = "p" * LONGEST_POOL_NAME
     apply(name=name)
-    fleet.until(lambda: count(fleet, namespace, name) == ALL and told(fleet, namespace, name))
+    fleet.until(lambda: count(fleet, namespace, name) == ALL and ready_conditions(fleet, namespace, name))
     pods = fleet.until(
         lambda: len(found := fleet.get(namespace, "pods").get("items", [])) == 5 and found
     )  # two engines, two routers, a directory: no ReplicaSet was refused one
@@ -167,8 +169,8 @@ SECRETS = """
 def test_a_rotated_secret_rolls_nothing_and_each_is_mounted_in_a_way_that_kubelets_renew(
     fleet: Fleet, namespace: str, apply
 ) -> None:
-    """The operator may not read Secrets, so it can't know of it. Files are projected anew by the kubelet, and read anew
-    by who uses them."""
+    """The operator may not read Secrets, so it can not see the change. The kubelet updates the mounted files, and their
+    readers read them again."""
     made_of = {"keys": "keys", "admin": "key", "cache": "password"}
     for name, key in made_of.items():
         fleet.kubectl("-n", namespace, "create", "secret", "generic", name, f"--from-literal={key}=first")

@@ -94,8 +94,8 @@ def test_a_gateway_with_two_pools_gets_its_routers_and_loses_one_of_them(fleet, 
     fleet.until(lambda: reasons(fleet, namespace, "pgw", "front").get("Ready") == "Serving")
     for name in ("chat", "code"):
         fleet.until(lambda name=name: reasons(fleet, namespace, "ppool", name).get("RouterReady") == "Serving")
-        told = fleet.get(namespace, "ppool", name)
-        assert told["status"]["address"] == f"http://front-gateway.{namespace}.svc:8000"
+        served_pool = fleet.get(namespace, "ppool", name)
+        assert served_pool["status"]["address"] == f"http://front-gateway.{namespace}.svc:8000"
     assert "router" not in {
         one["metadata"]["name"].rpartition("-")[2] for one in fleet.get(namespace, "deployments")["items"]
     }
@@ -119,9 +119,9 @@ def test_of_two_pools_of_one_model_name_the_older_serves_and_both_are_named(flee
     apply(pool(BEHIND, "again"))
     apply(ONE_NAME)
     fleet.until(lambda: reasons(fleet, namespace, "pgw", "front").get("Accepted") == "ModelConflict")
-    told = message(fleet, namespace, "pgw", "front")
-    assert "pools first and again are both asked for model chat" in told
-    assert "first, the older one, does. Give again another name or weight 0, or remove one of them" in told
+    conflict = message(fleet, namespace, "pgw", "front")
+    assert "pools first and again are both asked for model chat" in conflict
+    assert "first, the older one, does. Give again another name or weight 0, or remove one of them" in conflict
     fleet.until(lambda: served(fleet, namespace) == {"first": ["chat"]})
     fleet.until(lambda: reasons(fleet, namespace, "ppool", "first").get("RouterReady") == "Starting")
     fleet.until(lambda: reasons(fleet, namespace, "ppool", "again").get("RouterReady") == "NotServed")

@@ -127,7 +127,7 @@ def test_replicas_of_two_gpus_are_placed_as_the_manifest_says(fleet, namespace, 
     fleet.until(lambda: condition(fleet, namespace, "EngineReady").get("reason") == "Starting")
 
 
-def test_a_shortage_is_told_in_the_schedulers_words_until_it_is_over(fleet, namespace, kind) -> None:
+def test_condition_has_the_schedulers_message_until_a_shortage_is_over(fleet, namespace, kind) -> None:
     apply(fleet, namespace, kind, replicas=5)
     fleet.until(lambda: condition(fleet, namespace, "EngineReady").get("reason") == "NoGpu")
     fleet.until(lambda: places(fleet, namespace) == {f"{kind}-a": 2, f"{kind}-b": 2, "": 1})
@@ -154,10 +154,10 @@ def test_the_least_that_a_pool_may_say_asks_for_a_gpu_and_a_cpu_pool_for_none(fl
     fleet.until(lambda: engine_ready(fleet, namespace, "cpu") == "Starting")
 
 
-def test_pods_that_tolerate_no_taint_are_told_of_it(fleet, namespace, kind) -> None:
+def test_condition_names_a_taint_that_pods_do_not_tolerate(fleet, namespace, kind) -> None:
     apply(fleet, namespace, kind, tolerations="")
     fleet.until(lambda: condition(fleet, namespace, "EngineReady").get("reason") == "Unschedulable")
-    told = condition(fleet, namespace, "EngineReady")["message"]
-    assert "untolerated taint" in told
-    assert "tolerations" in told
+    reported = condition(fleet, namespace, "EngineReady")["message"]
+    assert "untolerated taint" in reported
+    assert "tolerations" in reported
     assert places(fleet, namespace) == {"": 4}

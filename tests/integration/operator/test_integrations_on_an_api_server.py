@@ -65,7 +65,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def upgrade(fleet: Fleet, *switches: str) -> None:
-    """The operator anew, with the role and the setting that the chart makes of these switches under `integrations`."""
+    """Restarts the operator with the role and the setting that the chart makes of these switches under
+    `integrations`."""
     with module("helm_python").Chart.load(CHART) as chart:
         values = {"integrations": dict.fromkeys(switches, True)}
         rendered = Rendered(chart.render(values, name="plumage", namespace="plumage-system"))
@@ -77,8 +78,8 @@ def upgrade(fleet: Fleet, *switches: str) -> None:
         right = one.switch in switches
         fleet.until(lambda asked=asked, right=right: (fleet.kubectl(*asked, check=False).strip() == "yes") is right)
     (container,) = rendered.one("Deployment")["spec"]["template"]["spec"]["containers"]
-    told = {one["name"]: one.get("value", "") for one in container["env"]}
-    fleet.start(PLUMAGE_INTEGRATIONS=told.get("PLUMAGE_INTEGRATIONS", ""))
+    variables = {one["name"]: one.get("value", "") for one in container["env"]}
+    fleet.start(PLUMAGE_INTEGRATIONS=variables.get("PLUMAGE_INTEGRATIONS", ""))
 
 
 def apply(fleet: Fleet, namespace: str, spec: str) -> None:
@@ -93,7 +94,7 @@ def spec_of(fleet: Fleet, namespace: str, kind: str, name: str) -> dict[str, Any
     return dict(fleet.get(namespace, kind, name).get("spec", {}))
 
 
-def told(fleet: Fleet, namespace: str, reason: str, what: str) -> bool:
+def has_event(fleet: Fleet, namespace: str, reason: str, what: str) -> bool:
     return any(one == reason and what in said for one, said in events(fleet, namespace))
 
 
@@ -124,22 +125,24 @@ def test_a_route_and_monitors_are_made_changed_put_back_and_removed(fleet: Fleet
     for name in ("chat-engine", "chat-router"):
         ends = spec_of(fleet, namespace, MONITOR, name)["podMetricsEndpoints"]
         assert {end["interval"] for end in ends} == {"15s"}
-    assert not told(fleet, namespace, "ChildRepaired", ""), "what defaults the server wrote is nobody's edit"
+    assert not has_event(fleet, namespace, "ChildRepaired", ""), (
+        "defaults that the server wrote do not count as an edit"
+    )
 
     theirs = json.dumps({"spec": {"hostnames": ["theirs.example"]}})
     fleet.kubectl("-n", namespace, "patch", ROUTE, "chat-router", "--type=merge", "-p", theirs)
     fleet.until(lambda: spec_of(fleet, namespace, ROUTE, "chat-router")["hostnames"] == ["new.example"])
-    fleet.until(lambda: told(fleet, namespace, "ChildRepaired", "HTTPRoute chat-router"))
+    fleet.until(lambda: has_event(fleet, namespace, "ChildRepaired", "HTTPRoute chat-router"))
     path, other = "/spec/rules/0/backendRefs/-", {"name": "theirs", "port": 80}
     added = json.dumps([{"op": "add", "path": path, "value": other}])
     fleet.kubectl("-n", namespace, "patch", ROUTE, "chat-router", "--type=json", "-p", added)
     fleet.until(lambda: spec_of(fleet, namespace, ROUTE, "chat-router")["rules"][0]["backendRefs"] == [backend])
     added = json.dumps({"spec": {"selector": {"matchLabels": {"theirs": "1"}}}})
     fleet.kubectl("-n", namespace, "patch", MONITOR, "chat-router", "--type=merge", "-p", added)
-    fleet.until(lambda: told(fleet, namespace, "ChildRepaired", "spec.selector.matchLabels.theirs"))
+    fleet.until(lambda: has_event(fleet, namespace, "ChildRepaired", "spec.selector.matchLabels.theirs"))
     fleet.kubectl("-n", namespace, "delete", MONITOR, "chat-engine")
     fleet.until(lambda: spec_of(fleet, namespace, MONITOR, "chat-engine"))
-    fleet.until(lambda: told(fleet, namespace, "ChildRecreated", "PodMonitor chat-engine"))
+    fleet.until(lambda: has_event(fleet, namespace, "ChildRecreated", "PodMonitor chat-engine"))
 
     apply(fleet, namespace, PLAIN)
     assert condition(fleet, namespace, "Accepted")["status"] == "True"

@@ -30,8 +30,8 @@ def held(fleet: Fleet, namespace: str) -> Iterator[str]:
     for name in list(fleet.operators):
         fleet.stop(name)
     kubeconfig = fleet.kubeconfig(INSTALLED, account)
-    told = {"KUBECONFIG": str(kubeconfig), "POD_NAMESPACE": INSTALLED, "PLUMAGE_INTEGRATIONS": ""}
-    fleet.start("held", PLUMAGE_WATCH_NAMESPACES=namespace, **told)
+    variables = {"KUBECONFIG": str(kubeconfig), "POD_NAMESPACE": INSTALLED, "PLUMAGE_INTEGRATIONS": ""}
+    fleet.start("held", PLUMAGE_WATCH_NAMESPACES=namespace, **variables)
     yield f"--kubeconfig={kubeconfig}"
     fleet.stop("held", kill=True)
     fleet.kubectl("delete", "namespace", INSTALLED, "--wait=false")

@@ -63,7 +63,7 @@ def test_what_was_created_is_applied_from_its_first_change_on(fleet, namespace, 
     assert given == before["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
 
 
-def test_a_binding_of_another_role_is_made_anew(fleet, namespace, apply) -> None:
+def test_binding_of_another_role_is_recreated(fleet, namespace, apply) -> None:
     """As all are once the routers' role has another name: what a binding binds can't be changed."""
     apply()
     made(fleet, namespace)
@@ -111,8 +111,9 @@ def test_what_somebody_edits_or_deletes_is_repaired_and_said(fleet, namespace, a
     fleet.until(lambda: any(reason == "ChildRecreated" for reason, _ in events(fleet, namespace)))
 
 
-def test_a_pod_that_somebody_isolates_is_no_longer_told_of(fleet, namespace, apply) -> None:
-    """As people do it who want to look at one: its ReplicaSet makes another, and a watch tells a change, not an end."""
+def test_isolated_pod_is_no_longer_reported(fleet, namespace, apply) -> None:
+    """A user removes a label to inspect the pod: its ReplicaSet makes another, and a watch reports a change, not a
+    deletion."""
     apply("  replicas: 1")
     made(fleet, namespace)
     chosen = "app.kubernetes.io/component=engine,inference.plumage.dev/pool=chat"
@@ -120,7 +121,7 @@ def test_a_pod_that_somebody_isolates_is_no_longer_told_of(fleet, namespace, app
     def engines() -> list[str]:
         return [pod["metadata"]["name"] for pod in fleet.get(namespace, "pods", "-l", chosen)["items"]]
 
-    def told() -> str:
+    def reported() -> str:
         return str(condition(fleet, namespace, "EngineReady").get("message", ""))
 
     (pod,) = fleet.until(engines)
@@ -128,9 +129,9 @@ def test_a_pod_that_somebody_isolates_is_no_longer_told_of(fleet, namespace, app
                "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}  # fmt: skip
     status = json.dumps({"status": {"containerStatuses": [waiting]}})
     fleet.kubectl("-n", namespace, "patch", "pod", pod, "--subresource=status", "-p", status)
-    fleet.until(lambda: pod in told())
+    fleet.until(lambda: pod in reported())
     fleet.kubectl("-n", namespace, "label", "pod", pod, "inference.plumage.dev/pool-")
-    fleet.until(lambda: pod not in told() and engines() not in ([], [pod]))
+    fleet.until(lambda: pod not in reported() and engines() not in ([], [pod]))
     fleet.kubectl("-n", namespace, "delete", "pod", pod, "--now")
 
 
@@ -140,12 +141,12 @@ def test_scale_goes_through_the_subresource(fleet, namespace, apply) -> None:
     fleet.kubectl("-n", namespace, "scale", "ppool/chat", "--replicas=3")
     fleet.until(lambda: children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 3)
     fleet.until(lambda: fleet.get(namespace, "ppool", "chat")["status"].get("desiredReplicas") == 3)
-    told = json.loads(
+    scale = json.loads(
         fleet.kubectl(
             "get", "--raw", f"/apis/inference.plumage.dev/v1alpha1/namespaces/{namespace}/inferencepools/chat/scale"
         )
     )
-    assert told["status"]["selector"] == "app.kubernetes.io/component=engine,inference.plumage.dev/pool=chat"
+    assert scale["status"]["selector"] == "app.kubernetes.io/component=engine,inference.plumage.dev/pool=chat"
 
 
 def test_a_deleted_pool_leaves_nothing(fleet, namespace, apply) -> None:
@@ -251,15 +252,15 @@ def test_a_paused_pool_is_left_alone(fleet, namespace, apply) -> None:
     fleet.until(lambda: condition(fleet, namespace, "Paused").get("status") == "True")
     fleet.kubectl("-n", namespace, "delete", "service", "chat-router")
 
-    def told() -> dict[str, Any]:
+    def status() -> dict[str, Any]:
         return fleet.get(namespace, "ppool", "chat")["status"]
 
-    for replicas in (3, 4):  # a look each; by the second the watch has told that the Service is gone
+    for replicas in (3, 4):  # each causes a reconcile; by the second one the watch has reported the deleted Service
         fleet.kubectl("-n", namespace, "scale", "ppool/chat", f"--replicas={replicas}")
         generation = fleet.get(namespace, "ppool", "chat")["metadata"]["generation"]
-        fleet.until(lambda wanted=generation: told()["observedGeneration"] == wanted)
-        assert told()["desiredReplicas"] == 2  # a paused pool wants what it has
-        found = children(fleet, namespace)  # a look writes the status last
+        fleet.until(lambda wanted=generation: status()["observedGeneration"] == wanted)
+        assert status()["desiredReplicas"] == 2  # a paused pool keeps its size
+        found = children(fleet, namespace)  # a reconcile writes the status last
         assert ("Service", "chat-router") not in found
         assert found["Deployment", "chat-engine"]["spec"]["replicas"] == 2
     chosen = fleet.get(namespace, "pods", "-l", "app.kubernetes.io/component=engine")["items"][0]["metadata"]["name"]
@@ -277,9 +278,9 @@ def test_quota_and_its_remedy_are_named(fleet, namespace, apply) -> None:
     apply()
     fleet.until(lambda: condition(fleet, namespace, "EngineReady").get("reason") == "QuotaExceeded"
                 or condition(fleet, namespace, "RouterReady").get("reason") == "QuotaExceeded")  # fmt: skip
-    told = condition(fleet, namespace, "Ready")["message"]
-    assert "quota small" in told
-    assert "Raise the quota" in told
+    reported = condition(fleet, namespace, "Ready")["message"]
+    assert "quota small" in reported
+    assert "Raise the quota" in reported
 
 
 def test_a_namespace_that_ends_is_let_go(fleet, namespace, apply) -> None:
@@ -298,9 +299,9 @@ def test_a_long_name_and_a_long_argument_are_no_trouble(fleet, namespace) -> Non
         "spec": {"model": {"uri": "hf://org/name"}, "engine": engine},
     }  # fmt: skip
     fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(manifest))
-    told = fleet.until(lambda: fleet.get(namespace, "ppool", name).get("status", {}).get("conditions"))
+    conditions = fleet.until(lambda: fleet.get(namespace, "ppool", name).get("status", {}).get("conditions"))
     listed = fleet.get(namespace, "deployments", "-l", f"inference.plumage.dev/pool={name}")["items"]
-    assert len(listed) == 3, told
+    assert len(listed) == 3, conditions
     pods = {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in listed}
     (vllm,) = (one for one in pods[f"{name}-engine"]["containers"] if one["name"] == "engine")
     assert vllm["args"][-1] == argument

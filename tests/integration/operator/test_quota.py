@@ -21,9 +21,9 @@ PARTS = {"engine": 1, "router": 2, "directory": 1}
 
 
 def quota(fleet: Fleet, namespace: str, hard: dict[str, str]) -> None:
-    """Enforced from when the controller has counted once."""
-    told = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "hard"}, "spec": {"hard": hard}}
-    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(told))
+    """Makes a quota and waits until its controller has counted, since only then it is enforced."""
+    manifest = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "hard"}, "spec": {"hard": hard}}
+    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(manifest))
     fleet.until(lambda: fleet.get(namespace, "resourcequota", "hard").get("status", {}).get("used"))
 
 
@@ -62,15 +62,17 @@ def test_a_quota_that_is_not_met_names_the_fields_until_the_spec_is_corrected(fl
     fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool())
     made(fleet, namespace)
     fleet.until(lambda: condition(fleet, namespace, "EngineReady")["reason"] == "QuotaExceeded")
-    told = condition(fleet, namespace, "EngineReady")["message"]
-    assert "limits.cpu for: agent,engine" in told
-    assert "Set spec.engine.agentResources and spec.engine.resources." in told
+    reported = condition(fleet, namespace, "EngineReady")["message"]
+    assert "limits.cpu for: agent,engine" in reported
+    assert "Set spec.engine.agentResources and spec.engine.resources." in reported
     change = json.dumps({"spec": {"engine": {"resources": AMOUNTS, "agentResources": AMOUNTS}}})
     fleet.kubectl("-n", namespace, "patch", "ppool", "chat", "--type=merge", "-p", change)
     fleet.until(lambda: pods(fleet, namespace).get("engine") == 1)
     fleet.until(lambda: condition(fleet, namespace, "EngineReady")["reason"] == "Starting")
     (old,) = (one for one in replica_sets(fleet, namespace) if one["status"].get("conditions"))
-    assert old["spec"]["replicas"] == 1, "the old ReplicaSet still meets the quota, and nobody is told"
+    assert old["spec"]["replicas"] == 1, (
+        "the old ReplicaSet still exceeds the quota, and the condition does not mention it"
+    )
     assert "limits.cpu" not in condition(fleet, namespace, "EngineReady")["message"]
 
 

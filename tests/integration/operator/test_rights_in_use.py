@@ -18,7 +18,7 @@ def test_in_all_of_this_nothing_was_refused_for_want_of_rights(fleet: Fleet, nam
     asked = f"list /api/v1/namespaces/{namespace}/secrets?limit=500"
     assert "secrets is forbidden" in own("-n", namespace, "get", "secrets", check=False)
     assert asked in audit.forbidden, "it would have been seen"
-    assert audit.lacking(own) == [asked], "and told from what was refused for a moment"
+    assert audit.lacking(own) == [asked], "a request that was refused only for a moment is not listed"
     fleet.kubectl("-n", namespace, "create", "role", "reader", "--verb=list", "--resource=secrets")
     fleet.kubectl("-n", namespace, "create", "rolebinding", "reader", "--role=reader", f"--user={USER}")
     fleet.until(lambda: audit.lacking(own) == [])

@@ -38,14 +38,14 @@ def live(tmp_path: Path) -> Iterator[Fleet]:
         manifests = "\n---\n".join([*(pool(spec, name) for name, spec in POOLS.items()), GATEWAY])
         fleet.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=manifests)
         fleet.start()
-        fleet.until(lambda: all(told(fleet, name) for name in POOLS))
+        fleet.until(lambda: all(conditions(fleet, name) for name in POOLS))
         yield fleet
         for name in list(fleet.operators):
             fleet.stop(name, kill=True)
 
 
-def told(fleet: Fleet, name: str) -> Any:
-    """What the operator said of a pool, once it has."""
+def conditions(fleet: Fleet, name: str) -> Any:
+    """The pool's conditions; None before the operator wrote them."""
     return fleet.get(NAMESPACE, "ppool", name).get("status", {}).get("conditions")
 
 
@@ -71,7 +71,7 @@ def test_todays_definitions_over_earlier_ones_keep_live_pools_and_their_pods(liv
     live.until(lambda: all(seen(live, name) for name in POOLS))
     assert templates(live) == deployments, "nothing rolls for a new schema"
     for name in POOLS:
-        (accepted,) = (one for one in told(live, name) if one["type"] == "Accepted")
+        (accepted,) = (one for one in conditions(live, name) if one["type"] == "Accepted")
         assert accepted["status"] == "True", accepted
 
     change = {"spec": {"engine": {"agentResources": {"limits": {"memory": "2Gi"}}}}}  # a field that is new

@@ -38,7 +38,7 @@ def test_an_api_server_that_restarts_is_waited_for(fleet, namespace, apply) -> N
         return wanted(children(fleet, namespace))
 
     fleet.server.restart()
-    # For a moment after its start it refuses what roles allow, which the operator tells and asks again.
+    # For a moment after its start it refuses what roles allow. The operator reports that and tries again.
     fleet.until(lambda: there(lambda found: len(found) == 17))
     fleet.kubectl("-n", namespace, "delete", "service", "chat-router")
     fleet.until(lambda: there(lambda found: ("Service", "chat-router") in found))

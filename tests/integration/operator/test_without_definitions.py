@@ -36,9 +36,9 @@ def answer(fleet: Fleet, path: str) -> tuple[int, str]:
 
 def test_an_operator_without_its_definitions_is_not_ready_and_says_what_to_apply(bare: Fleet) -> None:
     bare.until(lambda: answer(bare, "/readyz")[0] == 503)
-    for told in (answer(bare, "/readyz")[1], bare.log()):
-        assert "no definition of inferencegateways.inference.plumage.dev and inferencepools" in told
-        assert "kubectl apply --server-side -f crds/" in told
+    for output in (answer(bare, "/readyz")[1], bare.log()):
+        assert "no definition of inferencegateways.inference.plumage.dev and inferencepools" in output
+        assert "kubectl apply --server-side -f crds/" in output
     assert answer(bare, "/healthz")[0] == 200, "a restart would cure nothing"
 
     bare.define()

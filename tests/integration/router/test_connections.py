@@ -15,7 +15,7 @@ from support.needs import open_files
 
 
 async def test_router_accepts_ten_thousand_connections(start: Any, kit: Any) -> None:
-    """A hundred are served; the others are told to come back or wait to be accepted, and none harms those served."""
+    """A hundred are served. The others wait or get a refusal with Retry-After, and do not disturb the served ones."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     open_files(12_000)
     listen = {"port": 0, "backlog": 256}
@@ -221,8 +221,8 @@ async def test_request_may_come_in_two_halves(start: Any, kit: Any) -> None:
 
 
 async def served_in_the_end(connect: Callable[[], Awaitable[Any]], kit: Any) -> None:
-    """Connections that died in the backlog count for a moment as each is accepted: who comes between them is told to
-    come back, or finds the connection closed."""
+    """Sends requests until one is served. A dead connection in the backlog counts for a moment when it is accepted; a
+    request in that moment is refused or its connection closed."""
     for _ in range(1_000):
         reader, writer = await connect()
         with suppress(OSError, asyncio.IncompleteReadError):

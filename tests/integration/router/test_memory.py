@@ -138,7 +138,7 @@ async def listens(port: int) -> None:
 
 
 async def churn(writer: DirectoryWriter, rng: random.Random) -> None:
-    """An agent that tells of new chunks all the time and holds a thousand."""
+    """An agent that reports new chunks all the time and keeps a thousand."""
     held: list[int] = []
     writer.report(state=State.READY, load=Load())
     while True:

@@ -31,7 +31,7 @@ PROMPT = "The same long beginning. " * 200
 
 
 def write(path: Path, content: Any) -> None:
-    """As whoever runs engines does it, and the kubelet: a new file under the same name."""
+    """Replaces the file by a new one of the same name, as the supervisor and the kubelet do."""
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(content))
     fresh.rename(path)
@@ -247,8 +247,8 @@ async def test_errors_equal_those_of_single_pool(gateway: Gateway, engines: list
     assert await code(b'{"model": "chat", "priority": 1, "messages": []}', key) == (400, "field_not_allowed")
     assert engines[0].seen == []
     asked = {"model": "chat", "messages": [{"role": "user", "content": "x"}]}
-    told = await gateway.http.post(path, headers=key, json=asked)
-    assert told.status_code == 200
+    answer = await gateway.http.post(path, headers=key, json=asked)
+    assert answer.status_code == 200
     assert engines[0].seen[0].json["cache_salt"], "the tenant's own"
 
 
@@ -297,7 +297,7 @@ async def test_broken_pool_does_not_affect_others(gateway: Gateway, engines: lis
     assert (await gateway.chat("chat")).status_code == 200
     answer = await gateway.chat("lost")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "pool_unavailable")
-    assert "/nowhere/at/all" not in answer.text, "an error tells nothing of where things lie"
+    assert "/nowhere/at/all" not in answer.text, "an error shows no paths"
     assert await gateway.models() == ["chat"]
     status = (await gateway.http.get("/plumage/v1/status", headers=ADMIN)).json()
     assert "/nowhere/at/all" in status["broken"]["lost"]

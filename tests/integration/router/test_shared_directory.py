@@ -49,18 +49,18 @@ async def test_new_router_starts_from_shared_estimates(
     monkeypatch.setattr("plumage_router.directory.policy_sharing.INTERVAL", 0.2)
     old = await start(engines=2, directoryUrl=server.url, policy={"name": "Lbgr"})
     policy = old.router.pool.policy
-    taught = {"chat-0": 0.2, "chat-1": 0.8}
-    for name, speed in taught.items():
+    speeds = {"chat-0": 0.2, "chat-1": 0.8}
+    for name, speed in speeds.items():
         _teach(policy, old.router.pool.fleet.get(name).slot, speed)
     new = await start(engines=2, directoryUrl=server.url, policy={"name": "Lbgr"})
     learning = new.router.pool.directory.policy_sharing
-    await kit.until(lambda: learning.counts["adopted"] == len(taught))
-    for name in taught:
-        told = policy.learned(old.router.pool.fleet.get(name).slot)
+    await kit.until(lambda: learning.counts["adopted"] == len(speeds))
+    for name in speeds:
+        shared = policy.learned(old.router.pool.fleet.get(name).slot)
         there = new.router.pool.policy._replicas[new.router.pool.fleet.get(name).slot]
         assert there.adopted == there.ttft.updates >= 20
-        assert there.backlog.c_miss == pytest.approx(told.c_miss, rel=0.1)
-    assert (await _metrics(new))["estimators_adopted_total"] == len(taught)
+        assert there.backlog.c_miss == pytest.approx(shared.c_miss, rel=0.1)
+    assert (await _metrics(new))["estimators_adopted_total"] == len(speeds)
     for running in (old, new):  # a third replica comes, and only the old router has requests there
         running.engines.append(await _engine(kit, "chat-2"))
         running.write_members()

@@ -20,9 +20,9 @@ async def test_requests_wait_for_pool_at_zero(start: Any, kit: Any) -> None:
     running = await start(engines=0, hold=HOLD)
     asking = [asyncio.create_task(running.post(kit.chat(f"number {n}", stream=n % 2 == 0))) for n in range(20)]
     await kit.until(lambda: report(running).held == 20)
-    told = report(running)
-    assert (told.wanting, told.held_total, told.held_refused, told.replicas) == (20, 20, 0, [])
-    assert told.oldest_held > 0
+    load = report(running)
+    assert (load.wanting, load.held_total, load.held_refused, load.replicas) == (20, 20, 0, [])
+    assert load.oldest_held > 0
 
     engine = kit.Engine("chat-0")
     await engine.start()

@@ -115,9 +115,9 @@ async def test_cache_of_other_model_folder_is_unknown(
         assert not first.cache_known
         assert first.slot not in running.router.pool.decider.mirror.match(chunks)
         assert first.shown_state == "Ready", "its cache is unknown, the replica is not lost"
-    [told] = [record.getMessage() for record in caplog.records if "same model folder" in record.getMessage()]
-    assert "chat-0 serves" in told
-    assert ours in told
+    [message] = [record.getMessage() for record in caplog.records if "same model folder" in record.getMessage()]
+    assert "chat-0 serves" in message
+    assert ours in message
     metrics = (await running.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")).body.decode()
     assert f"plumage_router_directory_other_model_total {counts['other_model']}" in metrics
     async with DirectoryWriter(server.url, pool="chat", replica="chat-0", engine=ours, heartbeat_seconds=0.2) as again:

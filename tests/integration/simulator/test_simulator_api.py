@@ -285,8 +285,8 @@ def test_settings_of_a_newer_operator_are_counted(engine: Engine) -> None:
     lines = [line for line in engine.client.get("/metrics").text.splitlines() if line.startswith(name)]
     assert [line.rpartition(" ")[2] for line in lines] == ["0.0"]
     with running(writtenBy="operator", novelty=1, feather={"policy": "Bandit", "novelty": 1}) as older:
-        told = [line for line in older.client.get("/metrics").text.splitlines() if line.startswith(name)]
-        assert [line.rpartition(" ")[2] for line in told] == ["2.0"]
+        older_lines = [line for line in older.client.get("/metrics").text.splitlines() if line.startswith(name)]
+        assert [line.rpartition(" ")[2] for line in older_lines] == ["2.0"]
         body = {"policy": "QLearning", "novelty": 1}
         assert older.admin.post("/v1/plumage/feather", json=body).status_code == 400
         assert older.admin.post("/v1/plumage/feather", json={**body, "writtenBy": "operator"}).status_code == 204

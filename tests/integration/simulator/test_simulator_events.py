@@ -125,11 +125,11 @@ def test_the_cache_rebuilt_from_events_is_the_snapshot(small: Engine) -> None:
     assert image["v"] == 1
     assert image["block_size"] == 16
     assert image["seq"] == listener.next - 1
-    told = {block[0]: block for block in image["blocks"]}
-    assert {block: (entry[1], entry[2], entry[6]) for block, entry in told.items()} == listener.blocks
-    assert {block: entry[7] for block, entry in told.items()} == dict(listener.copies)
+    listed = {block[0]: block for block in image["blocks"]}
+    assert {block: (entry[1], entry[2], entry[6]) for block, entry in listed.items()} == listener.blocks
+    assert {block: entry[7] for block, entry in listed.items()} == dict(listener.copies)
     assert {tuple(entry[3:6]) for entry in image["blocks"]} == {("GPU", 0, None)}
-    assert len(told) == small.stats()["cachedBlocks"]
+    assert len(listed) == small.stats()["cachedBlocks"]
     assert listener.removed > 0
     assert max(listener.stored.values()) > 1
 
@@ -224,8 +224,8 @@ def test_the_host_tier_speaks_of_itself_by_medium() -> None:
                 copies = media[event["medium"]]
                 change = copies.update if event["type"] == "BlockStored" else copies.subtract
                 change(event["block_hashes"])
-        told = {(entry[3], entry[0]): entry[7] for entry in snapshot(engine)["blocks"]}
-        assert told == {(medium, block): n for medium in media for block, n in media[medium].items() if n}
+        listed = {(entry[3], entry[0]): entry[7] for entry in snapshot(engine)["blocks"]}
+        assert listed == {(medium, block): n for medium in media for block, n in media[medium].items() if n}
         stats = engine.stats()
     assert stats["hostHitTokens"] > 0
     assert sum(media["CPU"].values()) > 0

@@ -73,7 +73,7 @@ def pending(engine: Engine) -> Counter[Any]:
     return change
 
 
-def test_at_each_step_it_tells_what_the_pool_holds(start: Callable[..., Engine]) -> None:
+def test_after_each_step_it_lists_what_the_pool_holds(start: Callable[..., Engine]) -> None:
     engine = start()
     looks = Counter[str]()
     own = engine.scheduler.update_from_output
@@ -183,7 +183,7 @@ def test_a_body_that_nobody_can_use_is_refused_and_nothing_fails(start: Callable
     assert all(guard.on for guard in plumage.guards.values())
 
 
-def test_of_an_engine_at_rest_that_forgets_all_nothing_is_told(start: Callable[..., Engine]) -> None:
+def test_idle_engine_that_resets_its_cache_lists_nothing(start: Callable[..., Engine]) -> None:
     """vLLM itself would say so with the next step."""
     engine = start()
     for name, forget in (("reset", engine.core.reset_prefix_cache), ("sleep", lambda: sleep(engine))):
@@ -198,7 +198,7 @@ def test_of_an_engine_at_rest_that_forgets_all_nothing_is_told(start: Callable[.
     assert (record.missing, record.strays) == (0, 0)
 
 
-def test_a_reset_that_can_not_be_told_leaves_the_reset_and_ends_snapshots(start: Callable[..., Engine]) -> None:
+def test_unreported_reset_keeps_its_effect_and_ends_snapshots(start: Callable[..., Engine]) -> None:
     engine = start()
     ask(engine, "before", 100)
     engine.scheduler.connector = object()  # has no events to take
@@ -239,7 +239,7 @@ def test_a_repeat_that_can_not_be_noted_ends_snapshots_and_nothing_else(start: C
     assert len(held(engine)) == 2
 
 
-def test_tables_are_told_taught_and_guarded(start: Callable[..., Engine]) -> None:
+def test_tables_are_served_merged_and_guarded(start: Callable[..., Engine]) -> None:
     engine = start(**plugin_arguments({"feather": {"policy": "Bandit"}}))
     engine.serve(prompts(5))
     status, body = engine.core.plumage("tables", b"")

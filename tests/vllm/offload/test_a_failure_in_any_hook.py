@@ -123,7 +123,7 @@ def test_of_whether_copies_are_under_way(tiny_model: Path, monkeypatch: pytest.M
     nothing_left(tier)
 
 
-def test_of_what_events_tell(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_while_events_are_built(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
     tier = start(tiny_model, arguments={"kv_events_config": events})
     monkeypatch.setattr(connector_hooks, "generate_block_hash_extra_keys", _Fails(lambda *given: (None, 0), 0))

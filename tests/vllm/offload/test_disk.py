@@ -157,7 +157,7 @@ class TestWhatGoesWhere:
         tier.check_idle()
 
 
-class TestWhatIsTold:
+class TestEvents:
     def test_events_say_what_lies_on_the_disk(self, start: Start) -> None:
         from vllm.config import KVEventsConfig
 

@@ -221,7 +221,7 @@ class TestTorchWorker:
         assert np.array_equal(worker._host[0][0][0].numpy(), first[4].numpy())
         worker.shutdown()
 
-    def test_a_copy_that_never_ends_is_told(
+    def test_copy_that_never_ends_is_reported(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr("plumage_engine.vllm.offload.host_tier.copy_worker._WAIT_SECONDS", 0.05)
@@ -239,7 +239,7 @@ class TestTorchWorker:
         worker._thread.join(60)
         assert not worker._thread.is_alive()
 
-    def test_a_copy_that_fails_is_told_as_failed(self) -> None:
+    def test_failed_copy_is_reported_as_failed(self) -> None:
         worker, _ = self.make()
         worker.submit_store(1, GPULoadStoreSpec([99], [1, 0], [0, 0]), CPULoadStoreSpec([0]))
         worker.wait({1})

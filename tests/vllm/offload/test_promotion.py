@@ -202,7 +202,7 @@ def test_a_reset_finds_no_block_in_a_copys_hands(tiny_model: Path, host: bool) -
 
 
 @pytest.mark.parametrize("method", ["_send_flush", "_take_flush"])
-def test_a_flush_that_can_not_be_told_at_once_is_told_later(
+def test_flush_that_can_not_be_sent_at_once_is_sent_later(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """Promotion is off then, and the engine goes on."""
@@ -238,7 +238,7 @@ def test_a_sleep_in_mid_transfer_frees_all(tiny_model: Path) -> None:
     tier.check_idle()
 
 
-def test_it_ends_when_every_worker_has_told(tiny_model: Path) -> None:
+def test_it_ends_when_every_worker_has_reported(tiny_model: Path) -> None:
     tier = warm(tiny_model)
     tier.connector.config = tier.connector.config._replace(num_workers=2)
     number = _begin(tier)
@@ -257,7 +257,7 @@ def test_it_ends_when_every_worker_has_told(tiny_model: Path) -> None:
     assert tier.in_device("hot0") == 4
 
 
-def test_promoted_blocks_are_told_with_their_tokens_and_salt(tiny_model: Path) -> None:
+def test_events_of_promoted_blocks_have_their_tokens_and_salt(tiny_model: Path) -> None:
     events = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
     tier = warm(tiny_model, salt="ours", arguments={"kv_events_config": events})
     told: list[Any] = []
@@ -297,7 +297,7 @@ def test_a_failure_switches_promotion_off_and_nothing_else(tiny_model: Path, mon
     assert tier.engine.pool.get_num_free_blocks() == tier.engine.pool.num_gpu_blocks - 1
 
 
-def test_what_promotion_can_not_do_is_told_and_the_tier_works_without(tiny_model: Path) -> None:
+def test_unsupported_promotion_is_reported_and_the_tier_works_without(tiny_model: Path) -> None:
     tier = Tier(tiny_model, connector={"blocks_per_chunk": 2}, chunks=40, min_frequency=1)
     assert not tier.guard.on
     assert "chunks of one block" in tier.guard.reason

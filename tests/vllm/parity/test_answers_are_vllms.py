@@ -70,7 +70,7 @@ def test_another_models_answers_differ_and_are_no_ties(
     assert not all(ties(tiny_model, differences))
 
 
-def test_a_tie_is_told_from_the_likeliest_two(tiny_model: Path, expected: Mapping[str, Answer]) -> None:
+def test_tie_is_found_by_the_two_likeliest_tokens(tiny_model: Path, expected: Mapping[str, Answer]) -> None:
     one = WANTED[0]
     first = expected[one.name].tokens[0]
     same = Difference(one.tokens, first, first)

@@ -127,7 +127,7 @@ def test_a_name_that_is_gone(
         assert {"hostTier", "hotness", "promotion"} <= set(told["on"])
 
 
-def test_promotion_that_is_off_is_not_told_as_on(tiny_model: Path) -> None:
+def test_disabled_promotion_is_not_reported_as_enabled(tiny_model: Path) -> None:
     plugin = plugin_arguments({"hostTier": {"promotion": "Off"}})
     engine = PretendEngine(tiny_model, blocks=24, **plugin, **host_tier_arguments(16))
     assert "promotion" not in engine.scheduler.plumage.guards
