@@ -133,5 +133,5 @@ def _stop(run: Path) -> None:
 
 
 def _version() -> str:
-    told: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    return told
+    version: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    return version

@@ -22,7 +22,7 @@ _CLIENT = """
 import json, sys, time, urllib.error, urllib.request
 router = sys.argv[1]
 END = time.monotonic() + 240
-PROMPT = "what an agent tells of a prompt begins with its first whole chunk " * 20
+PROMPT = "an agent reports the chunks of a prompt from the first whole one on " * 20
 
 def chat(*keys):
     body = {"model": "tiny-chat", "max_tokens": 4, "messages": [{"role": "user", "content": PROMPT}]}
@@ -44,8 +44,9 @@ def soon(look, enough):
             return seen
         time.sleep(0.5)
 """
-# What a client of the pool is answered, with the key, another and none; what its router tells of the directory once it
-# has read there what an agent wrote; and what the server says to who has no password, and keeps.
+# Prints the answers of the pool to a client with the key, with another key and without one. Then it prints the router's
+# status of the directory, once the router has read an agent's entries there. Then it prints the directory server's
+# answer to a client without a password, and its keys.
 _ASK = """
 import redis
 
@@ -124,30 +125,30 @@ def pool(access: Access, installed: None) -> Iterator[Pool]:
 
 
 @pytest.fixture(scope="module")
-def told(access: Access, pool: Pool) -> dict[str, Any]:
+def answers(access: Access, pool: Pool) -> dict[str, Any]:
     server = f"{SERVER}.{NAMESPACE}.svc.cluster.local"
     answer: dict[str, Any] = json.loads(access.inside(NAMESPACE, _CLIENT + _ASK, pool.host, server, KEY, PASSWORD))
     return answer
 
 
-def test_who_has_a_key_is_answered_and_nobody_else(told: dict[str, Any]) -> None:
-    assert told["with"] == "length"
-    assert told["other"] == told["without"] == [401, "invalid_api_key"]
+def test_who_has_a_key_is_answered_and_nobody_else(answers: dict[str, Any]) -> None:
+    assert answers["with"] == "length"
+    assert answers["other"] == answers["without"] == [401, "invalid_api_key"]
 
 
-def test_agent_and_router_meet_behind_the_password(access: Access, pool: Pool, told: dict[str, Any]) -> None:
-    assert told["refusal"].startswith("Authentication required"), "nobody meets there without it"
-    assert told["router"]["degraded"] == 0
-    assert told["router"]["changes"] > 0, "the router has read what the agent wrote"
-    assert any(f"{pool.name}-engine-" in name and name.endswith(":beat") for name in told["kept"]), told["kept"]
+def test_agent_and_router_meet_behind_the_password(access: Access, pool: Pool, answers: dict[str, Any]) -> None:
+    assert answers["refusal"].startswith("Authentication required"), "without it there is no access"
+    assert answers["router"]["degraded"] == 0
+    assert answers["router"]["changes"] > 0, "the router has read what the agent wrote"
+    assert any(f"{pool.name}-engine-" in name and name.endswith(":beat") for name in answers["kept"]), answers["kept"]
     conditions = access.get("inferencepools", pool.name, NAMESPACE)["status"]["conditions"]
     assert [one["reason"] for one in conditions if one["type"] == "DirectoryReady"] == ["External"]
     assert access.get("deployment", f"{pool.name}-directory", NAMESPACE) == {}, "it has none of its own"
 
 
-def test_a_key_that_is_rotated_counts_without_a_restart(access: Access, pool: Pool, told: dict[str, Any]) -> None:
-    """The kubelet brings the Secret into the pod's files, within its sync period, and the router reads them again."""
-    assert told["with"] == "length", "the old key was taken until now"
+def test_a_key_that_is_rotated_counts_without_a_restart(access: Access, pool: Pool, answers: dict[str, Any]) -> None:
+    """The kubelet updates the pod's files within its sync period, and the router reads them again."""
+    assert answers["with"] == "length", "the old key was accepted until now"
     chosen = f"inference.plumage.dev/pool={pool.name},app.kubernetes.io/component=router"
     shown = "jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount}{end}"
     routers = access.kubectl("-n", NAMESPACE, "get", "pods", "-l", chosen, "-o", shown)

@@ -58,7 +58,7 @@ CLIENTS = """
 import json, sys, threading, time, urllib.request
 host, number, seconds, tokens = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 body = {"model": "tiny-chat", "max_tokens": tokens, "ignore_eos": True}
-told, began = [], threading.Barrier(number)
+results, began = [], threading.Barrier(number)
 
 def reachable(end=time.monotonic() + 240):
     while True:  # a new Service's rules reach the nodes a moment after its pods are ready
@@ -78,9 +78,9 @@ def client(name, end=time.monotonic() + seconds):
         request = urllib.request.Request(f"http://{host}:8000/v1/chat/completions", data, kind)
         try:
             with urllib.request.urlopen(request, timeout=280) as answer:
-                told.append(json.load(answer)["usage"]["completion_tokens"] == tokens)
+                results.append(json.load(answer)["usage"]["completion_tokens"] == tokens)
         except Exception as error:
-            told.append(repr(error))
+            results.append(repr(error))
         if time.monotonic() > end:
             return
 
@@ -88,7 +88,7 @@ reachable()
 clients = [threading.Thread(target=client, args=(name,)) for name in range(number)]
 for one in clients: one.start()
 for one in clients: one.join()
-print(json.dumps({"answered": told.count(True), "lost": [one for one in told if one is not True]}))
+print(json.dumps({"answered": results.count(True), "lost": [one for one in results if one is not True]}))
 """
 
 
@@ -126,8 +126,8 @@ def steady(access: Access, sizes: Pool) -> Iterator[Load]:
 def test_a_sleeping_pool_wakes_for_requests_that_wait_and_loses_none(access: Access, sizes: Pool) -> None:
     assert wanted(access, sizes) == 0
     assert condition(access, sizes, "Ready")["reason"] == "ScaledToZero"
-    told = json.loads(access.inside(sizes.namespace, CLIENTS, sizes.host, str(HELD), "0", "4"))
-    assert told == {"answered": HELD, "lost": []}
+    result = json.loads(access.inside(sizes.namespace, CLIENTS, sizes.host, str(HELD), "0", "4"))
+    assert result == {"answered": HELD, "lost": []}
     assert "Woken" in reasons(access, sizes)
     until(lambda: wanted(access, sizes) == 0, "the pool fell asleep again")
     until(lambda: condition(access, sizes, "Ready")["reason"] == "ScaledToZero", "its pods are gone")
@@ -175,8 +175,8 @@ def test_a_pool_grows_and_shrinks_by_each_metric(access: Access, sizes: Pool, me
     until(lambda: ready(access, sizes) == 2, f"it grew: {status(access, sizes)}")
     change(access, sizes, {"autoscaling": by(metric, 1)})
     until(lambda: wanted(access, sizes) == 1, f"it shrank: {status(access, sizes)}")
-    until(lambda: is_told(access, sizes, f"1 → 2 replicas: {metric} "), "why it grew is told")
-    until(lambda: is_told(access, sizes, f"2 → 1 replicas: {metric} "), "why it shrank is told")
+    until(lambda: has_event(access, sizes, f"1 → 2 replicas: {metric} "), "an event has the reason of the growth")
+    until(lambda: has_event(access, sizes, f"2 → 1 replicas: {metric} "), "an event has the reason of the scale-down")
 
 
 @pytest.mark.usefixtures("steady")
@@ -185,9 +185,9 @@ def test_dry_run_reports_its_decision_and_leaves_the_pool(access: Access, sizes:
     before = deployment(access, sizes)["metadata"]["generation"]
     change(access, sizes, {"autoscaling": {**by("TotalTokensPerSecond", 0), "dryRun": True}})
     until(lambda: condition(access, sizes, "Scaling")["reason"] == "DryRun", f"it would: {status(access, sizes)}")
-    told = status(access, sizes)["autoscaling"]
-    assert told["decision"].startswith("Dry run, nothing is changed: 1 → 2 replicas: TotalTokensPerSecond ")
-    assert told["wantedReplicas"] == 2
+    scaling = status(access, sizes)["autoscaling"]
+    assert scaling["decision"].startswith("Dry run, nothing is changed: 1 → 2 replicas: TotalTokensPerSecond ")
+    assert scaling["wantedReplicas"] == 2
     change(access, sizes, {"autoscaling": {**by("TotalTokensPerSecond", 1), "dryRun": False}})
     until(lambda: condition(access, sizes, "Scaling")["reason"] == "AtTarget", "it would no more")
     assert deployment(access, sizes)["metadata"]["generation"] == before  # it was never another size
@@ -209,20 +209,20 @@ def test_a_replica_is_bought_for_the_hit_ratio_where_the_curve_says_that_it_help
     access: Access, hits: dict[str, Pool]
 ) -> None:
     until(lambda: ready(access, hits["shared"]) == 2, "it grew", within_s=600)
-    (told,) = [one for one in said(access, hits["shared"]) if one.startswith("1 → 2 replicas: CacheHitRatio ")]
-    assert "target 65 %: the curve predicts " in told
-    print(told)
+    (message,) = [one for one in said(access, hits["shared"]) if one.startswith("1 → 2 replicas: CacheHitRatio ")]
+    assert "target 65 %: the curve predicts " in message
+    print(message)
 
 
 def test_none_is_bought_for_the_hit_ratio_where_the_curve_says_that_it_does_not_help(
     access: Access, hits: dict[str, Pool]
 ) -> None:
     until(lambda: wanted(access, hits["unique"]) == 1, "it gave up what no hit is lost by", within_s=600)
-    (told,) = [one for one in said(access, hits["unique"]) if "CacheHitRatio" in one]
-    assert told.startswith("2 → 1 replicas: CacheHitRatio ")
-    assert "target 65 %: the curve predicts no more than " in told
-    assert ": not bought" in told
-    print(told)
+    (message,) = [one for one in said(access, hits["unique"]) if "CacheHitRatio" in one]
+    assert message.startswith("2 → 1 replicas: CacheHitRatio ")
+    assert "target 65 %: the curve predicts no more than " in message
+    assert ": not bought" in message
+    print(message)
 
 
 def applied(access: Access, name: str, engine: Mapping[str, Any], autoscaling: Mapping[str, Any]) -> Pool:
@@ -247,11 +247,11 @@ def by(metric: str, side: int) -> dict[str, Any]:
 
 def said(access: Access, pool: Pool) -> list[str]:
     """Messages of its events."""
-    told = access.kubectl("-n", pool.namespace, "get", "events", "-o", "json")
-    return [one["message"] for one in json.loads(told)["items"] if one["involvedObject"]["kind"] == "InferencePool"]
+    events = access.kubectl("-n", pool.namespace, "get", "events", "-o", "json")
+    return [one["message"] for one in json.loads(events)["items"] if one["involvedObject"]["kind"] == "InferencePool"]
 
 
-def is_told(access: Access, pool: Pool, beginning: str) -> bool:
+def has_event(access: Access, pool: Pool, beginning: str) -> bool:
     return any(one.startswith(beginning) for one in said(access, pool))
 
 
@@ -283,7 +283,7 @@ def ready(access: Access, pool: Pool) -> int:
 
 
 def reasons(access: Access, pool: Pool) -> set[str]:
-    """Of the events that were told of it."""
-    told = access.kubectl("-n", pool.namespace, "get", "events", "-o", "json")
-    own = [one for one in json.loads(told)["items"] if one["involvedObject"]["kind"] == "InferencePool"]
+    """The reasons of the pool's events."""
+    events = access.kubectl("-n", pool.namespace, "get", "events", "-o", "json")
+    own = [one for one in json.loads(events)["items"] if one["involvedObject"]["kind"] == "InferencePool"]
     return {one["reason"] for one in own}

@@ -105,7 +105,7 @@ def test_a_bad_image_halts_the_rollout_and_the_old_replicas_serve_on(access: Acc
         old = _serving(access, serving)
         assert len(old) == 2
         _set_image(access, serving, NOWHERE)
-        until(lambda: _halted_by_pull(access, serving), "the condition tells the new pod's own pull error")
+        until(lambda: _halted_by_pull(access, serving), "the condition has the new pod's own pull error")
         halted = _condition(access, serving, "Progressing")
         for word in ("2 previous replicas still serve", f"can't pull image {NOWHERE} of container engine", "Correct"):
             assert word in halted["message"]
@@ -120,19 +120,19 @@ def test_a_bad_image_halts_the_rollout_and_the_old_replicas_serve_on(access: Acc
 
 @pytest.mark.parametrize("name", CAUSES)
 def test_the_cause_is_named_with_what_to_do(access: Access, broken: dict[str, Pool], name: str) -> None:
-    cause, told = CAUSES[name], {}
+    cause, found = CAUSES[name], {}
 
-    def is_told() -> bool:
-        told.update(_condition(access, broken[name], "EngineReady"))
-        return told.get("reason") == cause.reason and all(word in told["message"] for word in cause.words)
+    def is_reported() -> bool:
+        found.update(_condition(access, broken[name], "EngineReady"))
+        return found.get("reason") == cause.reason and all(word in found["message"] for word in cause.words)
 
     try:
-        until(is_told, "its conditions name the cause")
+        until(is_reported, "its conditions name the cause")
     except AssertionError:
-        assert (told.get("reason"), told.get("message")) == (cause.reason, cause.words)
+        assert (found.get("reason"), found.get("message")) == (cause.reason, cause.words)
     ready = _condition(access, broken[name], "Ready")
     assert (ready["status"], ready["reason"]) == ("False", cause.reason)
-    print(f"{name}: {told['reason']}: {told['message']}")
+    print(f"{name}: {found['reason']}: {found['message']}")
 
 
 def test_a_pool_goes_on_by_itself_once_its_secret_is_there(access: Access, broken: dict[str, Pool]) -> None:
@@ -158,7 +158,7 @@ def _set_image(access: Access, pool: Pool, image: str | None) -> None:
 
 
 def _condition(access: Access, pool: Pool, type_: str) -> dict[str, Any]:
-    """Empty while it is not told."""
+    """A condition of the pool; empty while the status does not have it."""
     status = access.get("inferencepools", pool.name, pool.namespace).get("status", {})
     return next((one for one in status.get("conditions", ()) if one["type"] == type_), {})
 
@@ -182,7 +182,8 @@ def _serving(access: Access, pool: Pool) -> dict[str, list[int]]:
 
 
 def _halted_by_pull(access: Access, pool: Pool) -> bool:
-    """A kubelet tells two errors in turn, so both are read until they are the same."""
+    """Whether condition and pod have the same error. A kubelet alternates between two errors, so callers repeat
+    this."""
     halted, said = _condition(access, pool, "Progressing"), _pull_error(access, pool)
     return halted.get("reason") == "RolloutHalted" and bool(said) and said in halted["message"]
 

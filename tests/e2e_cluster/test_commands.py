@@ -25,30 +25,30 @@ def _ran(access: Access, *command: str) -> str:
 
 
 def test_helm_test_passes(access: Access, installed: None) -> None:
-    told = access.helm("test", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--logs", "--timeout", "5m")
-    assert "Phase:          Succeeded" in told
-    assert "ok: the operator is healthy" in told
-    assert "ok: pools of all namespaces" in told
+    output = access.helm("test", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--logs", "--timeout", "5m")
+    assert "Phase:          Succeeded" in output
+    assert "ok: the operator is healthy" in output
+    assert "ok: pools of all namespaces" in output
 
 
 @pytest.mark.parametrize("command", [["plumage", "doctor", "--cluster"], ["kubectl", "plumage", "doctor"]])
 def test_the_doctor_finds_nothing_wrong(access: Access, pool: Pool, command: list[str]) -> None:
-    told = _ran(access, *command, "-n", pool.namespace)
-    assert [line for line in told.splitlines() if not line.lstrip().startswith("ok")] == []
+    output = _ran(access, *command, "-n", pool.namespace)
+    assert [line for line in output.splitlines() if not line.lstrip().startswith("ok")] == []
     for word in ("the API server", "the CRD of InferencePool", "the CRD of InferenceGateway", "is the active operator"):
-        assert word in told
-    assert f"operator {OPERATOR_NAMESPACE}/plumage-operator is up" in told
-    assert f"pool {pool.namespace}/{pool.name} serves tiny-chat with 2 of 2 replicas" in told
+        assert word in output
+    assert f"operator {OPERATOR_NAMESPACE}/plumage-operator is up" in output
+    assert f"pool {pool.namespace}/{pool.name} serves tiny-chat with 2 of 2 replicas" in output
 
 
 @pytest.mark.parametrize("command", [["plumage", "status", "--cluster"], ["kubectl", "plumage", "get"]])
 def test_one_pool_is_shown_with_its_pods(access: Access, pool: Pool, command: list[str]) -> None:
-    told = _ran(access, *command, pool.name, "-n", pool.namespace)
+    output = _ran(access, *command, pool.name, "-n", pool.namespace)
     pods = access.kubectl("-n", pool.namespace, "get", "pods", "-o", "name").split()
     shown = [name for pod in pods if (name := pod.removeprefix("pod/")).startswith(f"{pool.name}-")]
     assert len(shown) == 5, "two engines, two routers, a directory"
-    assert all(name in told for name in shown)
-    assert "Ready" in told
+    assert all(name in output for name in shown)
+    assert "Ready" in output
 
 
 def test_all_pools_are_one_table(access: Access, pool: Pool) -> None:

@@ -48,7 +48,7 @@ def leaving(access: Access, installed: None) -> Iterator[dict[str, Leaving]]:
     for what, words in DELETE.items():
         assert made[what].stream.under_way(), made[what].stream.lines()
         access.kubectl(*words)
-    until(lambda: all(all_end(access, pool) for pool in pools.values()), "all pods were told to end")
+    until(lambda: all(all_end(access, pool) for pool in pools.values()), "all pods terminate")
     until(lambda: not services(access, pools["pool"]), "the pool's Services and slices are gone")
     over = [one.stream.lines() for one in made.values() if not one.stream.under_way()]
     assert not over, f"over before the deletion counted: {over}"

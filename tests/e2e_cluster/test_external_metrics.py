@@ -39,13 +39,13 @@ def test_the_chart_refuses_where_another_provider_serves_that_api(access: Access
     before = revision(access)
     access.kubectl("apply", "-f", "-", stdin=json.dumps(FOREIGN))
     try:
-        told = access.refused(*upgrade_words(*ENABLED), program="helm")
+        refusal = access.refused(*upgrade_words(*ENABLED), program="helm")
         kept = json.loads(access.kubectl("get", "apiservice", SERVICE, "-o", "json"))["spec"]["service"]["namespace"]
     finally:
         access.kubectl("delete", "apiservice", SERVICE)
-    assert f"the cluster has an APIService {SERVICE} already" in told
-    assert "served by keda/keda-operator-metrics-apiserver" in told
-    assert "Leave it off and scale by that provider" in told
+    assert f"the cluster has an APIService {SERVICE} already" in refusal
+    assert "served by keda/keda-operator-metrics-apiserver" in refusal
+    assert "Leave it off and scale by that provider" in refusal
     assert (kept, revision(access)) == ("keda", before)
 
 
@@ -66,7 +66,7 @@ def test_an_hpa_grows_and_shrinks_a_pool_by_the_operator_s_figures(access: Acces
     assert {TOKENS, "plumage_cache_miss_ratio_curable"} <= names
     load = Load.start(access, pool, port=8000, key="", model="tiny-chat", **LOAD)
     try:
-        until(lambda: figure(access, pool, TOKENS) > 0, "tokens of the load are told")
+        until(lambda: figure(access, pool, TOKENS) > 0, "the metric counts tokens of the load")
         access.kubectl("-n", pool.namespace, "apply", "-f", "-", stdin=json.dumps(sample()))
         until(lambda: engines(access, pool) == (3, 3), "it grew")
         assert ("kube-controller-manager", "scale") in written(access, pool), "by /scale"
@@ -100,8 +100,8 @@ def test_an_hpa_sizes_a_pool_whose_manifest_names_no_replicas(access: Access) ->
 
 
 def sample() -> dict[str, Any]:
-    """The one of examples/ with a smaller target and no windows. The cache's figure is not told before two minutes of
-    load, and an HPA gives up no replica while one of its figures is missing, so this one has the tokens' alone."""
+    """The sample of examples/ with a smaller target and no windows. It has only the metric of tokens: the cache's
+    metric needs two minutes of load, and an HPA removes no replica while one of its metrics is missing."""
     hpa: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "autoscaling" / "hpa.yaml").read_text())
     spec = hpa["spec"]
     spec["maxReplicas"] = 3
@@ -113,7 +113,7 @@ def sample() -> dict[str, Any]:
 
 
 def figure(access: Access, pool: Pool, metric: str) -> float:
-    """As an HPA gets it, in whole units; 0 where it is not told."""
+    """The metric as an HPA gets it, in whole units; 0 where there is none."""
     path = f"{PATH}/namespaces/{pool.namespace}/{metric}?labelSelector=pool%3D{pool.name}"
     items = json.loads(access.kubectl("get", "--raw", path))["items"]
     return sum(int(one["value"].removesuffix("m")) for one in items) / 1000
@@ -129,11 +129,11 @@ def engines(access: Access, pool: Pool) -> tuple[int, int]:
 
 def written(access: Access, pool: Pool) -> set[tuple[str, str]]:
     """Who wrote to the pool, and by which of its endpoints."""
-    told = access.kubectl("-n", pool.namespace, "get", "ppool", pool.name, "--show-managed-fields", "-o", "json")
-    fields = json.loads(told)["metadata"]["managedFields"]
+    document = access.kubectl("-n", pool.namespace, "get", "ppool", pool.name, "--show-managed-fields", "-o", "json")
+    fields = json.loads(document)["metadata"]["managedFields"]
     return {(one["manager"], one.get("subresource", "")) for one in fields}
 
 
 def rescales(access: Access, pool: Pool) -> list[str]:
-    told = access.kubectl("-n", pool.namespace, "get", "events", "-o", "json")
-    return [one["message"] for one in json.loads(told)["items"] if one["reason"] == "SuccessfulRescale"]
+    events = access.kubectl("-n", pool.namespace, "get", "events", "-o", "json")
+    return [one["message"] for one in json.loads(events)["items"] if one["reason"] == "SuccessfulRescale"]

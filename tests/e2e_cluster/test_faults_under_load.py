@@ -1,8 +1,8 @@
 """Whatever happens to a pool under load, no request is lost whose first byte was not sent, and its caches come back.
 
-One load runs from the first to the last fault, from inside the cluster; its client counts every request. Engines may
-run on node 2, routers and directory not, nor the cluster's DNS, so that a frozen node takes an engine and nothing else:
-what a router holds when its machine stops is lost with it, wherever it runs. PLUMAGE_E2E_REPORT names a folder for the
+One load runs inside the cluster from the first to the last fault, and its client counts every request. Only engines may
+run on node 2, not routers, the directory or the cluster's DNS. So a frozen node stops an engine and nothing else. A
+frozen router would lose its requests on any node. PLUMAGE_E2E_REPORT names a folder for the
 tables as JSON.
 
 One replica's cache has no room for all prefixes, two have: routed by prefix nearly all hit, until a replica is lost.
@@ -167,7 +167,7 @@ def fleet(own: lifecycle.Cluster, access: Access, installed: None) -> Iterator[F
 
 @pytest.fixture(scope="module")
 def story(fleet: Fleet) -> tuple[Story, Run]:
-    """All of it, told once; the tests read what came of it."""
+    """Causes all faults once. The tests check the results."""
     load = Load.start(fleet.access, fleet.pool, port=8000, key=_KEY, **BUSY)
     try:
         until(lambda: _is_warm(load), "the load finds its prefixes cached")
@@ -238,8 +238,8 @@ def test_no_request_is_lost(story: tuple[Story, Run]) -> None:
 
 def test_no_answer_is_cut_but_by_an_engine_that_ends_at_once(story: tuple[Story, Run]) -> None:
     """What drains finishes what it has begun."""
-    told, run = story
-    abrupt = [fault for fault in told.faults if fault.name in _ENDS_AT_ONCE]
+    faults, run = story
+    abrupt = [fault for fault in faults.faults if fault.name in _ENDS_AT_ONCE]
     assert len(abrupt) == len(_ENDS_AT_ONCE)
     cut = [row for row in run.rows if row.outcome == "cut"]
     assert [row for row in cut if not any(fault.began <= row.over < fault.ended for fault in abrupt)] == []
@@ -257,11 +257,11 @@ def test_the_hit_ratio_comes_back_within_a_minute(story: tuple[Story, Run]) -> N
 def test_an_upgrade_ends_no_engine_before_another_is_ready_and_warm(story: tuple[Story, Run]) -> None:
     """Ready: by the order in which the API server had it. Warm: by what newcomers found of what they were first asked,
     and by the fleet's ratio in windows with enough answers."""
-    told, run = story
-    fault = told.upgraded()
-    assert len(told.turnover.new()) == len(told.turnover.old) == 2
-    assert told.turnover.too_early() == []
-    found = told.found_at_first(run)
+    faults, run = story
+    fault = faults.upgraded()
+    assert len(faults.turnover.new()) == len(faults.turnover.old) == 2
+    assert faults.turnover.too_early() == []
+    found = faults.found_at_first(run)
     lowest = _WINDOWS[fault.policy].lowest_measured(run, fault.began, fault.ended)
     assert found is not None, "the newcomers were sent nothing"
     assert found >= _FOUND

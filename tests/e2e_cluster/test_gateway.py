@@ -77,5 +77,8 @@ def test_both_models_answer_by_one_name_until_a_pool_goes(access: Access, pools:
     # The gateway's routers are replaced meanwhile, since a pool's keys are a volume of theirs (0180).
 
     access.kubectl("-n", NAMESPACE, "delete", "inferencegateway/front", "--timeout=60s")
-    told = "GatewayMissing"
-    until(lambda: told in access.kubectl("-n", NAMESPACE, "get", "ppool", "chat", "-o", "json"), "the pool tells why")
+    reason = "GatewayMissing"
+    until(
+        lambda: reason in access.kubectl("-n", NAMESPACE, "get", "ppool", "chat", "-o", "json"),
+        "the pool reports the reason",
+    )

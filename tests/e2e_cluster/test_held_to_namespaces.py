@@ -60,5 +60,5 @@ def test_an_operator_that_is_held_to_a_namespace_serves_pools_there_alone(
 
 
 def may(access: Access, verb: str, resource: str, namespace: str) -> bool:
-    told = access.kubectl("auth", "can-i", verb, resource, "-n", namespace, ACCOUNT, check=False)
-    return told.strip() == "yes"
+    answer = access.kubectl("auth", "can-i", verb, resource, "-n", namespace, ACCOUNT, check=False)
+    return answer.strip() == "yes"

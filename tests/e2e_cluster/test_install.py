@@ -62,19 +62,21 @@ def test_columns_show_the_pools_state(access: Access, pool: Pool) -> None:
 
 def test_fields_are_explained(access: Access, pool: Pool) -> None:
     """Each field of an engine in the words of its description, and whole sentences of what people ask first."""
-    told = " ".join(access.kubectl("explain", "ppool.spec.engine").split())
+    explained = " ".join(access.kubectl("explain", "ppool.spec.engine").split())
     (version,) = yaml.safe_load(_CRD.read_text())["spec"]["versions"]
     engine = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["engine"]
     words = {name: " ".join(field.get("description", "").split()) for name, field in engine["properties"].items()}
     assert [name for name, said in words.items() if not said] == []
-    assert [name for name, said in words.items() if not re.search(rf" {name} <[^>]*>.* {re.escape(said)}", told)] == []
+    assert [
+        name for name, said in words.items() if not re.search(rf" {name} <[^>]*>.* {re.escape(said)}", explained)
+    ] == []
     for sentence in (
         "The engine of each replica.",
         "vLLM, or the simulated engine.",
         "Container image; the operator's own for the runtime when absent.",
         "Where downloaded weights are kept.",
     ):
-        assert sentence in told
+        assert sentence in explained
 
 
 def test_a_chat_is_streamed_through_the_router_s_name(access: Access, pool: Pool) -> None:

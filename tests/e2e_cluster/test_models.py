@@ -1,9 +1,9 @@
 """A pool whose model is on a volume, of a claim or of an image, serves from what is there; and one whose engine is of
 the image that images/engine/Dockerfile makes, serves at all.
 
-Each volume has a chat template of its own, so that the number of a prompt's tokens tells which one an engine has read.
-The claim's volume is on one node, so engine and router must come to it. `own`: volumes and images are made on this
-machine. The engine image has no vLLM (scripts/make_images.sh), so it runs a simulated engine.
+Each volume has its own chat template, so that the number of a prompt's tokens shows which one an engine has read. The
+claim's volume is on one node, so engine and router must run there. `own`: volumes and images are made on this machine.
+The engine image has no vLLM (scripts/make_images.sh), so it runs a simulated engine.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def models(access: Access, own: lifecycle.Cluster, tmp_path_factory: pytest.Temp
     """By the name of the pool that has it."""
     volume = tmp_path_factory.mktemp("volume")
     volume.chmod(0o755)  # pods are not root
-    on_claim = _folder(volume / FOLDER, "You are told by a claim.")
+    on_claim = _folder(volume / FOLDER, "You are read from a claim.")
     in_image = _folder(tmp_path_factory.mktemp("image") / "model", "An image is what you have been read from, it says.")
     _make_image(in_image)
     access.namespace(NAMESPACE)
@@ -106,7 +106,7 @@ def test_a_chat_is_answered_by_the_model_s_own_template(
     access: Access, pools: dict[str, Pool], models: dict[str, Model], name: str
 ) -> None:
     expected = {name: model.prompt_tokens() for name, model in models.items()}
-    assert len({*expected.values()}) == len(expected), "they are told apart"
+    assert len({*expected.values()}) == len(expected), "each template gives another number"
     url = f"http://{pools[name].host}:8000/v1/chat/completions"
     answer = json.loads(access.inside(NAMESPACE, _ASK, url, "tiny-chat", json.dumps(_MESSAGES)))
     assert answer["choices"][0]["message"]["content"]
@@ -129,8 +129,8 @@ def test_the_engine_runs_from_the_engine_image(
 
 def _pods(access: Access, pool: Pool) -> list[dict[str, Any]]:
     selected = f"app.kubernetes.io/instance={pool.name}"
-    told = access.kubectl("-n", pool.namespace, "get", "pods", "-l", selected, "-o", "json")
-    found: list[dict[str, Any]] = json.loads(told)["items"]
+    listed = access.kubectl("-n", pool.namespace, "get", "pods", "-l", selected, "-o", "json")
+    found: list[dict[str, Any]] = json.loads(listed)["items"]
     return found
 
 

@@ -35,7 +35,10 @@ def test_replicas_spread_over_nodes_and_every_part_can_be_placed(access: Access,
         change = json.dumps({"spec": spec})
         access.kubectl("-n", spread.namespace, "patch", "ppool", spread.name, "--type=merge", "-p", change)
         for part in PARTS:
-            until(lambda part=part: nodes(access, spread, part) == {"node-1"}, f"{part} stands where it is told")
+            until(
+                lambda part=part: nodes(access, spread, part) == {"node-1"},
+                f"{part} runs where the pool's fields require",
+            )
     finally:
         access.kubectl("label", "node", "node-1", f"{LABEL}-")
 
@@ -43,5 +46,5 @@ def test_replicas_spread_over_nodes_and_every_part_can_be_placed(access: Access,
 def nodes(access: Access, pool: Pool, part: str) -> set[str]:
     """Nodes of the part's pods, those too that drain."""
     chosen = f"inference.plumage.dev/pool={pool.name},app.kubernetes.io/component={part}"
-    told = json.loads(access.kubectl("-n", pool.namespace, "get", "pods", "-l", chosen, "-o", "json"))
-    return {str(one["spec"].get("nodeName")) for one in told["items"]}
+    listed = json.loads(access.kubectl("-n", pool.namespace, "get", "pods", "-l", chosen, "-o", "json"))
+    return {str(one["spec"].get("nodeName")) for one in listed["items"]}

@@ -47,10 +47,12 @@ def test_the_second_operator_takes_over_when_the_first_is_killed(access: Access,
 
 
 def operators(access: Access) -> set[str]:
-    """Names of the operator's pods that are not going."""
-    told = access.kubectl("-n", OPERATOR_NAMESPACE, "get", "pods", "-l", OPERATORS, "-o", "json")
+    """Names of the operator's pods that do not terminate."""
+    listed = access.kubectl("-n", OPERATOR_NAMESPACE, "get", "pods", "-l", OPERATORS, "-o", "json")
     return {
-        str(one["metadata"]["name"]) for one in json.loads(told)["items"] if "deletionTimestamp" not in one["metadata"]
+        str(one["metadata"]["name"])
+        for one in json.loads(listed)["items"]
+        if "deletionTimestamp" not in one["metadata"]
     }
 
 

@@ -19,7 +19,7 @@ _KEPT = frozenset(
 
 @pytest.fixture(scope="module")
 def removed(access: Access, before: frozenset[str], installed: None) -> None:
-    """As the chart's page tells: pools and gateways, then the release."""
+    """Removes pools and gateways, then the release, as the chart's page describes."""
     kinds = "inferencepools,inferencegateways"
     access.kubectl("delete", kinds, "--all", "--all-namespaces", "--timeout=120s")
     uninstall(access)

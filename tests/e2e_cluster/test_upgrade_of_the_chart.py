@@ -120,6 +120,6 @@ def _uids(access: Access, pool: Pool) -> set[str]:
 
 
 def _pods(access: Access, namespace: str, selector: str) -> list[dict[str, Any]]:
-    told = access.kubectl("-n", namespace, "get", "pods", "-l", selector, "-o", "json")
-    found: list[dict[str, Any]] = json.loads(told)["items"]
+    listed = access.kubectl("-n", namespace, "get", "pods", "-l", selector, "-o", "json")
+    found: list[dict[str, Any]] = json.loads(listed)["items"]
     return found

@@ -70,7 +70,7 @@ class Served:
             time.sleep(0.1)
 
     def agent(self, directory: LocalServer, pool: str, **changes: Any) -> AgentConfig:
-        """Of an agent beside it that looks and tells often."""
+        """The settings of an agent beside it with short intervals."""
         base = {
             "pool": pool, "replica": "chat-0", "model": "tiny", "modelFolder": str(self.model), "engineUrl": self.url,
             "eventsEndpoint": f"ipc://{self.folder}/events", "replayEndpoint": f"ipc://{self.folder}/replay",

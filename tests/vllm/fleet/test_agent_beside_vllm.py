@@ -117,7 +117,8 @@ async def test_the_directory_holds_what_vllm_holds(kind: str, request: pytest.Fi
 
 
 async def snapshots_agree(directory: LocalServer, engine: Served, agent: Agent) -> None:
-    """What the engine tells at once is what its agent followed; an agent that comes late, without replay, knows it."""
+    """The engine's snapshot equals what its agent indexed from events. So a late agent can start from it, without
+    replay."""
     with engine.admin() as http:
         answer = await asyncio.to_thread(http.get, "/v1/plumage/snapshot")
     snapshot = decode_snapshot(answer.raise_for_status().content)

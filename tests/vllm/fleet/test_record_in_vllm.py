@@ -1,4 +1,4 @@
-"""The record of cached blocks under real vLLM: it tells what the pool holds, in the middle of whatever goes on."""
+"""The record of cached blocks under real vLLM: at any moment it equals the content of vLLM's block pool."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def snapshot(engine: Engine) -> Snapshot:
     return decode_snapshot(body)
 
 
-def told(rows: list[Row]) -> Counter[Any]:
+def copies(rows: list[Row]) -> Counter[Any]:
     return Counter({row.block_hash: row.copies for row in rows})
 
 
@@ -83,7 +83,7 @@ def test_after_each_step_it_lists_what_the_pool_holds(start: Callable[..., Engin
         rows, real = snapshot(engine), held(engine)
         expected = Counter(real)
         expected.subtract(pending(engine))
-        assert told(rows.blocks) == +expected
+        assert copies(rows.blocks) == +expected
         looks["steps"] += 1
         looks["copies"] += max(real.values(), default=0) > 1
         return result
@@ -132,10 +132,10 @@ def test_what_one_request_leaves(start: Callable[..., Engine]) -> None:
     assert snap.block_size == BLOCK
     assert snap.seq == engine.scheduler.fleet.next_sequence - 1 >= 0
     assert [row.extra_keys for row in snap.blocks] == [["secret"], None, None]
-    for number in range(3):  # vLLM tells of reused blocks again, as if they were new, when a client wants it so
+    for number in range(3):  # on a client's wish vLLM reports reused blocks again, as if they were new
         ask(engine, f"report-{number}", 90, extra={"kv_cache_report_mode": "full"})
     assert engine.scheduler.fleet._repeats == set()
-    assert set(told(snapshot(engine).blocks).values()) == {1}
+    assert set(copies(snapshot(engine).blocks).values()) == {1}
     assert engine.core.reset_prefix_cache()
     ask(engine, "after", 70)
     assert [row.extra_keys for row in snapshot(engine).blocks] == [None, None]
@@ -189,7 +189,7 @@ def test_idle_engine_that_resets_its_cache_lists_nothing(start: Callable[..., En
     for name, forget in (("reset", engine.core.reset_prefix_cache), ("sleep", lambda: sleep(engine))):
         ask(engine, name, 100)
         before = snapshot(engine)
-        assert told(before.blocks) == held(engine)
+        assert copies(before.blocks) == held(engine)
         assert len(before.blocks) == 3
         forget()
         after = snapshot(engine)
@@ -275,6 +275,6 @@ def test_the_pools_hotness_is_heard(start: Callable[..., Engine]) -> None:
 
 
 def test_an_engine_without_a_host_tier_has_no_use_for_the_pools_hotness(start: Callable[..., Engine]) -> None:
-    status, told = start().core.plumage("promote", b'{"heats": {"12": 3}}')
+    status, body = start().core.plumage("promote", b'{"heats": {"12": 3}}')
     assert status == 404
-    assert b"no host tier" in told
+    assert b"no host tier" in body

@@ -1,4 +1,4 @@
-"""The fleet's routes in a real vLLM API server: told under load, guarded, bounded, and beside vLLM's own."""
+"""Plumage's routes in a real vLLM API server: under load, with authorization, bounded, and beside vLLM's own."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_routes(with_plugin: Served) -> None:
 
 
 def test_vllms_own_reset_empties_the_snapshot_at_once(with_plugin: Served) -> None:
-    """No step comes between; and the same answer is computed anew after it."""
+    """No step runs in between, and the same answer is computed again afterwards."""
     server, prompt = with_plugin, [*range(200)]
     expected, _ = answer(server, prompt)
     assert answer(server, prompt) == (expected, 192)  # six blocks

@@ -163,8 +163,8 @@ async def conversations_stay_where_they_were(pool: Pool, user: openai.AsyncOpenA
     found = [(await chat(user, messages, 8)).cached for messages in begun]
     seen = await until(pool, idle)
     stayed = [tokens for tokens in found if tokens > 900]
-    # What a prefix is worth Lbgr learns from these very requests: a few may go where it has yet to find out.
-    assert len(stayed) >= 9, [(told["replica"], told["why"]) for told in seen["decisions"][: len(begun)]]
+    # Lbgr learns a prefix's benefit from these same requests, so a few may go to a replica that it still has to try.
+    assert len(stayed) >= 9, [(decision["replica"], decision["why"]) for decision in seen["decisions"][: len(begun)]]
     assert all(replica["hitTokens"] for replica in seen["replicas"]), "both serve"
     print(f"\n{len(stayed)} of {len(found)} conversations went on where they were: {min(stayed)} tokens cached or more")
 

@@ -1,6 +1,6 @@
-"""What real vLLM publishes is what tests/contract/vllm_events.json holds, to which agents and simulator are held.
+"""Real vLLM publishes the events of tests/contract/vllm_events.json, against which agents and simulator are tested.
 
-PLUMAGE_GOLDENS=write writes it anew, after a look at what another version of vLLM changed.
+PLUMAGE_GOLDENS=write writes the file again. First check what another version of vLLM changed.
 """
 
 from __future__ import annotations

@@ -164,16 +164,16 @@ class TestEvents:
         events = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
         tier = start(arguments={"kv_events_config": events})
         media: dict[str, dict[int, int]] = {"CPU": {}, "STORAGE": {}}
-        told: list[Any] = []
-        tier.engine.scheduler.kv_event_publisher.publish = lambda batch: told.extend(batch.events)
+        events_sent: list[Any] = []
+        tier.engine.scheduler.kv_event_publisher.publish = lambda batch: events_sent.extend(batch.events)
         fill(tier)
         found(tier, 0)
         tier.engine.step()
-        for event in told:
+        for event in events_sent:
             held = media.get(event.medium)
             for block in event.block_hashes if held is not None else ():
                 held[block] = held.get(block, 0) + (1 if type(event).__name__ == "BlockStored" else -1)
-        stored = [event for event in told if type(event).__name__ == "BlockStored" and event.medium == "STORAGE"]
+        stored = [event for event in events_sent if type(event).__name__ == "BlockStored" and event.medium == "STORAGE"]
         assert all(len(event.token_ids) == event.block_size == 32 for event in stored)
         assert set(media["STORAGE"].values()) | set(media["CPU"].values()) <= {0, 1}
         assert sum(media["STORAGE"].values()) == len(tier.disk)

@@ -260,12 +260,14 @@ def test_it_ends_when_every_worker_has_reported(tiny_model: Path) -> None:
 def test_events_of_promoted_blocks_have_their_tokens_and_salt(tiny_model: Path) -> None:
     events = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
     tier = warm(tiny_model, salt="ours", arguments={"kv_events_config": events})
-    told: list[Any] = []
-    tier.engine.scheduler.kv_event_publisher.publish = lambda batch: told.extend(batch.events)
+    events_sent: list[Any] = []
+    tier.engine.scheduler.kv_event_publisher.publish = lambda batch: events_sent.extend(batch.events)
     decode(tier)
     hashes = tier.engine.requests["hot0"].block_hashes
     ours = {int.from_bytes(one[-8:], "big"): place for place, one in enumerate(hashes)}
-    stored = [e for e in told if type(e).__name__ == "BlockStored" and e.medium == "GPU" and e.block_hashes[0] in ours]
+    stored = [
+        e for e in events_sent if type(e).__name__ == "BlockStored" and e.medium == "GPU" and e.block_hashes[0] in ours
+    ]
     assert [ours[event.block_hashes[0]] for event in stored] == [0, 1, 2, 3]
     assert [token for event in stored for token in event.token_ids] == list(chain(0, 4))
     assert [event.parent_block_hash for event in stored] == [None, *(event.block_hashes[0] for event in stored[:3])]

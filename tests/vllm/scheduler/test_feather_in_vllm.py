@@ -42,8 +42,8 @@ def tokens(engine: Engine, wanted: list[Prompt]) -> Mapping[str, tuple[int, ...]
     return {name: answer.tokens for name, answer in answers.items() if answer.finished}
 
 
-def told(engine: Engine) -> dict[str, Any]:
-    """What the metrics are made of."""
+def reported(engine: Engine) -> dict[str, Any]:
+    """The stats from which the metrics are made."""
     status, body = engine.scheduler.fleet.answer("stats", b"")
     assert status == 200
     return dict(json.loads(body))
@@ -160,7 +160,7 @@ def test_the_limit_falls_with_preemptions_and_recovers(start_engine: Callable[..
     def noted(*given: Any, **named: Any) -> Any:
         output = own(*given, **named)
         limits.append(engine.scheduler.max_num_active_reqs)
-        assert told(engine)["batchLimit"] == limits[-1]
+        assert reported(engine)["batchLimit"] == limits[-1]
         return output
 
     engine.scheduler.schedule = noted
@@ -192,7 +192,7 @@ def test_a_limit_that_fails_gives_vllms_own_back(
     assert tokens(engine, wanted) == expected
     assert len(fallen) == 1
     assert fallen[0] < 16
-    assert told(engine)["batchLimit"] == engine.scheduler.max_num_active_reqs == 16
+    assert reported(engine)["batchLimit"] == engine.scheduler.max_num_active_reqs == 16
     plumage = engine.scheduler.plumage
     assert not plumage.guards["batchLimit"].on
     assert plumage.guards["batchLimit"].reason == "RuntimeError: made to fail"

@@ -16,8 +16,8 @@ from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
 LEVELS = 8  # more than the Heuristic policy gives up for a stranger
 
 
-def told(engine: PretendEngine) -> int:
-    """As the agent reads it off the metrics page, which is made of the engine core's stats."""
+def held_back(engine: PretendEngine) -> int:
+    """The number of requests held back, from the engine core's stats. The metrics page shows the same to the agent."""
     status, body = engine.scheduler.fleet.answer("stats", b"")
     assert status == 200
     page, registry = PluginMetrics(), CollectorRegistry()
@@ -34,7 +34,7 @@ def serving(model: Path, limit: int) -> PretendEngine:
     for _ in range(4):
         engine.step()
     assert len(engine.scheduler.running) == 4
-    assert told(engine) == 0
+    assert held_back(engine) == 0
     for number in range(2):
         engine.add(f"stranger {number}", chain(50 + number, LEVELS), 2)
     engine.step()
@@ -44,22 +44,22 @@ def serving(model: Path, limit: int) -> PretendEngine:
 def test_strangers_with_room_in_the_batch_are_held_back(tiny_model: Path) -> None:
     engine = serving(tiny_model, limit=8)
     assert [one.request_id for one in engine.scheduler.waiting] == ["stranger 0", "stranger 1"]
-    assert told(engine) == 2
+    assert held_back(engine) == 2
     engine.abort("stranger 1")
-    assert told(engine) == 1
+    assert held_back(engine) == 1
     engine.finish()
-    assert told(engine) == 0
+    assert held_back(engine) == 0
 
 
 def test_who_waits_for_a_full_batch_waits_for_capacity(tiny_model: Path) -> None:
     engine = serving(tiny_model, limit=4)
     assert len(engine.scheduler.waiting) == 2
-    assert told(engine) == 0
+    assert held_back(engine) == 0
 
 
 def test_after_a_failure_nobody_is_held_back(tiny_model: Path) -> None:
     engine = serving(tiny_model, limit=8)
     engine.scheduler.plumage.guards["feather"].failed(RuntimeError("a test's"))
     assert len(engine.scheduler.waiting) == 2
-    assert told(engine) == 0
+    assert held_back(engine) == 0
     engine.finish()

@@ -22,7 +22,7 @@ OFFLOAD, UTILS = "vllm.v1.kv_offload", "vllm.v1.core.kv_cache_utils"
 
 
 @pytest.mark.parametrize(
-    ("module", "old", "new", "told"),
+    ("module", "old", "new", "message"),
     [
         (f"{OFFLOAD}.cpu.manager", "num_chunks: int,", "chunks: int,", "CPUOffloadingManager.__init__ takes no num_"),
         (f"{OFFLOAD}.cpu.manager", "num_chunks: int,", "num_chunks: int, owner: str,", ".__init__ wants owner"),
@@ -37,13 +37,13 @@ OFFLOAD, UTILS = "vllm.v1.kv_offload", "vllm.v1.core.kv_cache_utils"
         (UTILS, "def make_block_hash_with_group_id(", "def make_block_hash_with_group_id(salt, ", "wants group_id"),
     ],
 )
-def test_what_another_version_would_refuse_is_named(module: str, old: str, new: str, told: str) -> None:
+def test_what_another_version_would_refuse_is_named(module: str, old: str, new: str, message: str) -> None:
     sources = Sources(Path(vllm.__file__).parents[1])
     own = sources.tree
     text = Path(vllm.__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py").read_text()
     assert old in text
     sources.tree = lambda name: ast.parse(text.replace(old, new)) if name == module else own(name)
-    assert any(told in line for line in moved(sources))
+    assert any(message in line for line in moved(sources))
 
 
 def test_every_feature_is_on(start_engine: Callable[..., Engine]) -> None:

@@ -1,4 +1,4 @@
-"""What vLLM puts aside or tells apart: grammars, adapters, salts, prompts in small chunks. Answers stay vLLM's."""
+"""Requests that vLLM delays or keeps apart: grammars, adapters, salts, prompts in small chunks. Answers stay vLLM's."""
 
 from __future__ import annotations
 

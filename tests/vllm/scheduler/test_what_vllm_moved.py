@@ -52,9 +52,9 @@ prepare_environment()
 import vllm.v1.engine.llm_engine, vllm.v1.core.sched.async_scheduler, vllm.v1.worker.cpu_worker
 import vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector
 gc.freeze()
-gc.collect = gc.unfreeze = lambda *_: 0  # of an engine's start and end: four fifths of their time, as in conftest.py
+gc.collect = gc.unfreeze = lambda *_: 0  # it takes four fifths of an engine's start and end, as in conftest.py
 
-def told(prompts):
+def report(prompts):
     with running(Path(sys.argv[1]), **plugin_arguments({"feather": {"orderBatch": True}}), **tier) as engine:
         answers = engine.serve(prompts).answers
         guards = engine.scheduler.plumage.guards
@@ -73,7 +73,7 @@ for case, hidden, tiered in json.loads(sys.argv[3]):
     module, _, name = hidden.rpartition(".")
     delattr(import_module(module), name)
     tier = host_tier_arguments(64) if tiered else {}
-    print("\\nTOLD" + json.dumps({"case": case, **told(prompts)}), flush=True)
+    print("\\nREPORT" + json.dumps({"case": case, **report(prompts)}), flush=True)
     break
 """
 _expected: dict[str, tuple[int, ...]] = {}
@@ -98,18 +98,18 @@ def expected(start_engine: Callable[..., Engine]) -> Mapping[str, tuple[int, ...
 
 @pytest.fixture(scope="module")
 def without(tiny_model: Path) -> Callable[[str, bool], Any]:
-    """What an engine tells that is started without the name that a feature hooks, by feature and whether it has a host
+    """The output of an engine that starts without the name that a feature hooks, by feature and whether it has a host
     tier."""
     cases = [(f"{feature} {tier}", _HIDDEN[feature], tier) for feature, tier in _CASES]
     tokens = [prompt.tokens for prompt in prompts()]
     command = [sys.executable, "-c", _WITHOUT, str(tiny_model), json.dumps(tokens), json.dumps(cases)]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
-    lines = [json.loads(line[4:]) for line in run.stdout.splitlines() if line.startswith("TOLD")]
-    told = {line["case"]: line for line in lines}
+    lines = [json.loads(line.removeprefix("REPORT")) for line in run.stdout.splitlines() if line.startswith("REPORT")]
+    reports = {line["case"]: line for line in lines}
 
     def of(feature: str, tier: bool) -> Any:
-        assert f"{feature} {tier}" in told, run.stderr[-6000:]
-        return told[f"{feature} {tier}"]
+        assert f"{feature} {tier}" in reports, run.stderr[-6000:]
+        return reports[f"{feature} {tier}"]
 
     return of
 
@@ -118,13 +118,13 @@ def without(tiny_model: Path) -> Callable[[str, bool], Any]:
 def test_a_name_that_is_gone(
     start_engine: Callable[..., Engine], without: Callable[[str, bool], Any], feature: str, tier: bool
 ) -> None:
-    told = without(feature, tier)
-    assert {name: tuple(given) for name, given in told["answers"].items()} == expected(start_engine)
-    assert list(told["off"]) == [feature]
-    assert _HIDDEN[feature].rpartition(".")[2] in told["off"][feature]
-    assert told["held"] == 0
+    found = without(feature, tier)
+    assert {name: tuple(given) for name, given in found["answers"].items()} == expected(start_engine)
+    assert list(found["off"]) == [feature]
+    assert _HIDDEN[feature].rpartition(".")[2] in found["off"][feature]
+    assert found["held"] == 0
     if tier and feature != "hostTier":
-        assert {"hostTier", "hotness", "promotion"} <= set(told["on"])
+        assert {"hostTier", "hotness", "promotion"} <= set(found["on"])
 
 
 def test_disabled_promotion_is_not_reported_as_enabled(tiny_model: Path) -> None:

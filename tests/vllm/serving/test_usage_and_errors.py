@@ -110,10 +110,14 @@ def test_the_simulator_answers_as_vllm_and_the_router_shows_what_was_asked_for(
         for options in OPTIONS:
             assert _shape(_events(simulator, path, options)) == _shape(_events(vllm, path, options)), (path, options)
         for wrong in WRONG:
-            told = [httpx.post(url + path, json=_body(path) | wrong, timeout=60, trust_env=False)
+            answers = [httpx.post(url + path, json=_body(path) | wrong, timeout=60, trust_env=False)
                     for url in (simulator, vllm)]  # fmt: skip
-            ours, theirs = (answer.json()["error"] for answer in told)
-            assert told[0].status_code == told[1].status_code == ours["code"] == theirs["code"], (wrong, ours, theirs)
+            ours, theirs = (answer.json()["error"] for answer in answers)
+            assert answers[0].status_code == answers[1].status_code == ours["code"] == theirs["code"], (
+                wrong,
+                ours,
+                theirs,
+            )
             assert ours.keys() == theirs.keys()
     members = tmp_path / "members.json"
     members.write_text(

@@ -39,7 +39,7 @@ def prompts(count: int, seed: int = 0, *, groups: int = 3, shared: int = 10 * BL
 
 def spent(engine: Engine) -> None:
     """Nothing is left on the device and every block is free."""
-    engine.llm.step()  # tells the device of the last that ended
+    engine.llm.step()  # the device learns of the last request that ended
     device = engine.core.model_executor
     assert (device.residents, len(device.link)) == (0, 0)
     assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1
@@ -172,7 +172,7 @@ def test_copies_to_and_from_host_memory_take_their_time(asynchronous: bool, star
     assert sum(loads) == 18 * BLOCK * 131_072  # its 18 full blocks, in bytes of the modelled device
     assert any(down for down, _ in moved)
     assert device.clock.now() - begun > sum(loads) / 1e9
-    engine.serve([Prompt("last", (1, 2, 3), 40)])  # until what is on its way has been told
+    engine.serve([Prompt("last", (1, 2, 3), 40)])  # runs until the transfers under way are reported
     spent(engine)
 
 
@@ -193,14 +193,14 @@ def test_a_connector_with_unknown_jobs_is_refused(start_engine: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "told"),
+    ("others", "message"),
     [
         ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, "speculative decoding"),
         ({"additional_config": {"virtualGpu": {"preset": "tpu"}}}, "choose one of gpu, cpu"),
     ],
 )
-def test_what_is_not_modelled_is_refused_at_start(others: dict[str, Any], told: str, start_engine: Start) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_what_is_not_modelled_is_refused_at_start(others: dict[str, Any], message: str, start_engine: Start) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         start_engine(**{**arguments(), **others})
 
 
