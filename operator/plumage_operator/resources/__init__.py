@@ -15,13 +15,10 @@ from plumage_operator.resources.context import (
     ServedPool,
     model_mistakes,
 )
-from plumage_operator.resources.network_access import (
-    build_gateway_policy,
-    build_http_route,
-    build_ingress,
-    build_monitor,
-    build_network_policy,
-)
+from plumage_operator.resources.http_route import build_http_route
+from plumage_operator.resources.ingress import build_ingress
+from plumage_operator.resources.network_policy import build_gateway_policy, build_network_policy
+from plumage_operator.resources.pod_monitor import build_monitor
 from plumage_operator.resources.router import config_with_cordons
 from plumage_operator.resources.settings import build_key_secret
 from plumage_operator.resources.workload import build_account, build_budget, build_router_binding

@@ -14,7 +14,7 @@ from support.operator_world import CONFIG, pool_object
 
 from plumage_operator.resources import PoolContext
 from plumage_operator.resources.context import read_pool
-from plumage_operator.resources.network_access import build_monitor
+from plumage_operator.resources.pod_monitor import build_monitor
 
 OURS = re.compile(r"\b(plumage_(?:router|agent|operator)_[a-z_]+|vllm:[a-z_]+)")
 SOURCES = {

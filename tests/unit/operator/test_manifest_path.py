@@ -25,7 +25,7 @@ OTHER_CHILDREN = frozenset(
     for function in (
         "resources/__init__.py:_directory",
         "resources/__init__.py:_router",
-        "resources/network_access.py:build_network_policy",
+        "resources/network_policy.py:build_network_policy",
         "resources/workload.py:build_account",
         "resources/workload.py:build_budget",
         "controller/reconcile.py:_create_keys",

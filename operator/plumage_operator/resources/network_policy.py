@@ -1,25 +1,20 @@
-"""Who may reach a component and how: NetworkPolicy, Ingress, HTTPRoute, and PodMonitors for scrapes. Pure."""
+"""NetworkPolicies: who may connect to which port of a component. Pure."""
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final
+from typing import Any
 
-from plumage.api.v1alpha1.exposure import HTTPRouteSpec, IngressSpec
 from plumage.cluster import (
     AGENT_PORT,
-    COMPONENT_LABEL,
     DIRECTORY_PORT,
     ENGINE_PORT,
-    POOL_LABEL,
     ROUTER_METRICS_PORT,
     ROUTER_PORT,
     Component,
-    selector_of,
 )
 from plumage_operator.resources.context import Child, ChildOwner, GatewayContext, PoolContext
 
-__all__ = ["build_gateway_policy", "build_http_route", "build_ingress", "build_monitor", "build_network_policy"]
+__all__ = ["build_gateway_policy", "build_network_policy"]
 
 
 def build_network_policy(context: PoolContext, component: Component) -> Child:
@@ -90,44 +85,3 @@ def _operator(context: PoolContext) -> dict[str, Any]:
 
 def _namespace(name: str) -> dict[str, Any]:
     return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
-
-
-def build_ingress(context: PoolContext, ingress: IngressSpec) -> Child:
-    """An Ingress to the router's Service."""
-    backend = {"service": {"name": context.name("router"), "port": {"name": "http"}}}
-    path = {"path": "/", "pathType": "Prefix", "backend": backend}
-    spec: dict[str, Any] = {"rules": [{"host": ingress.host, "http": {"paths": [path]}}]}
-    if ingress.class_name is not None:
-        spec["ingressClassName"] = ingress.class_name
-    if ingress.tls_secret_ref is not None:
-        spec["tls"] = [{"hosts": [ingress.host], "secretName": ingress.tls_secret_ref.name}]
-    return context.child("networking.k8s.io/v1", "Ingress", "router", {"spec": spec}, dict(ingress.annotations))
-
-
-def build_http_route(context: PoolContext, route: HTTPRouteSpec) -> Child:
-    """An HTTPRoute to the router's Service."""
-    parents = [one.model_dump(exclude_none=True, by_alias=True) for one in route.parent_refs]
-    backend = {"name": context.name("router"), "port": context.pool.spec.router.service.port}
-    spec: dict[str, Any] = {"parentRefs": parents, "rules": [{"backendRefs": [backend]}]}
-    if route.hostnames:
-        spec["hostnames"] = list(route.hostnames)
-    return context.child("gateway.networking.k8s.io/v1", "HTTPRoute", "router", {"spec": spec})
-
-
-# The chart's alerts and dashboard group by these labels.
-_RELABELINGS: Final = [
-    {"sourceLabels": [f"__meta_kubernetes_pod_label_{re.sub('[^a-zA-Z0-9]', '_', label)}"], "targetLabel": name}
-    for label, name in ((POOL_LABEL, "pool"), (COMPONENT_LABEL, "component"))
-]
-
-
-def build_monitor(context: PoolContext, component: Component) -> Child:
-    """A PodMonitor of one component's pods."""
-    monitoring = context.pool.spec.monitoring
-    ports = ("http", "agent") if component == "engine" else ("metrics",)
-    endpoint = {"path": "/metrics", "interval": f"{monitoring.interval_seconds}s", "relabelings": _RELABELINGS}
-    spec = {
-        "selector": {"matchLabels": selector_of(context.pool.metadata.name, component)},
-        "podMetricsEndpoints": [{"port": port, **endpoint} for port in ports],
-    }
-    return context.child("monitoring.coreos.com/v1", "PodMonitor", component, {"spec": spec}, labels=monitoring.labels)
