@@ -11,7 +11,7 @@ from plumage.options import check_options, option_names
 from plumage.routing.interface import Randomness, RoutingPolicy
 from plumage.routing.lbgr import Lbgr, LbgrSettings
 from plumage.routing.lbgr_paper import LbgrPaper
-from plumage.routing.simple import LeastLoad, PowerOfTwo, PrefixAware, Random, RoundRobin
+from plumage.routing.load_policies import LeastLoad, PowerOfTwo, PrefixAware, Random, RoundRobin
 
 __all__ = ["POLICY_NAMES", "make_policy", "policy_options"]
 

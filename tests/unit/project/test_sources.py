@@ -13,7 +13,7 @@ THEIRS = {
     "plumage_bench.baselines.routing.llmd": "llm-d/llm-d-router",
     "plumage_bench.baselines.routing.production_stack": "production-stack#1035",
     "plumage_bench.baselines.routing.sglang": "KVRouting",
-    "plumage.routing.simple": "Mitzenmacher",
+    "plumage.routing.load_policies": "Mitzenmacher",
     "plumage_bench.baselines.eviction.classic": "Belady",
     "plumage_bench.baselines.eviction.twoq": "2Q: A Low Overhead High Performance Buffer Management Replacement",
 }

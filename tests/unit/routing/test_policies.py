@@ -15,7 +15,7 @@ from plumage.api.v1alpha1 import parse_pool
 from plumage.errors import ConfigurationError
 from plumage.routing import Query, Randomness, ReplicaState, RoutingPolicy, make_policy, policy_options
 from plumage.routing.base import ScoringPolicy
-from plumage.routing.simple import RoundRobin
+from plumage.routing.load_policies import RoundRobin
 
 
 @pytest.fixture(autouse=True)

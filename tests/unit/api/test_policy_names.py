@@ -1,0 +1,30 @@
+"""A manifest may name exactly the policies that the factories can make."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from plumage import batching, eviction, routing
+from plumage.api.v1alpha1.cache import EvictionSpec
+from plumage.api.v1alpha1.feather import FeatherSpec
+from plumage.api.v1alpha1.router import RouterSpec
+from plumage.api.v1alpha1.struct import Struct
+
+PAPER_FORMS = {"HotnessPaper"}
+"""A manifest asks for them by `hotness.form`."""
+
+
+@pytest.mark.parametrize(
+    ("spec", "made"),
+    [
+        (RouterSpec, routing.POLICY_NAMES),
+        (FeatherSpec, batching.POLICIES),
+        (EvictionSpec, set(eviction.POLICY_NAMES) - PAPER_FORMS),
+    ],
+)
+def test_manifest_names_the_policies_of_the_factory(spec: type[Struct], made: tuple[str, ...] | set[str]) -> None:
+    named = get_args(spec.model_fields["policy"].annotation)
+    assert named
+    assert set(named) == set(made)
