@@ -1,14 +1,10 @@
-"""Detects that an engine stalled, or that it restarted, from its load. Pure: the clock is an argument.
-
-`StallWatch` detects an engine that has running requests and makes no step. `RestartWatch` detects a restart, after
-which the cache is empty.
-"""
+"""Detects a stalled engine from its load: it has running requests and makes no step. Pure: the clock is an argument."""
 
 from __future__ import annotations
 
 from plumage_engine.agent.engine.load import EngineLoad
 
-__all__ = ["RestartWatch", "StallWatch"]
+__all__ = ["StallWatch"]
 
 
 class StallWatch:
@@ -27,28 +23,3 @@ class StallWatch:
             self._since = now
             return False
         return now - self._since >= self._seconds
-
-
-class RestartWatch:
-    """Detects the first page of an engine, and the first page after each restart."""
-
-    def __init__(self) -> None:
-        self._last: EngineLoad | None = None
-        self.doubtful = False  # whether the last look was unlike the life of `_last`: the next one decides
-
-    def has_started(self, load: EngineLoad) -> bool:
-        """Whether the engine has started since the last call. Without a start time on the page, counters that fell
-        in two calls in a row show a restart: one page may lack some of its lines."""
-        last, doubted = self._last, self.doubtful
-        self.doubtful = False
-        if last is None:
-            self._last = load
-            return True
-        if last.started and load.started:
-            self._last = load
-            return load.started != last.started
-        fell = load.steps < last.steps
-        self.doubtful = fell and not doubted
-        if not self.doubtful:
-            self._last = load
-        return fell and doubted

@@ -16,7 +16,8 @@ from plumage.directory.schema import Load, State
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
 from plumage_engine.agent.engine.load import EngineLoad
-from plumage_engine.agent.engine.stall_detection import RestartWatch, StallWatch
+from plumage_engine.agent.engine.restart_detection import RestartWatch
+from plumage_engine.agent.engine.stall_detection import StallWatch
 from plumage_engine.agent.warmup import WarmupResult
 
 __all__ = ["StateWatch"]
