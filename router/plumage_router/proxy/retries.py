@@ -1,8 +1,12 @@
 """Decides whether a failed request is tried on another replica, and whose failure it was.
 
 - Without a first byte, a request may be tried on other replicas: `max_attempts` in all.
-- A request that replicas got and failed on may be the cause. It goes to `max_failed_replicas` of them at most.
+- A replica that answered 503 did not take the request (`Cause.BUSY`). Only `max_attempts` bounds such failures.
+- A request that replicas got and failed on may be the cause (`Cause.UNKNOWN`, `Cause.SILENT`). It goes to
+  `max_failed_replicas` of them at most.
 - A breaker counts such a failure only once the request is known not to be the cause.
+
+`attempt.py` finds the cause from the status or the connection's failure.
 """
 
 from __future__ import annotations
