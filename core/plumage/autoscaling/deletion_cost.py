@@ -2,8 +2,8 @@
 
 A ReplicaSet first deletes replicas that are not ready, then those with the smallest
 `controller.kubernetes.io/pod-deletion-cost` (0 without the annotation). So only the replicas to delete get a cost,
-below zero, and older annotations are removed. Costs are written only when the pool shrinks: Kubernetes recommends that,
-since each one is a write to the API server.
+below zero. The others get 0 where they still have an older cost, because 0 equals none. Costs are written only when the
+pool shrinks: Kubernetes recommends that, since each one is a write to the API server.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def _worth(one: CacheHeat) -> tuple[bool, bool, float, float, str]:
 
 def deletion_costs(
     order: Sequence[str], leaving: int, annotated: Mapping[str, str], *, warming: Iterable[str] = ()
-) -> dict[str, str | None]:
-    """Annotation values to write, by pod; None removes one. Pods with the right value are left out.
+) -> dict[str, int]:
+    """Costs to write, by pod. Pods with the right cost are left out; one without the annotation has the cost 0.
 
     order: all replicas, coldest first. leaving: how many will be deleted. annotated: current values, by pod.
     Empty while a replica warms up: a ReplicaSet would delete it before any other.
@@ -49,6 +49,5 @@ def deletion_costs(
     if any(warming) or leaving <= 0:
         return {}
     going = order[: min(leaving, len(order))]
-    costs: dict[str, str | None] = {pod: str(place - len(going)) for place, pod in enumerate(going)}
-    costs.update(dict.fromkeys(order[len(going) :]))
-    return {pod: cost for pod, cost in costs.items() if annotated.get(pod) != cost}
+    costs = dict.fromkeys(order, 0) | {pod: place - len(going) for place, pod in enumerate(going)}
+    return {pod: cost for pod, cost in costs.items() if annotated.get(pod, "0") != str(cost)}

@@ -142,7 +142,6 @@ def _ratio(hit_ratio: float | None) -> dict[str, Any]:
 def deletion_costs_of(
     pods: PoolPods, fleet: Sequence[CacheHeat], leaving: int, warming: Sequence[str]
 ) -> dict[str, int]:
-    """Deletion costs to write now. An old one becomes 0, which equals none."""
+    """Deletion costs to write now."""
     annotated = {pod.name: pod.cost for pod in pods.engines if pod.cost is not None}
-    costs = deletion_costs(coldest_first(fleet), leaving, annotated, warming=warming)
-    return {pod: int(cost or 0) for pod, cost in costs.items() if cost is not None or annotated.get(pod) != "0"}
+    return deletion_costs(coldest_first(fleet), leaving, annotated, warming=warming)

@@ -28,9 +28,9 @@ def test_coldest_replica_is_first() -> None:
     assert coldest_first(fleet) == ["not-ready", "unknown", "cold", "cold-and-busy", "hot"]
 
 
-def test_only_replicas_to_delete_have_a_cost_and_old_costs_are_removed() -> None:
-    costs = deletion_costs(["a", "b", "c", "d"], 2, {"a": "-2", "c": "-1"})
-    assert costs == {"b": "-1", "c": None}
+def test_only_replicas_to_delete_have_a_cost_and_older_costs_become_zero() -> None:
+    costs = deletion_costs(["a", "b", "c", "d"], 2, {"a": "-2", "c": "-1", "d": "0"})
+    assert costs == {"b": -1, "c": 0}
 
 
 def test_nothing_is_written_while_a_replica_warms_or_none_is_deleted() -> None:
@@ -45,10 +45,7 @@ def test_replica_set_that_follows_the_costs_deletes_the_coldest(
     order = coldest_first(fleet)
     annotated = {pod: cost for pod, cost in annotated.items() if pod in order}
     for pod, cost in deletion_costs(order, leaving, annotated).items():
-        if cost is None:
-            del annotated[pod]
-        else:
-            annotated[pod] = cost
+        annotated[pod] = str(cost)
     ranked = sorted(order, key=lambda pod: int(annotated.get(pod, "0")))
     assert ranked[:leaving] == order[:leaving]
     assert not deletion_costs(order, leaving, annotated)  # and then nothing is left to write
