@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from plumage import settings
-from plumage.api.v1alpha1.fields import SecretKeyRef
+from plumage.api.v1alpha1.field_types import SecretKeyRef
 from plumage.api.v1alpha1.router import AuthSpec
 from plumage.cluster import (
     AGENT_PORT,

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from plumage.api.v1alpha1.cel import entries_differ
-from plumage.api.v1alpha1.fields import Percent, Seconds
+from plumage.api.v1alpha1.field_types import Percent, Seconds
 from plumage.api.v1alpha1.metadata import Tally
 from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from plumage import defaults
 from plumage.api.v1alpha1.cel import literal
-from plumage.api.v1alpha1.fields import WORDS, Memory, Path, Subdomain
+from plumage.api.v1alpha1.field_types import WORDS, Memory, Path, Subdomain
 from plumage.api.v1alpha1.struct import Rule, Struct
 
 __all__ = ["DiskSpec", "EvictionSpec", "HostFilterSpec", "HostMemorySpec", "HotnessFilterSpec", "HotnessSpec"]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from plumage import defaults
-from plumage.api.v1alpha1.fields import SPACES, WORDS, SecretKeyRef
+from plumage.api.v1alpha1.field_types import SPACES, WORDS, SecretKeyRef
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.quantity import Quantity, between
 from plumage.api.v1alpha1.scheduling import Placement

@@ -10,7 +10,7 @@ from plumage import defaults
 from plumage.api.v1alpha1.cache import EvictionSpec, HostMemorySpec
 from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.feather import FeatherSpec
-from plumage.api.v1alpha1.fields import Label, Memory, ObjectRef, Seconds, StringRule, Subdomain, Text
+from plumage.api.v1alpha1.field_types import Label, Memory, ObjectRef, Seconds, StringRule, Subdomain, Text
 from plumage.api.v1alpha1.gpus import GPU
 from plumage.api.v1alpha1.pods import OWNED_ENV, EnvVar, Resources
 from plumage.api.v1alpha1.scheduling import Placement

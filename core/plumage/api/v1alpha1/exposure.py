@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from plumage.api.v1alpha1.cel import entries_differ
-from plumage.api.v1alpha1.fields import Label, ObjectRef, StringMap, Subdomain
+from plumage.api.v1alpha1.field_types import Label, ObjectRef, StringMap, Subdomain
 from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 
 __all__ = ["HTTPRouteSpec", "IngressSpec", "MonitoringSpec", "NetworkPolicySpec", "ParentRef"]

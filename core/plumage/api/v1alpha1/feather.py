@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from plumage import defaults
-from plumage.api.v1alpha1.fields import Fraction, PositiveNumber, Seconds
+from plumage.api.v1alpha1.field_types import Fraction, PositiveNumber, Seconds
 from plumage.api.v1alpha1.quantity import Quantity
 from plumage.api.v1alpha1.struct import Rule, Struct
 

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from plumage import defaults
 from plumage.api.v1alpha1.cel import entries_differ
-from plumage.api.v1alpha1.fields import Label, ObjectRef, RequestField
+from plumage.api.v1alpha1.field_types import Label, ObjectRef, RequestField
 from plumage.api.v1alpha1.metadata import NAMES_SERVICES, Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ServedName
 from plumage.api.v1alpha1.pods import Resources

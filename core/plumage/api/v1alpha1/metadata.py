@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from plumage.api.v1alpha1.fields import Label, MapKey, StringMap, Subdomain
+from plumage.api.v1alpha1.field_types import Label, MapKey, StringMap, Subdomain
 from plumage.api.v1alpha1.struct import Rule, Struct
 from plumage.cluster import LONGEST_POOL_NAME
 

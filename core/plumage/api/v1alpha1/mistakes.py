@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from plumage.api.v1alpha1.fields import WORDS
+from plumage.api.v1alpha1.field_types import WORDS
 
 __all__ = ["describe"]
 

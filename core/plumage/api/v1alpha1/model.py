@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from plumage.api.v1alpha1.fields import SPACES, WORDS, SecretKeyRef, Text
+from plumage.api.v1alpha1.field_types import SPACES, WORDS, SecretKeyRef, Text
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.struct import LIST_KEY, Change, Rule, Struct
 from plumage.models import BUILTIN, is_known

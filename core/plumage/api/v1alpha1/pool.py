@@ -11,7 +11,7 @@ from plumage.api.v1alpha1.autoscaling import AutoscalingSpec, AutoscalingStatus
 from plumage.api.v1alpha1.directory import DirectorySpec
 from plumage.api.v1alpha1.engine import EngineSpec
 from plumage.api.v1alpha1.exposure import MonitoringSpec, NetworkPolicySpec
-from plumage.api.v1alpha1.fields import IntOrPercent, ObjectRef, Percent, Seconds
+from plumage.api.v1alpha1.field_types import IntOrPercent, ObjectRef, Percent, Seconds
 from plumage.api.v1alpha1.metadata import NAMES_SERVICES, Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ModelSpec
 from plumage.api.v1alpha1.router import RouterSpec

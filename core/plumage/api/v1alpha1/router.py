@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from plumage import defaults
 from plumage.api.v1alpha1.exposure import HTTPRouteSpec, IngressSpec
-from plumage.api.v1alpha1.fields import Memory, ObjectRef, RequestField, Seconds, SecretKeyRef, StringMap
+from plumage.api.v1alpha1.field_types import Memory, ObjectRef, RequestField, Seconds, SecretKeyRef, StringMap
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.quantity import Quantity, between
 from plumage.api.v1alpha1.scheduling import Placement

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from plumage.api.v1alpha1.fields import Label, LabelName, StringMap, Subdomain
+from plumage.api.v1alpha1.field_types import Label, LabelName, StringMap, Subdomain
 from plumage.api.v1alpha1.pods import Toleration
 from plumage.api.v1alpha1.struct import Struct
 
