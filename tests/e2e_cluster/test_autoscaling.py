@@ -221,7 +221,7 @@ def test_none_is_bought_for_the_hit_ratio_where_the_curve_says_that_it_does_not_
     (message,) = [one for one in said(access, hits["unique"]) if "CacheHitRatio" in one]
     assert message.startswith("2 → 1 replicas: CacheHitRatio ")
     assert "target 65 %: the curve predicts no more than " in message
-    assert ": not bought" in message
+    assert ": none is added" in message
     print(message)
 
 

@@ -35,7 +35,7 @@ class Autoscaler:
 
     def decide(self, spec: AutoscalingSpec, load: PoolLoad, now: float) -> Decision:
         """The number of replicas from now on. The caller reports a change that it made with `scaled`."""
-        if not self.history.recommendations:  # a new autoscaler shrinks nothing before a window has passed
+        if not self.history.recommendations:  # a new autoscaler does not scale down before a window has passed
             self.history.recommend(Recommendation(now, load.wanted))
         if self._used is None or not load.idle(now):
             self._used = now

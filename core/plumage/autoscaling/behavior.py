@@ -1,8 +1,8 @@
 """How fast a pool's size may change: stabilisation windows and rate policies, as HorizontalPodAutoscaler has them.
 
-Source: Kubernetes' documentation ("Configurable scaling behavior") and `horizontal.go` of 1.36, whose corner cases hold
-here as well: a percentage rounds in favour of the change (upwards up, downwards down); what came and what went within a
-period both count for both directions; a tightened policy never turns a direction round.
+Source: Kubernetes' documentation ("Configurable scaling behavior") and `horizontal.go` of 1.36, whose
+corner cases apply here too. A percentage rounds in favour of the change. Replicas that were added and replicas that
+were deleted within a period count for both directions. A stricter policy never reverses a direction.
 
 The windows differ in one thing. While a metric is missing, the current size counts as a recommendation. Otherwise the
 first figure after an outage would be the only one in the window and shrink the pool at once.

@@ -1,8 +1,8 @@
 """How many replicas one figure asks for: the formula of Kubernetes' HorizontalPodAutoscaler, ceil(n · value ÷ target).
 
-Source: its documentation ("Algorithm details") and `replica_calculator.go` of 1.36. In one thing ours is stricter: a
-figure above its target never asks for fewer replicas than are wanted now, nor one below it for more. In Kubernetes it
-can, while pods that are wanted are not there yet.
+Source: its documentation ("Algorithm details") and `replica_calculator.go` of 1.36. This implementation
+is stricter in one case. A figure above its target never asks for fewer replicas than are wanted now, nor a figure below
+it for more. In Kubernetes it can, while wanted pods do not exist yet.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from math import ceil
 
 __all__ = ["Tolerance", "of_pool", "per_replica", "whole"]
 
-_NOISE = 1e-9  # 10 · 1.1 is 11.000000000000002, and no reason for a twelfth replica
+_NOISE = 1e-9  # 10 · 1.1 is 11.000000000000002, which must not add a twelfth replica
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far from 1 a ratio may be without a change, either way: 0.1 is a tenth."""
+    """How far a ratio may be above or below 1 without a change: 0.1 is a tenth."""
 
     up: float = 0.1
     down: float = 0.1
@@ -28,12 +28,12 @@ class Tolerance:
 
 
 def whole(amount: float) -> int:
-    """Rounded up."""
+    """The number of replicas, rounded up."""
     return ceil(amount - _NOISE)
 
 
 def of_pool(value: float, target: float, *, wanted: int, ready: int, tolerance: Tolerance) -> int:
-    """For one figure of the whole pool, such as a latency. `ready`: replicas that it was measured on."""
+    """For one figure of the whole pool, such as a latency. `ready`: the number of replicas that it was measured on."""
     ratio = value / target
     if tolerance.covers(ratio):
         return wanted

@@ -1,13 +1,14 @@
 """Predicts the hit ratio with another number of replicas, cautiously, from the miss-ratio curve.
 
-The measured ratio is of the replicas there are, the curve of one LRU cache of any size. Two readings lead from one to
-the other:
-- *step*: the measured ratio, and what the curve gains or loses between the caches' sizes. Right where the caches are
-  cold, and hit less than their size would let them.
-- *shift*: the size at which the curve has about the measured ratio, taken in proportion. Right where caches hold the
-  same prefixes several times, and so are smaller than they look.
-The lower of the two counts, both for one more replica and for one fewer: a replica is bought, or given up, only where
-both readings agree. Both rise with the number of replicas, so the prediction does.
+The measured ratio belongs to the present replicas, the curve to one LRU cache of any size. There are two ways to
+predict the ratio of another number of replicas:
+- *step*: the measured ratio, plus the curve's difference between the two cache sizes. It is right where caches are
+  cold, and so hit less than their size permits.
+- *shift*: find the size at which the curve has about the measured ratio, and scale it in proportion. It is right where
+  caches hold the same prefixes several times, and so hold fewer distinct blocks than their size.
+
+The lower one counts, for one more replica and for one fewer. So a replica is added or deleted only where both agree.
+Both grow with the number of replicas, so the prediction does too.
 """
 
 from __future__ import annotations
@@ -21,20 +22,22 @@ from plumage.mrc.curve import MissRatioCurve
 __all__ = ["ABOUT", "FEWEST_ACCESSES", "HARMLESS", "CacheJudge"]
 
 FEWEST_ACCESSES: Final = 1000.0
-"""A curve of fewer accesses is not used: the error of a share of 0.5 is 3 % there (two standard errors)."""
+"""A curve of fewer accesses is not used. With this number the error of a share of 0.5 is 3 % (two standard errors)."""
 HARMLESS: Final = 0.005
-"""A hit ratio this much lower counts as the same: half a percent, the error of the sampled curve (bench `mrc`)."""
+"""A hit ratio that is lower by this much counts as equal: half a percent, the error of the sampled curve (bench
+`mrc`)."""
 
 ABOUT: Final = 0.05
-"""A measured ratio this near to the curve's does not show the caches' real size: engines' policies are not LRU, and
-differ from it by some percent either way (bench `eviction`)."""
+"""A measured ratio that is this near to the curve's does not show the caches' real size: engines' policies are not LRU,
+and their ratios differ from LRU's by some percent (bench `eviction`)."""
 _ROUNDING: Final = 1e-9
 """Predictions that differ by less are equal. Otherwise a rounding could ask for one more replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheJudge:
-    """measured: the hit ratio now, of `replicas` caches of `cache` each, in the curve's unit; all above zero."""
+    """measured: the hit ratio now, of `replicas` caches with size `cache` each, in the curve's unit. All are above
+    zero."""
 
     curve: MissRatioCurve
     measured: float
@@ -42,7 +45,7 @@ class CacheJudge:
     cache: float
 
     def predict(self, replicas: int) -> float:
-        """The hit ratio with so many replicas, once they are warm."""
+        """The hit ratio with this number of replicas, once their caches are warm."""
         if replicas == self.replicas:
             return self.measured
         here, there = self.replicas * self.cache, replicas * self.cache
@@ -65,7 +68,7 @@ class CacheJudge:
 
 
 def size_of(curve: MissRatioCurve, ratio: float) -> float | None:
-    """The smallest cache with that hit ratio, by the curve; None if it never gets there."""
+    """The smallest cache with that hit ratio, by the curve; None if the curve never reaches it."""
     at = bisect_left(curve.hits, ratio)
     if at == len(curve.hits):
         return None

@@ -1,7 +1,7 @@
 """The figures of a pool that the autoscaler decides on, with the time of each measurement.
 
-None means that a figure was not measured. A figure older than `STALE` seconds counts as not measured. All times are
-seconds of the caller's clock.
+None means that a figure was not measured. A figure that is older than `STALE` seconds counts as not measured. All times
+are seconds of the caller's clock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from plumage.mrc.curve import MissRatioCurve
 __all__ = ["STALE", "PoolLoad", "ReplicaLoad"]
 
 STALE: Final = 45.0
-"""Three intervals of 15 s, as Kubernetes' HorizontalPodAutoscaler has them: it tolerates two lost answers."""
+"""Three intervals of 15 s, which is the interval of Kubernetes' HorizontalPodAutoscaler. So two answers may be lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class PoolLoad:
         return self.seen is not None and now - self.seen <= STALE
 
     def idle(self, now: float) -> bool:
-        """Whether certainly no request arrived since the last report and none is in flight."""
+        """Whether it is certain that no request arrived since the last report and none is in flight."""
         return self.fresh(now) and self.arrivals == 0 and self.in_flight == 0 and not self.held
 
     @property

@@ -20,7 +20,7 @@ __all__ = ["STEADY_SECONDS", "Proposal", "judge_of", "propose"]
 
 STEADY_SECONDS: Final = 120.0
 """Seconds without a change of the ready replicas after which the hit ratio counts: one minute to fill new caches, and
-one minute of measurement. Earlier, the ratio still comes from fewer replicas and would add replicas twice."""
+one minute of measurement. Before that the ratio partly comes from fewer replicas, and would add replicas twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ _OF_POOL: Final[Mapping[MetricType, Callable[[PoolLoad], float | None]]] = {
 def _latency(metric: MetricSpec, spec: AutoscalingSpec, load: PoolLoad, now: float) -> Proposal:
     target, seconds = target_of(metric), _OF_POOL[metric.type](load)
     if seconds is None and load.idle(now):
-        seconds = 0.0  # nobody waits
+        seconds = 0.0  # no request waits
     if seconds is None or not load.fresh(now):
         return _missing(metric, "no router reported it")
     if not load.ready:
@@ -154,7 +154,7 @@ def _judged(judge: CacheJudge, target: float, tolerance: Tolerance, wanted: int,
         return enough, f"the curve predicts {judge.predict(enough):.1%} with {enough}"
     else:  # more replicas gain nothing; keep those that reach the highest possible ratio
         best = judge.predict(largest)
-        floor, verdict = best - HARMLESS, f"the curve predicts no more than {best:.1%} with {largest}: not bought"
+        floor, verdict = best - HARMLESS, f"the curve predicts no more than {best:.1%} with {largest}: none is added"
     spared = judge.fewest(floor, wanted)
     if spared is None or spared >= wanted:
         return wanted, verdict

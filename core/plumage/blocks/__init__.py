@@ -1,4 +1,5 @@
-"""The block pool of one engine: cached prefixes as a tree of runs, copies, and the events about them."""
+"""The block pool of one engine: a tree of runs for cached prefixes, further copies of blocks, and the events about
+them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The prefix tree for a pool that counts references block by block and knows no requests, as vLLM's.
 
-There a cached block may have several copies, each in use or not. A caller that takes a copy names neither the request
-nor the length of its prefix. So a run's `holds` count copies of its blocks that are in use, not requests whose cached
-part ends with it. A run is busy while it has holds or a busy child. A request that uses a part of a run has it split
-first, so that the blocks of a run share one history. Blocks may have any hashable name.
+In such a pool a cached block may have several copies, each in use or not. A caller that takes a copy names neither the
+request nor the length of its prefix. So a run's `holds` count the used copies of its blocks, not the requests whose
+cached part ends with it. A run is busy while it has holds or a busy child. If a request uses only a part of a run, the
+run is split first, so that all blocks of a run have the same history. Block names may be any hashable values.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ __all__ = ["CountedTree"]
 
 
 class CountedTree(PrefixTree):
-    """used_copies: of the blocks named, how many copies the pool holds in use; asked when a run in use is split."""
+    """used_copies: returns how many copies of the named blocks are in use. It is called when a used run is split."""
 
     def __init__(self, policy: EvictionPolicy, used_copies: Callable[[Sequence[int]], int]) -> None:
         super().__init__(policy)
         self._used_copies = used_copies
 
     def take(self, blocks: Iterable[int]) -> None:
-        """A copy of each of `blocks`, parents first, is in use. KeyError, and nothing changed, if one is unknown."""
+        """One copy of each of `blocks`, parents first, comes into use. KeyError if one is unknown; then nothing
+        changed."""
         for run, copies in Counter(map(self._run_of.__getitem__, blocks)).items():
             self.hold(run, copies)
 
     def let_go(self, blocks: Iterable[int]) -> None:
-        """A copy of each of `blocks`, children first, is no longer in use. KeyError, and nothing changed, if one is
-        unknown."""
+        """One copy of each of `blocks`, children first, is no longer in use. KeyError if one is unknown; then nothing
+        changed."""
         for run, copies in Counter(map(self._run_of.__getitem__, blocks)).items():
             self.drop(run, copies)
 
     def use(self, end: int, blocks: Iterable[int], now: float) -> None:
-        """A request uses the chain that ends with `end`; `blocks` are those of it whose copy comes into use."""
+        """A request uses the chain that ends with `end`. `blocks` are those of the chain whose copy comes into use."""
         run = self.run_ending(end)
         self.take(blocks)
         self.access(run, now)
 
     def store(self, blocks: list[int], parent: int | None, now: float) -> int:
-        """The chain `blocks`, a list to keep, was computed below `parent` (None: at the root) and cached; a copy of
-        each is in use. Returns how many leading ones were cached before: they have one copy more now.
-        StateError without the parent."""
+        """The chain `blocks` was computed below `parent` (None: at the root) and is now cached; a copy of each is in
+        use. The tree keeps the list. Returns how many leading blocks were cached before; these have one more copy now.
+        StateError if the parent is not cached."""
         above = None if parent is None else self.run_ending(parent)
         known = self.match(blocks)
         if known:
@@ -68,7 +69,7 @@ class CountedTree(PrefixTree):
         top = 0
         for cut in (*cuts, len(hashes)):
             if parent is not None:
-                self.hold(parent)  # becomes the new run's
+                self.hold(parent)  # the new run takes over this hold
             parent = self._append(hashes[top:cut] if cuts else hashes, parent, now)
             parent.holds += cut - top - 1
             parent.busy += cut - top - 1
@@ -78,9 +79,9 @@ class CountedTree(PrefixTree):
         return parent
 
     def remove(self, block: int) -> list[int]:
-        """The last copy of `block` went in another way than by `evict`. It leaves the tree with all below it, which
-        nobody can find any more, in use or not; returns them, children first. Visits every run, unless the block is the
-        end of an evictable leaf; meant to be rare."""
+        """The last copy of `block` was removed, but not by `evict`. The block and all below it leave the tree, in use
+        or not, since no look-up can reach them. Returns these blocks, children first. Visits every run unless the block
+        is the end of an evictable leaf, so call it rarely."""
         run = self._run_of.get(block)
         if run is None:
             return []

@@ -1,7 +1,7 @@
 """Second and further copies of cached blocks.
 
-A copy is *held* while a request that computed it runs, and evictable afterwards. Which of several requests owns which
-copy is not tracked: the first that ends frees one. The counts, which is what memory and events depend on, stay right.
+A copy is *held* while the request that computed it runs, and evictable afterwards. The class does not track which
+request owns which copy: each request that ends frees one. Memory and events need only the counts, which are exact.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["Duplicates"]
 
 
 class Duplicates:
-    """Copies beyond the first, by block hash; evictable ones go oldest first."""
+    """Copies beyond the first, by block hash. The oldest evictable copy is evicted first."""
 
     def __init__(self) -> None:
         self.held = 0
@@ -22,7 +22,7 @@ class Duplicates:
 
     @property
     def total(self) -> int:
-        """All copies beyond the first."""
+        """The number of all copies beyond the first."""
         return self.held + self.idle
 
     def count(self, block: int) -> int:
@@ -30,7 +30,7 @@ class Duplicates:
         return self._held.get(block, 0) + self._idle.get(block, 0)
 
     def add(self, block: int, *, held: bool) -> None:
-        """One more copy. Not held means: nobody uses the first copy, so one of the two is free to go at once."""
+        """One more copy. held=False: no request uses the first copy, so one of the two is evictable at once."""
         if held:
             self._held[block] = self._held.get(block, 0) + 1
             self.held += 1
@@ -39,7 +39,8 @@ class Duplicates:
             self.idle += 1
 
     def release(self, hashes: Sequence[int]) -> None:
-        """A request that used `hashes` ended: of each block with held copies, one is evictable now."""
+        """A request that used `hashes` ended: one held copy of each of these blocks, if there is one, becomes
+        evictable."""
         if not self._held:
             return
         for block in hashes:
@@ -54,7 +55,7 @@ class Duplicates:
             self.add(block, held=False)
 
     def evict(self, blocks: int) -> list[int]:
-        """Drop up to `blocks` evictable copies, oldest first; returns a hash per copy."""
+        """Drop up to `blocks` evictable copies, oldest first. Returns a hash for each copy."""
         gone: list[int] = []
         while self._idle and len(gone) < blocks:
             block, copies = next(iter(self._idle.items()))

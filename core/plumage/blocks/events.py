@@ -1,7 +1,7 @@
 """The events of a block pool: the same three as vLLM's KV events, without their wire format.
 
-A listener that counts copies per hash always agrees with the pool: a duplicate copy is published as stored again, and
-evicting one copy publishes its removal while the hash may stay cached.
+A listener that counts copies per hash has the same counts as the pool. A further copy of a cached block is published as
+stored again. Its eviction publishes a removal, though the hash may stay cached.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """All blocks left the device. For other media there are `Removed` events."""
+    """All blocks left the device. For other tiers there are `Removed` events."""
 
 
 BlockEvent = Stored | Removed | Cleared

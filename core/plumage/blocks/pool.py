@@ -1,11 +1,11 @@
 """The prefix cache of one engine: a pool of equal blocks, some in use, some cached, some free.
 
-It counts as vLLM's block pool does. A block is *anonymous* while a request computes it, and *cached* under its chained
-hash afterwards. Two requests that compute one prefix at the same time leave two copies of it; the second is a
-*duplicate*: published again when stored, and the first to go, with its own removal event. Uncached blocks are free at
-once; then duplicates go; then the policy chooses among the leaves.
+It counts blocks as vLLM's block pool does. A block is *anonymous* while a request computes it, and afterwards *cached*
+under its chained hash. If two requests compute one prefix at the same time, the cache has two copies of it. The second
+is a *duplicate*: it is published when stored, and its eviction has its own removal event. Free blocks are used first,
+then duplicates are evicted, then the policy chooses among the leaves.
 
-Every method takes whole chains, because a Python call per block would cost more than the work in it.
+Every method takes whole chains: the Python calls for single blocks would cost more than their work.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class CachedBlock:
 
 
 class BlockPool:
-    """capacity: blocks. sink: receives events as they happen. on_evict: called with a leaf and the blocks that
-    it is about to lose, so that a host tier can take them."""
+    """capacity: blocks. sink: receives events as they happen. on_evict: called with a leaf and the blocks that it is
+    about to lose, so that a host tier can copy them."""
 
     def __init__(
         self,
@@ -66,35 +66,36 @@ class BlockPool:
 
     @property
     def tree(self) -> PrefixTree:
-        """The cached runs, to read."""
+        """The cached runs, for reading only."""
         return self._tree
 
     @property
     def in_use(self) -> int:
-        """Blocks that running requests occupy: cached ones they hold, their duplicates, and anonymous ones."""
+        """Blocks that running requests use: cached ones, their duplicates, and anonymous ones."""
         return self._tree.in_use + self._duplicates.held + self._anonymous
 
     @property
     def usage(self) -> float:
-        """Share of the pool in use, as vLLM's `kv_cache_usage_perc`: zero when idle, however full the cache."""
+        """Share of the pool in use, as vLLM's `kv_cache_usage_perc`: zero when idle, also if the cache is full."""
         return self.in_use / self.capacity
 
     @property
     def available(self) -> int:
-        """Blocks that `allocate` could give now."""
+        """Blocks that `allocate` could provide now."""
         return self.capacity - self.in_use
 
     @property
     def free(self) -> int:
-        """Blocks that hold nothing: neither in use nor cached."""
+        """Blocks that are neither in use nor cached."""
         return self.capacity - self._anonymous - self._tree.cached - self._duplicates.total
 
     def match(self, hashes: Sequence[int]) -> int:
-        """Leading blocks of the chain `hashes` that are cached."""
+        """How many leading blocks of the chain `hashes` are cached."""
         return self._tree.match(hashes)
 
     def pin(self, hashes: Sequence[int], now: float) -> int:
-        """Take the cached leading blocks of `hashes` into use; returns how many. Give exactly those to `release`."""
+        """Take the cached leading blocks of `hashes` into use. Returns their number. Pass exactly these blocks to
+        `release`."""
         blocks = self._tree.match(hashes)
         if blocks:
             run = self._tree.run_ending(hashes[blocks - 1])
@@ -103,7 +104,8 @@ class BlockPool:
         return blocks
 
     def allocate(self, blocks: int, now: float) -> bool:
-        """Take `blocks` anonymous blocks, evicting as needed; False, and nothing changed, when there are not enough."""
+        """Take `blocks` anonymous blocks, with evictions if necessary. False if there are not enough; then nothing
+        changed."""
         if blocks > self.available:
             return False
         if blocks > self.free:
@@ -112,9 +114,9 @@ class BlockPool:
         return True
 
     def commit(self, hashes: Sequence[int], parent: int | None, now: float) -> None:
-        """Turn anonymous blocks, in order, into cached ones below `parent`, the end of what the request holds (None
-        when it holds nothing). Afterwards it holds up to the end of `hashes`. StateError for more than are anonymous.
-        """
+        """Turn anonymous blocks, in order, into cached ones below `parent`, the last cached block of the request (None
+        if it has none). Afterwards the request's cached part ends with `hashes`. StateError for more blocks than are
+        anonymous."""
         if not hashes:
             return
         if len(hashes) > self._anonymous:
@@ -129,7 +131,7 @@ class BlockPool:
         self._publish(Stored, hashes, parent)
 
     def release(self, hashes: Sequence[int], anonymous: int, now: float) -> None:
-        """A request ended: it held the cached chain `hashes` and `anonymous` blocks not committed."""
+        """A request ended that used the cached chain `hashes` and `anonymous` blocks that were not committed."""
         if anonymous > self._anonymous:
             raise StateError(f"release of {anonymous} anonymous blocks, but there are only {self._anonymous}")
         if hashes:
@@ -138,7 +140,8 @@ class BlockPool:
         self._anonymous -= anonymous
 
     def discard(self, block: int) -> bool:
-        """Drop the evictable leaf that ends with `block`, to make room for a promotion; False if it is none."""
+        """Drop the evictable leaf that ends with `block`, to make room for a promotion. False if there is no such
+        leaf."""
         run = self._tree.run_at(block)
         if run is None or run.hashes[-1] != block or not run.evictable:
             return False
@@ -146,8 +149,9 @@ class BlockPool:
         return True
 
     def bring(self, hashes: Sequence[int], parent: int | None, now: float) -> bool:
-        """Cache the chain `hashes` below `parent`, copied up from another tier for nobody yet. It takes free blocks
-        only; False, and nothing changed, when they are too few, the parent is gone, or the chain is cached already."""
+        """Cache the chain `hashes` below `parent`, copied from another tier and not in use yet. It takes only free
+        blocks. False if they are too few, the parent is not cached, or the chain is cached already; then nothing
+        changed."""
         orphan = parent is not None and parent not in self._tree
         if orphan or len(hashes) > self.free or any(block in self._tree for block in hashes):
             return False
@@ -180,7 +184,7 @@ class BlockPool:
         return run
 
     def _copy(self, hashes: Sequence[int], above: Run | None, now: float) -> Run:
-        """Count duplicates of cached blocks; the request's hold moves from `above` to their end."""
+        """Count duplicates of cached blocks. The request's hold moves from `above` to the last of them."""
         for block in hashes:
             run = self._tree.run_at(block)
             self._duplicates.add(block, held=run is not None and run.busy > 0)

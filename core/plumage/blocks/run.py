@@ -1,9 +1,9 @@
 """A run: consecutive cached blocks of one path that share one access history.
 
-Runs are the nodes of the prefix tree. A tree of single blocks would need a Python step per block per request; with
-runs a request costs a step per *node*, which is also what HotPrefix (§3.2) means by a node: its frequency, length
-and depth have a meaning because every block inside was used by the same requests. A request that leaves a run in the
-middle splits it there; a request that goes on below a run it inserted itself makes it longer.
+Runs are the nodes of the prefix tree. With runs a request costs a Python step for each node, not for each block. They
+are also the nodes of HotPrefix (§3.2): a node has one frequency, length and depth because the same requests used all
+its blocks. If a request matches only the first part of a run, the run is split there. A request that adds blocks below
+a run that it inserted makes that run longer.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["Run"]
 class Run:
     """hashes: block hashes, parent before child. start: blocks above the first one. children: cached child runs.
 
-    holds: requests whose cached part ends exactly at this run's end. busy: holds plus busy children, so that it is
-    zero only when no request uses any block here or below. uses: requests that used the run while it was cached.
-    fresh: nobody but its inserter has used it, and the policy lets it grow. rank: belongs to the eviction policy.
+    holds: requests whose cached part ends exactly at this run's end. busy: holds plus busy children; zero only if no
+    request uses a block here or below. uses: requests that used the run while it was cached. fresh: only the request
+    that inserted it has used it, and the policy lets it grow. rank: for use by the eviction policy.
     """
 
     __slots__ = (
@@ -56,12 +56,12 @@ class Run:
 
     @property
     def depth(self) -> int:
-        """Depth in nodes; a root has 1."""
+        """Depth in nodes. A root has depth 1."""
         return sum(1 for _ in self.path())
 
     @property
     def evictable(self) -> bool:
-        """A leaf that no request uses: the only kind that may lose blocks."""
+        """Whether it is a leaf that no request uses. Only such runs may lose blocks."""
         return not self.busy and not self.children
 
     def path(self) -> Iterator[Run]:
@@ -74,7 +74,7 @@ class Run:
     def split(self, blocks: int) -> Run:
         """Cut the first `blocks` blocks off into a new run, the parent of this one, and return it.
 
-        The new run is the upper one, so that children and holds, which hang on the end, stay where they are.
+        The new run is the upper one. Children and holds belong to the end of a run, so they need not move.
         """
         upper = Run(self.hashes[:blocks], self.parent, self.inserted)
         upper.start = self.start

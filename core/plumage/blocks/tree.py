@@ -1,8 +1,8 @@
-"""The prefix tree of cached blocks: runs, the holds of requests on them, and what may be evicted.
+"""The prefix tree of cached blocks: runs, the requests that use them, and the evictable leaves.
 
-The set of cached hashes is closed under parents, because only leaves are evicted. Two things follow: the cached part
-of a prompt is found by bisection, and holding the *end* of a request's cached part protects all of it. So `hold` and
-`drop` cost a step per run, and only up to the first ancestor that was in use already.
+Only leaves are evicted, so the parent of every cached block is cached. Therefore a bisection finds the cached part of a
+prompt, and a hold on the *end* of a request's cached part protects all of it. `hold` and `drop` cost a step for each
+run, up to the first ancestor that is used by other requests too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["PrefixTree"]
 
 
 class PrefixTree:
-    """cached: blocks in the tree. in_use: those that a request holds, itself or through a descendant. leaves: the
-    evictable ones, longest evictable first."""
+    """cached: number of blocks in the tree. in_use: those that a request uses, also through a descendant. leaves: the
+    evictable ones; the one that has been evictable longest is first."""
 
     def __init__(self, policy: EvictionPolicy) -> None:
         self.policy = policy
@@ -34,7 +34,7 @@ class PrefixTree:
         return block in self._run_of
 
     def match(self, hashes: Sequence[int]) -> int:
-        """Leading blocks of the chain `hashes` that are cached."""
+        """How many leading blocks of the chain `hashes` are cached."""
         run_of = self._run_of
         low, high = 0, len(hashes)
         if not high or hashes[0] not in run_of:
@@ -50,7 +50,8 @@ class PrefixTree:
         return high
 
     def run_ending(self, block: int) -> Run:
-        """The run that ends with `block`, after a split where `block` lies inside one. StateError when not cached."""
+        """The run that ends with `block`. If `block` lies inside a run, the run is split. StateError if it is not
+        cached."""
         run = self._run_of.get(block)
         if run is None:
             raise StateError(f"block {block!r} is not cached")
@@ -59,11 +60,12 @@ class PrefixTree:
         return self._split(run, run.hashes.index(block) + 1)
 
     def run_at(self, block: int) -> Run | None:
-        """The run that `block` lies in, left as it is."""
+        """The run that contains `block`, without a split."""
         return self._run_of.get(block)
 
     def hold(self, run: Run, holds: int = 1) -> None:
-        """One more request's cached part ends here, or `holds` more; leaves on the way are no victims any more."""
+        """The cached part of one more request, or of `holds` more, ends here. The run and its ancestors can not be
+        evicted now."""
         run.holds += holds
         above: Run | None = run
         while above is not None:
@@ -76,9 +78,10 @@ class PrefixTree:
             above, holds = above.parent, 1
 
     def drop(self, run: Run, holds: int = 1) -> None:
-        """A request's cached part, or those of `holds`, no longer end here. StateError when fewer did."""
+        """The cached part of one request, or of `holds`, no longer ends here. StateError if fewer requests use the
+        run."""
         if run.holds < holds:
-            raise StateError(f"{run!r} is not held: released twice, or never pinned")
+            raise StateError(f"{run!r} is not in use: it was released twice, or never pinned")
         run.holds -= holds
         above: Run | None = run
         while above is not None:
@@ -92,7 +95,7 @@ class PrefixTree:
             above, holds = above.parent, 1
 
     def access(self, run: Run, now: float) -> None:
-        """A request uses `run` and all above it."""
+        """A request uses `run` and all its ancestors."""
         policy = self.policy
         path = list(run.path())
         for used in reversed(path):
@@ -102,7 +105,7 @@ class PrefixTree:
             policy.access(used, now)
 
     def add(self, hashes: list[int], parent: Run | None, now: float) -> Run:
-        """Cache new blocks below the end of `parent`, which the caller holds; the hold moves to their end."""
+        """Cache new blocks below the end of `parent`, which the caller uses. The caller's hold moves to their end."""
         cuts = self.policy.recall(hashes)
         if not cuts and parent is not None and parent.fresh and parent.holds == 1 and parent.busy == 1:
             self._extend(parent, hashes, now)
@@ -114,7 +117,7 @@ class PrefixTree:
         return self._append(hashes[top:], parent, now)
 
     def evict(self, run: Run, blocks: int) -> list[int]:
-        """Remove up to `blocks` blocks from the end of the evictable leaf `run`; returns them, deepest last."""
+        """Remove up to `blocks` blocks from the end of the evictable leaf `run`. Returns them, deepest last."""
         keep = max(0, len(run.hashes) - blocks)
         evicted = run.hashes[keep:]
         del run.hashes[keep:]
@@ -128,7 +131,7 @@ class PrefixTree:
         return evicted
 
     def evict_last(self, run: Run) -> int:
-        """Remove the last block of the evictable leaf `run`, and return it: `evict` of one, in half the time."""
+        """Remove and return the last block of the evictable leaf `run`: `evict` of one block, in half the time."""
         block = run.hashes.pop()
         self.cached -= 1
         del self._run_of[block]
@@ -139,7 +142,7 @@ class PrefixTree:
         return block
 
     def clear(self) -> None:
-        """Forget everything. StateError while requests hold blocks."""
+        """Remove everything. StateError while requests use blocks."""
         if self.in_use:
             raise StateError(f"{self.in_use} blocks are in use; end their requests before clearing the cache")
         self._run_of.clear()
@@ -156,7 +159,7 @@ class PrefixTree:
         run.holds = run.busy = 1
         if parent is not None:
             parent.children += 1
-            parent.holds -= 1  # `busy` stays: the hold became a busy child
+            parent.holds -= 1  # `busy` is unchanged: the hold moved into a child that is busy
             parent.fresh = False
         self._run_of.update(dict.fromkeys(hashes, run))
         self.cached += len(hashes)

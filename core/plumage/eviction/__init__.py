@@ -1,4 +1,4 @@
-"""Eviction among the leaves of the prefix tree: LRU, RLT, and hotness in two forms."""
+"""Eviction policies for the leaves of the prefix tree: LRU, RLT, and hotness in two forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What policies have in common: doing nothing where a policy does not care, and a heap of scored leaves."""
+"""Base classes of policies: one that ignores all events, and a heap of leaves by score."""
 
 from __future__ import annotations
 
@@ -55,11 +55,12 @@ class QuietPolicy:
 
 
 class ScoredPolicy(QuietPolicy, ABC):
-    """Evicts the evictable leaf with the lowest `score`, ties in the order in which they became evictable.
+    """Evicts the evictable leaf with the lowest `score`. Of equal scores, the leaf that became evictable first is
+    chosen.
 
-    A run that has begun to lose blocks keeps its place, so it goes on losing them before another is touched.
-    A lazy heap: an entry is good while `_current` holds that very entry for its run, so that holding a run costs one
-    dictionary operation. Dead entries are swept when they outnumber the live ones.
+    A leaf that loses some of its blocks keeps its place, so it loses all before another leaf does. The heap is lazy: an
+    entry is valid while `_current` has the same serial number for its run. So `hold` costs one dictionary operation.
+    Invalid entries are removed when they outnumber the valid ones.
     """
 
     def __init__(self) -> None:
@@ -69,12 +70,13 @@ class ScoredPolicy(QuietPolicy, ABC):
 
     @property
     def leaves(self) -> int:
-        """Evictable leaves."""
+        """The number of evictable leaves."""
         return len(self._current)
 
     @abstractmethod
     def score(self, run: Run) -> float:
-        """Lowest goes first; must not change while the run is an evictable leaf, unless `rescore` follows."""
+        """The leaf with the lowest score is evicted first. It must not change while the run is an evictable leaf,
+        unless `rescore` is called."""
 
     def release(self, run: Run) -> None:
         self._serial += 1
@@ -100,7 +102,7 @@ class ScoredPolicy(QuietPolicy, ABC):
         raise StateError(NO_VICTIM)
 
     def rescore(self) -> None:
-        """Score every evictable leaf again, after something that moved them all (ageing)."""
+        """Compute all scores again after a change that affects every leaf, such as ageing."""
         self._heap = [(self.score(run), serial, run) for run, serial in self._current.items()]
         heapq.heapify(self._heap)
 

@@ -32,7 +32,7 @@ def _hotness_paper(
     frequency_bits: int = defaults.FREQUENCY_BITS,
     depth_bits: int = defaults.FILTER_BITS,
 ) -> EvictionPolicy:
-    """Room for twice as many nodes as the cache has blocks, so that heat outlives eviction."""
+    """The filter has room for twice as many nodes as the cache has blocks, so that hotness outlives eviction."""
     cuckoo = CuckooFilter(
         2 * capacity, rng, aging_interval=aging_interval, fingerprint_bits=fingerprint_bits,
         clock_bits=clock_bits, frequency_bits=frequency_bits, depth_bits=depth_bits,
@@ -40,7 +40,7 @@ def _hotness_paper(
     return HotnessPaper(NodeRecord(cuckoo), priority, block_tokens)
 
 
-# Each with what it is made from beside its options: of the cache's capacity in blocks and the randomness.
+# Each with the arguments that it needs besides its options: the cache's capacity in blocks, the randomness or both.
 _MAKERS: dict[str, tuple[Callable[..., EvictionPolicy], tuple[str, ...]]] = {
     "Lru": (Lru, ()),
     "Rlt": (Rlt, ("capacity", "rng")),
@@ -52,15 +52,15 @@ _METHODS = (
 )  # fmt: skip
 
 POLICY_NAMES = tuple(_MAKERS)
-"""The product's own."""
+"""The policies that Plumage includes."""
 
 
 def make_policy(name: str, *, capacity: int, rng: Randomness, **options: Any) -> EvictionPolicy:
-    """The policy called `name` for a cache of `capacity` blocks; ConfigurationError names the known ones and options.
+    """The policy `name` for a cache of `capacity` blocks. ConfigurationError names the known policies and options.
 
     name: one of `POLICY_NAMES`, or "package.module:Class" for a policy of your own. rng: seeded by the caller; Rlt
-    draws its victims with it, HotnessPaper the moves in its filter. A class of your own gets `capacity` and `rng` if
-    its constructor has parameters of these names.
+    draws victims with it, HotnessPaper the moves in its filter. A class of your own gets `capacity` and `rng` if its
+    constructor has parameters of these names.
     """
     maker, needs = _find(name)
     given = {key: value for key, value in (("capacity", capacity), ("rng", rng)) if key in needs}
@@ -72,7 +72,7 @@ def make_policy(name: str, *, capacity: int, rng: Randomness, **options: Any) ->
 
 
 def policy_options(name: str) -> list[str]:
-    """The names of `make_policy`'s options for it; of a policy that there isn't, none."""
+    """The names of the options that `make_policy` accepts for this policy; none for an unknown policy."""
     if name not in _MAKERS and not is_import_path(name):
         return []
     maker, needs = _find(name)

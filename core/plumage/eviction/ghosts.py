@@ -1,4 +1,4 @@
-"""What is remembered of evicted blocks: a bounded table from block hash to a note, oldest note dropped first."""
+"""Notes about evicted blocks: a bounded table from block hash to a note, which drops the oldest note first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ Note = TypeVar("Note")
 
 
 class Ghosts(Generic[Note]):
-    """capacity: blocks remembered. Blocks evicted together share one note; writing a block again makes it newest."""
+    """capacity: number of blocks with a note. Blocks that are evicted together share one note. A new note makes a block
+    the newest."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = max(1, capacity)
@@ -25,7 +26,7 @@ class Ghosts(Generic[Note]):
         return block in self._notes
 
     def remember(self, hashes: Sequence[int], note: Note) -> None:
-        """Write `note` beside each block of `hashes`."""
+        """Store `note` for each block of `hashes`."""
         notes = self._notes
         for block in hashes:
             notes.pop(block, None)
@@ -36,11 +37,11 @@ class Ghosts(Generic[Note]):
                 del notes[block]
 
     def get(self, block: int) -> Note | None:
-        """What was noted of `block`; None when nothing is remembered."""
+        """The note about `block`, or None."""
         return self._notes.get(block)
 
     def cuts(self, hashes: Sequence[int]) -> list[int]:
-        """Lengths at which the note changes along the chain `hashes`, up to the first block without one."""
+        """The lengths at which the note changes along the chain `hashes`, up to the first block without a note."""
         notes = self._notes
         last = notes.get(hashes[0])
         if last is None:
@@ -56,5 +57,5 @@ class Ghosts(Generic[Note]):
         return cuts
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all notes."""
         self._notes.clear()

@@ -1,22 +1,24 @@
-"""Hotness eviction, our default: a doubling of a run's frequency is worth some time of not being used.
+"""Hotness eviction, the default: a run that is used twice as often may stay unused for some time longer.
 
-    score = last use + weight · (log2(frequency) − ⅕ · log2(gap ÷ capacity))         lowest goes first
+    score = last use + weight · (log2(frequency) − ⅕ · log2(gap ÷ capacity))         lowest is evicted first
 
-HotPrefix's `frequency + clock/length` (§3.3.1; `hotness_paper.py`) has one fixed weight of use against recency, and its
-second term favours short runs, so that the private tail of a prompt outlives the shared prefix above it. No fixed
-weight fits: production chat wants a large one in a small cache and none in a large cache, conversations want none,
-few-shot suites a large one. Here
+HotPrefix's `frequency + clock/length` (§3.3.1; `hotness_paper.py`) has a fixed ratio of frequency to recency. Its
+second term favours short runs, so the private tail of a prompt stays longer than the shared prefix above it. No fixed
+weight suits all loads. Production chat needs a large weight in a small cache and none in a large cache. Conversations
+need none, and few-shot suites a large one. In this policy:
 
-- time counts in blocks used, so that it runs as fast as the cache turns over;
-- a run's last use is the *end* of the last request that used it, as in leaf-LRU: with weight 0 the two are one;
-- `weight` is that of the shadow cache which finds most (`shadows.py`): 0, 1, 4, 8 or 16 caches of time;
-- `gap` is the usual time between two uses, where that is more than a cache of time: of two runs used as often, the
-  one whose uses lie closer together is back sooner. It counts in small caches, which lose most before its next use;
-- frequency outlives eviction in a bounded memory, as HotPrefix asks (§3.3): else nothing that was evicted early
-  could ever become hot; of small caches it holds more, as people take as long to answer whatever the cache. Nothing
-  need be aged: recency is in the sum, so a run used 2^k times and never again goes k·weight later than one used once;
-- where others share the load, as replicas of a pool do, each sees a part of the uses. `pooled` says how often all of
-  them used a run; that counts where it is more than what was seen here.
+- Time is counted in blocks used, so it is proportional to the turnover of the cache.
+- A run's last use is the *end* of the last request that used it, as in leaf-LRU. With weight 0 this policy is leaf-LRU.
+- `weight` is taken from the simulated cache with the most hits (`shadows.py`): 0, 1, 4, 8 or 16 cache sizes of time.
+- `gap` is the usual time between two uses, if that exceeds one cache size of time. Of two runs with equal frequency,
+  the one with shorter gaps is used again sooner. This matters in small caches, which evict most runs before their next
+  use.
+- A bounded memory keeps the frequency of evicted runs, as HotPrefix requires (§3.3). Otherwise a run that is evicted
+  early could never become hot. For small caches it keeps proportionally more, since the time until users reply does not
+  depend on the cache. Ageing is not needed, because the score contains recency: a run that was used 2^k times is
+  evicted only k·weight later than a run that was used once.
+- Each replica of a pool sees only a part of the uses. `pooled` returns how often all replicas used a run; it counts
+  where it is more than this replica saw.
 """
 
 from __future__ import annotations
@@ -34,15 +36,16 @@ from plumage.eviction.shadows import Shadows
 __all__ = ["WEIGHTS", "Hotness"]
 
 WEIGHTS = (1.0, 0.0, 4.0, 8.0, 16.0)
-"""1 first: until a difference shows, a scan of fresh prompts does not wash out what was used again."""
-_MOST = 255.0  # of a run's frequency; 65,535 changed no hit (0205)
-_SLOWNESS = 0.2  # doublings of frequency that a doubling of the gap outweighs; ⅛ to ¼ measure alike
+"""1 is first: before hits show a difference, new prompts that are used once do not displace prefixes that were
+reused."""
+_MOST = 255.0  # largest frequency of a run; 65,535 changed no hit (0205)
+_SLOWNESS = 0.2  # doublings of frequency that offset a doubling of the gap; ⅛ to ¼ give equal results
 _LEAST_MEMORY = 32_768  # blocks
 
 
 class _Past(NamedTuple):
-    """Of a run that nobody uses, cached or evicted. gap: blocks of time, 0 while it was used in one go only. used: time
-    of its last use. worth: in doublings of frequency."""
+    """The history of a run that no request uses, cached or evicted. gap: blocks of time; 0 if there was only one period
+    of use. used: time of its last use. worth: in doublings of frequency."""
 
     frequency: float
     gap: float
@@ -55,12 +58,12 @@ def _unknown(name: Any) -> float | None:
 
 
 class Hotness(ScoredPolicy):
-    """A run's `rank` is its frequency. pooled: by the hash of a run's first block, its uses anywhere, or None where
-    nothing is known of it; asked once a run falls idle.
+    """A run's `rank` is its frequency. pooled: returns the uses of a run by all replicas, by the hash of its first
+    block, or None if unknown. It is called when a run becomes idle.
 
-    capacity: blocks of the cache. weights: of the shadow caches, in cache sizes; one alone is fixed. memory: how far
-    back it looks, in cache sizes: evicted blocks remembered (32,768 at least), and blocks used while a shadow's hit
-    counts.
+    capacity: blocks of the cache. weights: of the simulated caches, in cache sizes; a single one is fixed. memory: in
+    cache sizes; it bounds the evicted blocks whose history is kept (at least 32,768) and the time for which a simulated
+    cache's hit counts.
     """
 
     def __init__(self, capacity: int, weights: Sequence[float] = WEIGHTS, *, memory: float = 8.0) -> None:
@@ -74,11 +77,11 @@ class Hotness(ScoredPolicy):
         self._time = 0
         self._cached = 0
         self._idle: dict[Run, _Past] = {}
-        self._gaps: dict[Run, float] = {}  # of runs in use that had been idle before
+        self._gaps: dict[Run, float] = {}  # histories of runs that are in use and were idle before
 
     @property
     def weight(self) -> float:
-        """Cache sizes of time that a doubling of frequency is worth now."""
+        """The time, in cache sizes, that a doubling of frequency counts for now."""
         return self._shadows.weight / self._capacity
 
     def score(self, run: Run) -> float:
@@ -96,21 +99,21 @@ class Hotness(ScoredPolicy):
             run.rank = 1.0
         else:
             self._again(run, known, blocks)
-            run.fresh = False  # what its request adds below has another history, and becomes a run of its own
+            run.fresh = False  # blocks that the request adds below have another history, so they become another run
         self._cached += blocks
         self._time += blocks
 
     def access(self, run: Run, now: float) -> None:
         blocks = len(run.hashes)
         past = self._idle.pop(run, None)
-        if past is None:  # some other request uses it too, and every shadow holds it
+        if past is None:  # another request uses it too, so every simulated cache has it
             run.rank = min(run.rank + 1.0, _MOST)
         else:
             self._again(run, past, blocks)
         self._time += blocks
 
     def _again(self, run: Run, past: _Past, blocks: int) -> None:
-        """`run`, idle or evicted until now, is in use."""
+        """`run`, which was idle or evicted until now, is in use."""
         self._shadows.again(past.used, past.worth, blocks)
         run.rank = min(past.frequency + 1.0, _MOST)
         gap = float(self._time - past.used)

@@ -1,4 +1,4 @@
-"""HotPrefix's eviction as printed (HotPrefix §3.3.1), with users' formulas: what `Hotness` is compared with."""
+"""HotPrefix's eviction as published (HotPrefix §3.3.1), with formulas of users. `Hotness` is compared with it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["HotnessPaper"]
 
 
 class HotnessPaper(ScoredPolicy):
-    """HotPrefix as printed: the leaf with the lowest priority, a user's formula over the cuckoo filter's fields.
+    """Evicts the leaf with the lowest priority: a formula over the fields of HotPrefix's cuckoo filter.
 
-    block_tokens: tokens in a block, because length counts in tokens. Ageing moves every clock, so every leaf is scored
-    again then; that is once in `aging_interval` requests.
+    block_tokens: tokens in a block, because length counts in tokens. Ageing changes every clock, so all leaves get new
+    scores then, once in `aging_interval` requests.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Leaf-LRU: the evictable leaf whose last request ended longest ago (vLLM's and SGLang's default).
 
-Every request that uses a run uses its ancestors too, and `idle` comes from the leaf upwards; so in the order of
-becoming idle a child always stands before its parent, and the first idle run is always a leaf. No heap is needed.
+A request that uses a run also uses its ancestors, and `idle` is called for descendants first. So in the order in which
+runs become idle a child is always before its parent, and the first idle run is a leaf. No heap is needed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Lru(QuietPolicy):
 
     def victim(self, now: float) -> Run:
         for run in self._idle:
-            if not run.busy and not run.children:  # else it is kept for no request, or something below it is
+            if not run.busy and not run.children:  # otherwise no request used it, or a run below it is in use
                 return run
         raise StateError(NO_VICTIM)
 

@@ -1,14 +1,15 @@
 """RLT, randomized leaf-token eviction (KVRouting §4.1, Alg. 1), in blocks.
 
-Marking: every block used is marked; when as many distinct ones as the cache holds are marked, a new phase starts with
-all marks cleared but the latest; a miss in a full cache evicts an unmarked leaf, uniformly at random. O(log n) against
-the best leaf eviction in hindsight, where leaf-LRU is O(n), n = cache size - shortest path + 1 (App. C).
+Each used block is marked. When as many distinct blocks are marked as the cache holds, a new phase starts, and all marks
+but the latest are cleared. A miss in a full cache evicts an unmarked leaf, uniformly at random. RLT's misses are within
+O(log n) of the best leaf eviction in hindsight, and leaf-LRU's within O(n); n = cache size - shortest path + 1 (App.
+C).
 
 Errata and granularity:
-- Alg. 1 leaves open what happens when every unmarked leaf is pinned by running requests: that starts a phase as well.
-- The authors drop single tokens; an engine's unit is the block. A run is marked as a whole, because its blocks are
-  always used together; the count of marks is in blocks. Where a phase ends inside a run, only the rest of the run
-  counts for the new phase, as if blocks had been marked one by one.
+- Alg. 1 does not say what happens if running requests use every unmarked leaf. Here this starts a new phase too.
+- The authors evict single tokens; an engine evicts blocks. A whole run is marked, because its blocks are always used
+  together. Marks are counted in blocks. If a phase ends inside a run, only the other blocks of the run count for the
+  new phase, as if blocks had been marked one by one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ __all__ = ["LeafSet", "Rlt"]
 
 
 class LeafSet:
-    """A set with a uniformly random choice in O(1): an array, `members`, in which the last element fills every gap."""
+    """A set with a uniformly random choice in O(1): an array, `members`. A removed element is replaced by the last
+    one."""
 
     def __init__(self) -> None:
         self.members: list[Run] = []
@@ -51,7 +53,7 @@ class LeafSet:
             self._at[last] = place
 
     def pick(self, rng: Randomness) -> Run:
-        """Any member with the same probability."""
+        """A member; each has the same probability."""
         return self.members[int(rng.random() * len(self.members))]
 
     def take(self, other: LeafSet) -> None:
@@ -69,10 +71,10 @@ class LeafSet:
 
 
 class Rlt(QuietPolicy):
-    """A run is marked when its `rank` is the number of the phase. marked: distinct blocks marked in this phase.
+    """A run is marked if its `rank` is the number of the phase. marked: distinct blocks marked in this phase.
 
-    at_once: blocks that a leaf loses before another is drawn, 1 as printed. An engine with 100,000 blocks pays
-    some microseconds a draw, most of it waiting for memory; with 8 hit ratios are lower by a 120th at most.
+    at_once: blocks that a leaf loses before another leaf is drawn; 1 in the paper. In an engine with 100,000 blocks a
+    draw takes some microseconds, mostly for memory access. With 8, hit ratios are lower by at most 1/120.
     """
 
     def __init__(self, capacity: int, rng: Randomness, at_once: int = 1) -> None:

@@ -1,12 +1,13 @@
-"""Shadow caches: the hits of a cache of this size under other weights of frequency, without a second cache.
+"""Simulated caches of the same size with other weights of frequency, which count hits without storing blocks.
 
-The score is `last use + weight · worth`, where worth grows with frequency. Scores rise with nearly every use, and the
-lowest are evicted first. So a cache holds exactly the blocks whose score is not below its *floor*, the score up to
-which it has evicted blocks. The inputs of the worth outlive eviction, so a block has the same score in every cache. To
-detect hits a shadow needs its floor only. To raise the floor it needs the number of blocks per bucket of scores.
+The score is `last use + weight · worth`, where worth grows with frequency. Nearly every use raises a score, and the
+lowest scores are evicted first. So a cache contains exactly the blocks whose score is not below its *floor*, the score
+up to which it has evicted blocks. The inputs of worth outlive eviction, so a block has the same score in every cache.
+To detect hits a simulated cache needs only its floor. To raise the floor it needs the number of blocks per bucket of
+scores.
 
-The policy counts the hits of each shadow and follows the best of a few fixed weights. (The experts of LeCaR and Cacheus
-vote by regret on evicted blocks; here each one is simulated.)
+The policy counts the hits of each simulated cache and uses the best of a few fixed weights. (LeCaR and Cacheus choose
+between experts by regret on evicted blocks; here each weight is simulated.)
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from plumage.errors import ConfigurationError
 
 __all__ = ["Shadow", "Shadows"]
 
-_BUCKETS = 32  # a cache of time; 8 to 256 measure alike
+_BUCKETS = 32  # buckets for one cache size of time; 8 to 256 give equal results
 _CHOICES = 16  # a cache of time
 
 
 class Shadow:
-    """A cache of blocks under one weight. weight: blocks of time that a unit of worth adds. bucket: width of a
-    bucket of scores. Blocks in use are in `size` but in no bucket."""
+    """A simulated cache with one weight. weight: blocks of time that a unit of worth adds. bucket: width of a bucket of
+    scores. Blocks in use are in `size` but in no bucket."""
 
     __slots__ = ("_bucket", "_counts", "_floor", "_order", "size", "weight")
 
@@ -42,7 +43,7 @@ class Shadow:
         self._order: list[float] = []
 
     def take(self, used: int, worth: float, blocks: int) -> bool:
-        """Blocks of this `worth`, last used at `used`, come into use. Returns whether they were here."""
+        """Blocks of this `worth`, last used at `used`, come into use. Returns whether this cache had them."""
         score = used + self.weight * worth
         if score < self._floor:
             self.size += blocks
@@ -53,7 +54,7 @@ class Shadow:
         return True
 
     def put(self, used: int, worth: float, blocks: int) -> None:
-        """Blocks are no longer in use. Below the floor they are dropped at once."""
+        """Blocks are no longer in use. Those below the floor are dropped at once."""
         score = used + self.weight * worth
         if score < self._floor:
             self.size -= blocks
@@ -66,13 +67,13 @@ class Shadow:
         counts[bucket] = known + blocks
 
     def trim(self, room: int) -> None:
-        """Drop the lowest until `room` blocks are left, or none but those in use."""
+        """Drop the lowest scores until `room` blocks are left, or only those in use."""
         counts, order, width = self._counts, self._order, self._bucket
         while self.size > room and order:
             lowest = order[0]
             count, over = counts[lowest], self.size - room
             bottom, top = max(self._floor, lowest * width), (lowest + 1) * width
-            if count > over:  # part of a bucket, as if its scores lay evenly
+            if count > over:  # part of a bucket, as if its scores were evenly distributed
                 counts[lowest] = count - over
                 self._floor = bottom + (top - bottom) * over / count
                 self.size = room
@@ -84,10 +85,10 @@ class Shadow:
 
 
 class Shadows:
-    """One shadow a weight; `weight` is that of the shadow which found most blocks lately.
+    """One simulated cache for each weight. `weight` is that of the cache with the most recent hits.
 
-    capacity: blocks of the cache. weights: what a unit of worth adds, in caches of blocks used; the first
-    is in force until another has found more. window: caches of blocks used after which a hit counts 1/e.
+    capacity: blocks of the cache. weights: what a unit of worth adds, in cache sizes of blocks used; the first one
+    applies until another has more hits. window: cache sizes of blocks used after which a hit counts 1/e.
     """
 
     def __init__(self, capacity: int, weights: Sequence[float], window: float) -> None:
@@ -102,26 +103,27 @@ class Shadows:
         self.weight = self._shadows[0].weight
 
     def again(self, used: int, worth: float, blocks: int) -> None:
-        """Blocks last used at `used`, that nobody uses now, are used again, cached or not."""
+        """Blocks that were last used at `used` and are idle come into use again, cached or not."""
         found = self._found
         for index, shadow in enumerate(self._shadows):
             if shadow.take(used, worth, blocks):
                 found[index] += blocks
 
     def new(self, blocks: int) -> None:
-        """Blocks of which nothing is known are cached, in use."""
+        """Blocks without a known history are cached, in use."""
         for shadow in self._shadows:
             shadow.size += blocks
 
     def idle(self, used: int, worth: float, blocks: int, room: int) -> None:
-        """Blocks are in use no longer. room: blocks that the real cache holds now, and so shall the shadows."""
+        """Blocks are no longer in use. room: blocks that the real cache has now, which also bounds the simulated
+        ones."""
         for shadow in self._shadows:
             shadow.put(used, worth, blocks)
             if shadow.size > room:
                 shadow.trim(room)
 
     def choose(self, time: int) -> bool:
-        """Once per interval, follow the shadow with the most hits. Returns whether the weight changed."""
+        """Once per interval, switch to the weight with the most hits. Returns whether the weight changed."""
         elapsed = time - self._at
         if elapsed < self._every:
             return False
@@ -136,6 +138,6 @@ class Shadows:
         return self._chosen != before
 
     def reset(self) -> None:
-        """The cache was emptied: what is learned stays."""
+        """The cache was emptied. The counts of hits stay."""
         for shadow in self._shadows:
             shadow.reset()

@@ -1,1 +1,1 @@
-"""Hashes of prompts: over bytes, as the directory keys them, and over tokens, as batching compares them."""
+"""Hashes of prompts: over bytes as keys of the directory, and over tokens to compare prompts in a batch."""

@@ -1,17 +1,17 @@
 """The directory's key: a chain of hashes over 256-byte chunks of the rendered prompt.
 
-Contract, held by golden vectors in `tests/contract/test_chunk_goldens.py`, because routers and agents of different
-versions must agree on it:
+Routers and agents of different versions must compute the same hashes. Golden vectors in
+`tests/contract/test_chunk_goldens.py` check this definition:
 
     h_0 = xxh3_64(field(base model) ‖ field(adapter) ‖ field(salt)),  field(s) = u32 little endian length ‖ UTF-8 bytes
     h_i = xxh3_64(bytes[256·(i−1) : 256·i], seed = h_{i−1})
 
-Whole chunks only: a rest shorter than a chunk is a `tail` and has no hash yet. h_0 is no key; it only parts the base
-models, adapters and tenants from each other. Two prompts have the same h_i when their first 256·i bytes and their seed
-are the same, which is why a router can find out what an engine holds without ever tokenizing.
+Only whole chunks have a hash. The bytes after the last whole chunk are the `tail`. h_0 is not a key: it gives base
+models, adapters and tenants different hashes. Two prompts have the same h_i if their seeds and their first 256·i bytes
+are equal. So a router finds cached prefixes without a tokenizer.
 
-The router hashes a whole prompt at once (`chain`); the agent gets the same bytes in pieces, block by block, and carries
-`(hash, tail)` from each block to its children (`extend`).
+The router hashes a whole prompt at once (`chain`). The agent gets the same bytes block by block: it stores
+`(hash, tail)` for each block and continues from there for its children (`extend`).
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from xxhash import xxh3_64_intdigest
 __all__ = ["CHUNK", "ChainMemory", "Link", "chain", "extend", "seed"]
 
 CHUNK = 256
-"""Bytes in a chunk: 16 tokens of English take about 70, so one key stands for three or four small KV blocks."""
+"""Bytes in a chunk. 16 tokens of English have about 70 bytes, so one key covers three or four small KV blocks."""
 
 
 class Link(NamedTuple):
-    """Where a chain stands after some bytes: the hash of its last whole chunk (or the seed) and the bytes after it."""
+    """The state of a chain after some bytes: the hash of its last whole chunk (or the seed), and the bytes after it."""
 
     hash: int
     tail: bytes = b""
 
 
 def seed(base_model: str, adapter: str = "", salt: str = "") -> int:
-    """h_0. The lengths keep ("ab", "c") and ("a", "bc") apart; a lone surrogate in a client's salt is no error here."""
+    """h_0. Length prefixes give ("ab", "c") and ("a", "bc") different seeds. A lone surrogate in a client's salt is
+    allowed."""
     fields = (field.encode(errors="surrogatepass") for field in (base_model, adapter, salt))
     return int(xxh3_64_intdigest(b"".join(len(field).to_bytes(4, "little") + field for field in fields)))
 
@@ -46,9 +47,9 @@ def chain(data: bytes, seed: int) -> list[int]:
 
 
 class ChainMemory:
-    """`chain` for prompts that begin alike, as most do: strides of eight chunks are hashed whole, and where a stride
-    came before under the same hash, the eight links are known. That confuses two strides as rarely as a chain confuses
-    two chunks. Strides that do not come again are forgotten: at most `2 * kept` are remembered, 0.5 KB each."""
+    """`chain` with a memory, for prompts with common prefixes. It hashes a group of eight chunks at once; if the group
+    and the hash before it were seen earlier, the eight hashes are known. A collision of two groups is as unlikely as a
+    collision of two chunks. Unused groups are forgotten: at most `2 * kept` are stored, 0.5 KB each."""
 
     STRIDE = 8 * CHUNK
 
@@ -58,7 +59,7 @@ class ChainMemory:
         self._old: dict[int, list[int]] = {}
 
     def chain(self, data: bytes, seed: int) -> list[int]:
-        """What `chain` gives."""
+        """The same hashes as the function `chain`."""
         stride, young = self.STRIDE, self._young
         hashes: list[int] = []
         previous = seed
@@ -84,9 +85,9 @@ class ChainMemory:
 
 
 def extend(link: Link, data: bytes) -> tuple[list[int], Link]:
-    """Continue a chain by `data`: the hashes of the chunks it completes, and where the chain stands then.
+    """Continue a chain by `data`. Returns the hashes of the chunks that it completes, and the new state.
 
-    However the bytes are cut into pieces, the hashes are those that `chain` gives for all of them at once.
+    The hashes do not depend on how the bytes are split into pieces; they equal those of `chain`.
     """
     data = link.tail + data
     if len(data) < CHUNK:

@@ -1,11 +1,11 @@
-"""Cumulative hash vectors over token chunks: how FEATHER sees a prompt (FEATHER §4.2.1, Algorithms 1 and 2).
+"""Cumulative hash vectors over token chunks, by which FEATHER compares prompts (FEATHER §4.2.1, Algorithms 1 and 2).
 
-T tokens in chunks of K give C = ⌈T/K⌉ values; two prompts are equal at level l iff their first l·K tokens are. The last
-chunk may be partial and then counts only when the tails are identical. Tokens come as a buffer of 32-bit ids (an
-`array("I")`, a numpy array, bytes): turning a Python list into one costs more than hashing it.
+T tokens in chunks of K give C = ⌈T/K⌉ values. Two prompts are equal at level l iff their first l·K tokens are equal.
+The last chunk may be partial; then it is equal only if the whole tails are. Tokens are a buffer of 32-bit ids (an
+`array("I")`, a numpy array, bytes), since the conversion of a Python list would cost more than the hashes.
 
-The two schemes give different values for the same prompt, and an engine's own block hashes a third: the scheme is part
-of any stored key. Vectors of different schemes must never meet in one tree.
+The two algorithms, and an engine's own block hashes, give three different vectors for one prompt. So the algorithm is
+part of every stored key, and a tree must not contain vectors of different algorithms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ H = TypeVar("H", bound=Hashable)
 
 
 def incremental(tokens: Buffer, chunk: int) -> tuple[int, ...]:
-    """Algorithm 1: one running xxHash-64 over all tokens, read at each chunk's end. O(T) in all."""
+    """Algorithm 1: one running xxHash-64 over all tokens, read at the end of each chunk. O(T) in total."""
     data = memoryview(tokens).cast("B")
     step = _step(data, chunk)
     state = xxh64()
@@ -38,9 +38,9 @@ def incremental(tokens: Buffer, chunk: int) -> tuple[int, ...]:
 
 
 def chained(tokens: Buffer, chunk: int) -> tuple[int, ...]:
-    """Algorithm 2: each chunk hashed on its own, then chained as h_c = H(h_{c-1} ‖ l_c), h_0 = 0.
+    """Algorithm 2: hash each chunk alone, then chain the hashes as h_c = H(h_{c-1} ‖ l_c), h_0 = 0.
 
-    The chunks' own hashes can be had in parallel; only the short chaining pass is sequential.
+    The hashes of the chunks could be computed in parallel. Only the short chaining is sequential.
     """
     data = memoryview(tokens).cast("B")
     step = _step(data, chunk)
@@ -53,9 +53,9 @@ def chained(tokens: Buffer, chunk: int) -> tuple[int, ...]:
 
 
 def strided(block_hashes: Sequence[H], stride: int) -> tuple[H, ...]:
-    """An engine's chained block hashes, every `stride`-th of them: no hashing at all.
+    """Every `stride`-th of an engine's chained block hashes, so nothing is hashed again.
 
-    The partial last chunk is missing, and an engine extends its hashes with the output: freeze the vector at INSERT.
+    The partial last chunk has no value. The engine later appends hashes of output tokens: copy the vector at INSERT.
     """
     if stride < 1:
         raise ValueError(f"stride must be at least 1, got {stride}")

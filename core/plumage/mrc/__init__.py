@@ -1,4 +1,4 @@
-"""Miss-ratio curves from a sample of the accesses: would more cache help, and how much?"""
+"""Miss-ratio curves from a sample of the accesses. They predict how much a larger cache would help."""
 
 from __future__ import annotations
 

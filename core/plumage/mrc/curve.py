@@ -1,9 +1,9 @@
-"""The miss-ratio curve: what share of accesses an LRU cache of each size would miss.
+"""The miss-ratio curve: the share of accesses that an LRU cache of each size would miss.
 
-It answers what an autoscaler asks before it adds a replica for its cache: how many of the misses would have been hits?
-LRU's curve is the judge because it needs one number of each access, its stack distance (how many keys were used since
-this one was): a cache of n blocks hits exactly the accesses at distance n or less (Mattson et al., 1970). Other
-policies do better or worse than LRU at one size; a flat curve is flat for all of them.
+Before it adds a replica for its cache, an autoscaler must know how many misses would become hits. LRU's curve needs
+only the stack distance of each access: the number of keys used since the last use of this key. A cache of n blocks hits
+exactly the accesses at distance n or less (Mattson et al., 1970). Other policies differ from LRU at a given size, but
+where the curve of LRU is flat a larger cache helps none of them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["MissRatioCurve"]
 
 @dataclass(frozen=True, slots=True)
 class MissRatioCurve:
-    """`hits[i]`: the share of accesses at a stack distance of `sizes[i]` or less; both ascend. Between two sizes the
-    curve is straight; beyond the last one nothing is known, and it stays level.
+    """`hits[i]`: the share of accesses at a stack distance of `sizes[i]` or less; both ascend. The curve is linear
+    between two sizes, and constant beyond the last, where nothing is known.
 
-    accesses: how many the curve rests on. rate: the share of keys that were looked at.
+    accesses: the number of accesses behind the curve. rate: the share of keys that was sampled.
     """
 
     sizes: Sequence[int]
@@ -29,7 +29,7 @@ class MissRatioCurve:
     rate: float = 1.0
 
     def hit_ratio(self, blocks: float) -> float:
-        """Of an LRU cache that holds `blocks`. 0 where nothing was seen yet."""
+        """The hit ratio of an LRU cache with `blocks` blocks. 0 where there was no access yet."""
         at = bisect_right(self.sizes, blocks)
         if at == 0:
             return 0.0
@@ -42,5 +42,5 @@ class MissRatioCurve:
         return 1.0 - self.hit_ratio(blocks)
 
     def gain(self, blocks: float, more: float) -> float:
-        """The share of accesses that miss now and would hit with `more` blocks; negative for fewer."""
+        """The share of accesses that miss now and would hit with `more` blocks; negative for fewer blocks."""
         return self.hit_ratio(blocks + more) - self.hit_ratio(blocks)

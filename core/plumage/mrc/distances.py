@@ -1,12 +1,13 @@
 """A histogram of stack distances in bounded memory: exact when small, 1.6 % wide above.
 
-Distances up to 127 have a bucket each; above, each doubling is cut into 64. A million blocks take 970 buckets.
+Distances up to 127 have a bucket each. Above, each doubling is divided into 64 buckets. A million blocks take 970
+buckets.
 
-A sample of keys stands for more or fewer accesses than there were. Where does the difference belong? A key that is
-asked for n times shifts the sum by about n, by chance, so its share of the difference is as n² (the mean of one
-Gaussian term given the sum). Each access therefore also leaves a *share*, and the difference is taken away in
-proportion. SHARDS-adj takes it all from the smallest distance, which is right for a few very hot keys and wrong for
-conversations, whose blocks are asked for equally often and at large distances.
+A sample of keys stands for more or fewer accesses than there really were, and the difference must be corrected. A key
+with n accesses shifts the sum by about n, by chance. So its share of the difference is proportional to n² (the mean of
+one Gaussian term given the sum). Each access therefore also adds a *share*, and the difference is removed in proportion
+to the shares. SHARDS-adj removes it all from the smallest distance. That is right for a few very hot keys. It is wrong
+for conversations, whose blocks are used equally often and at large distances.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class DistanceHistogram:
 
     def __init__(self, largest: int) -> None:
         self.largest = largest
-        buckets = _bucket(largest) + 2  # the last one for what is further, first accesses included
+        buckets = _bucket(largest) + 2  # the last bucket is for larger distances and first accesses
         self._weights = array("d", bytes(8 * buckets))
         self._shares = array("d", bytes(8 * buckets))
 
@@ -35,7 +36,7 @@ class DistanceHistogram:
         self._shares[bucket] += share
 
     def scale(self, factor: float) -> None:
-        """Let everything so far count `factor` times as much."""
+        """Multiply the weight of all accesses so far by `factor`."""
         self._weights = array("d", (weight * factor for weight in self._weights))
         self._shares = array("d", (share * factor for share in self._shares))
 
@@ -44,8 +45,8 @@ class DistanceHistogram:
         return sum(self._weights)
 
     def cumulative(self, accesses: float) -> tuple[list[int], list[float]]:
-        """Distances, and how many of the `accesses` there were in truth lie at each or less; steps at which nothing
-        was seen are left out."""
+        """Distances, and how many of the real `accesses` lie at each or less. Distances without an access are left
+        out."""
         missing = (accesses - self.total) / (sum(self._shares) or 1.0)
         sizes, sums, total = [0], [0.0], 0.0
         for bucket in range(1, len(self._weights) - 1):

@@ -1,4 +1,5 @@
-"""Between GPU, host memory and disk: what is admitted below, what is promoted back, where a node belongs."""
+"""The tiers GPU, host memory and disk: which blocks are admitted to host memory, which are promoted, and where a node
+belongs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Which evicted nodes are worth the copy to host memory (HotPrefix §3.3.2).
+"""Decides whether an evicted node is worth a copy to host memory (HotPrefix §3.3.2).
 
-A node must have been used often enough, ever; then, where room is lacking, it must be hotter than every resident that
-goes for it. The threshold stands first, because most evicted nodes were used once and copying them costs bandwidth.
+A node needs a minimum number of uses. If room is lacking, it must also be hotter than every resident that it replaces.
+The minimum is checked first: most evicted nodes were used once, and copying them would cost bandwidth.
 
-Erratum: the paper's algorithm ignores the incoming length. Here the victims' tokens cover it, or nothing is admitted.
+Erratum: the paper's algorithm ignores the length of the new node. Here the victims' tokens must cover it, or it is not
+admitted.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from plumage.tiering.node import TierNode
 __all__ = ["PRIORITY", "AdmissionPlan", "plan_admission"]
 
 PRIORITY = parse_formula(defaults.HOST_PRIORITY)
-"""The paper's measure of hotness, of admission and of promotion (HotPrefix Eq. 6); users may write another."""
+"""The paper's hotness for admission and promotion (HotPrefix Eq. 6). Users may configure another formula."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPlan:
-    """admitted: copy the node. victims: residents to drop for it first."""
+    """admitted: copy the node. victims: residents to drop before that."""
 
     admitted: bool
     victims: tuple[TierNode, ...] = ()
@@ -38,7 +39,8 @@ def plan_admission(
     free_tokens: int,
     min_frequency: int = defaults.MIN_FREQUENCY,
 ) -> AdmissionPlan:
-    """Decide about `node`, evicted from the GPU. `coldest_first`: residents that may go, in that order; read lazily."""
+    """Decide about `node`, evicted from the GPU. `coldest_first`: residents that may be replaced, in that order; read
+    only as far as needed."""
     if node.frequency < min_frequency:
         return _REFUSED
     victims: list[TierNode] = []

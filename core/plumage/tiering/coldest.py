@@ -1,8 +1,8 @@
 """Residents of a tier, coldest first, without sorting them for every query.
 
-A heap of the hotness at the last check. An entry at the top is checked again: if it has become hotter, it moves down.
-Hotness also falls, by ageing. A fall has no effect until the heap is built again, every `rebuild` queries. Ageing
-subtracts the same step from every clock, so the order changes little in between.
+It is a heap of the hotness at the last check. An entry at the top is checked again, and moves down if it has become
+hotter. Hotness also falls, by ageing. A fall has no effect until the heap is built again, every `rebuild` queries.
+Ageing subtracts the same step from every clock, so the order changes little in between.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ColdestFirst(Generic[Resident]):
         self._hotness = hotness
         self._rebuild = rebuild
         self._heap: list[tuple[float, int, Resident]] = []
-        self._live: dict[Resident, int] = {}  # the one entry of the heap that counts: others are of earlier stays
+        self._live: dict[Resident, int] = {}  # serial of the valid heap entry
         self._serial = 0
         self._asked = 0
 
@@ -48,7 +48,7 @@ class ColdestFirst(Generic[Resident]):
         self._live.pop(resident, None)
 
     def ask(self, choose: Callable[[Iterator[Resident]], None]) -> None:
-        """Let `choose` read residents from the coldest on, as far as it wants to; none of them leaves by being read."""
+        """Let `choose` read residents from the coldest on, as far as it wants to. Reading removes none."""
         self._asked += 1
         if self._asked % self._rebuild == 0:
             self._heap = [(self._hotness(one), order, one) for order, one in enumerate(self._live)]

@@ -1,8 +1,9 @@
-"""Where a prefix node belongs, by recency, frequency, place in the tree, memory pressure (the article's tier decision).
+"""The tier of a prefix node, by recency, frequency, place in the tree and memory pressure (the article's tier
+decision).
 
-Recent and frequent nodes stay in the GPU. Recent but rare ones stay while others hang below them; as leaves they stay
-under low pressure, go to host memory under high, and are dropped under critical pressure. Stale ones go down when they
-were used often, and are dropped when not. Host memory full: to disk, where there is one.
+Recent and frequent nodes stay in the GPU. Recent but rare inner nodes stay. Recent but rare leaves stay under low
+pressure, move to host memory under high, and are dropped under critical pressure. Stale nodes move to host memory if
+they were used often, else they are dropped. If host memory is full, nodes move to disk, where there is one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Pressure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PressureLevels:
-    """Shares of KV memory in use at which pressure is high, and critical. The article gives none; these are ours."""
+    """Shares of KV memory in use from which pressure is high or critical. The article has no values; these are
+    Plumage's."""
 
     high: float = 0.8
     critical: float = 0.95
@@ -48,7 +50,7 @@ class PressureLevels:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """recent, frequent: against the caller's thresholds. leaf: no cached child."""
+    """recent, frequent: compared with the caller's thresholds. leaf: no cached child."""
 
     recent: bool
     frequent: bool
@@ -56,7 +58,7 @@ class NodeFacts:
 
 
 def decide_tier(node: NodeFacts, pressure: Pressure, *, host_full: bool = False, disk: bool = False) -> Tier:
-    """The tier `node`, now in the GPU, belongs to. An inner node never leaves before its children."""
+    """The tier for `node`, which is in the GPU now. An inner node never leaves before its children."""
     if not node.leaf or (node.recent and (node.frequent or pressure is Pressure.LOW)):
         return Tier.GPU
     if node.recent:

@@ -1,9 +1,9 @@
-"""Host memory as a second tier of the prefix cache: its blocks, their admission and their promotion.
+"""Host memory as the second tier of the prefix cache: its blocks, their admission and their promotion.
 
 Pure: it decides which blocks to copy, and the caller copies them. `offer`: the pool is about to evict blocks from the
 GPU. `match`, then `load`: a request needs the blocks after its GPU prefix. `plan`: the engine asks for promotions
-during decode. Blocks that are copied to the GPU also stay here, as in vLLM's offloading. Their next eviction then
-costs no copy.
+during decode. Blocks that are copied to the GPU also stay here, as in vLLM's offloading. So their next eviction needs
+no copy.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from plumage.tiering.promotion import Promotion, PromotionBudget, plan_promotion
 __all__ = ["HostTier"]
 
 _CONSIDERED = 256
-"""Nodes on either side that a promotion plan looks at, to bound its cost: those that came down last, and the leaves
-that have been idle longest. A plan's budget is rarely worth more."""
+"""Nodes of each tier that a promotion plan considers, to bound its cost: the last ones added to host memory, and the
+GPU leaves that have been idle longest. A plan's budget rarely suffices for more."""
 _UNKNOWN = Heat(1, 0, 1 << 16)
-"""A node that the full filter has dropped: used once, long ago, far from the root."""
+"""Assumed for a node that the full filter has dropped: used once, long ago, far from the root."""
 
 
 @dataclass(eq=False, slots=True)
@@ -42,8 +42,8 @@ class _Entry:
 
 
 class HostTier:
-    """capacity: blocks. heat: the hotness record, pool-wide where there is one. block_tokens: tokens in a block.
-    admission, promotion: how hot a node is, for the one plan and for the other; length counts in tokens."""
+    """capacity: blocks. heat: the hotness record, of the whole pool where there is one. block_tokens: tokens in a
+    block. admission, promotion: formulas of a node's hotness for each plan; length counts in tokens."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class HostTier:
         return block in self._entry_of
 
     def match(self, hashes: Sequence[int], start: int) -> int:
-        """Blocks of the chain `hashes` held here without a gap from index `start`, the end of the GPU prefix."""
+        """Blocks of the chain `hashes` that are here without a gap from index `start`, the end of the GPU prefix."""
         held = 0
         for block in hashes[start:]:
             if block not in self._entry_of:
@@ -87,13 +87,13 @@ class HostTier:
         return held
 
     def load(self, hashes: Sequence[int]) -> int:
-        """The blocks are copied up for a request; returns how many. They stay here too."""
+        """The caller copies these blocks to the GPU for a request. Returns their number. They also stay here."""
         self.loaded += len(hashes)
         return len(hashes)
 
     def offer(self, run: Run, evicted: Sequence[int], *, always: bool = False) -> int:
-        """The GPU is about to drop `evicted` from the end of `run`; returns the blocks to copy down (0: refused).
-        always: they go down however cold they are, if the tier can hold them at all."""
+        """The GPU is about to drop `evicted` from the end of `run`. Returns the number of blocks to copy to host memory
+        (0: refused). always: admit them however cold they are, if the tier can hold them at all."""
         new = [block for block in evicted if block not in self._entry_of]
         if not new:
             return 0
@@ -107,7 +107,7 @@ class HostTier:
         return 0
 
     def _admit(self, node: TierNode, min_frequency: int) -> bool:
-        """Decide, and drop the residents that go for it."""
+        """Decide about `node`, and drop the residents that it replaces."""
         free = (self.capacity - self.used) * self._block_tokens
         plan = AdmissionPlan(False)
 
@@ -122,14 +122,15 @@ class HostTier:
         return plan.admitted
 
     def plan(self, tree: PrefixTree, budget: PromotionBudget) -> list[Promotion]:
-        """The promotions worth starting: host roots for GPU leaves, see `plan_promotion`. `blocks_of` gives blocks."""
+        """The promotions that are worth starting: host roots that replace GPU leaves (`plan_promotion`). `blocks_of`
+        returns their blocks."""
         newest = islice(self._entries.newest(), _CONSIDERED)
         roots = [self._node(entry, self._promotion) for entry in newest if self._is_root(entry, tree)]
         leaves = [self._leaf(run) for run in islice(tree.leaves, _CONSIDERED)]
         return plan_promotion(roots, leaves, budget)
 
     def blocks_of(self, node: TierNode) -> list[int]:
-        """The blocks of a node that `plan` named; empty when it has gone since."""
+        """The blocks of a node that `plan` returned; empty if it was dropped since then."""
         entry = self._entry_of.get(node.key)
         return [] if entry is None else list(entry.hashes)
 

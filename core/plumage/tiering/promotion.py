@@ -1,15 +1,17 @@
 """Which host nodes to copy to the GPU during decode, and which nodes they replace (HotPrefix §3.4, Alg. 2).
 
-The hottest host *roots* (parent in the GPU or none) replace the coldest GPU *leaves*; what is replaced is dropped.
+The hottest host *roots* (parent in the GPU, or no parent) replace the coldest GPU *leaves*. Replaced leaves are
+dropped.
 
 Errata of Alg. 2, each with a test:
-- It walks host leaves; meant are roots: a child without its parent is useless in the GPU.
-- It may plan one GPU node as the victim of several promotions; a victim is used once.
-- It compares with the first victim only; the node must be hotter than every one of them.
-- "Select more GPU nodes" has no end; the victims' tokens must cover the node, or it is not promoted.
-- A root whose parent is a planned victim is left out (the paper says so, and notes that order makes it rare); nor may
-  the parent of a planned node become a victim later.
-Ours: a budget, because the link is shared with offloads, and free room beyond a reserve is used before victims.
+- It iterates over host leaves, but must mean roots: a child without its parent is useless in the GPU.
+- It may plan one GPU node as the victim of several promotions. Here each victim is used once.
+- It compares with the first victim only. Here the node must be hotter than each of its victims.
+- "Select more GPU nodes" does not end. Here the victims' tokens must cover the node, or it is not promoted.
+- A root whose parent is a planned victim is left out, as the paper says. Nor may the parent of a planned node become a
+  victim later.
+
+Additions: a budget, because offloads use the same link; and free room beyond a reserve is used before victims.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ __all__ = ["Promotion", "PromotionBudget", "PromotionTurn", "plan_promotion"]
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """Copy `node` up after dropping `victims`."""
+    """Copy `node` to the GPU after dropping `victims`."""
 
     node: TierNode
     victims: tuple[TierNode, ...]
@@ -34,7 +36,7 @@ class Promotion:
 
 @dataclass(frozen=True, slots=True)
 class PromotionBudget:
-    """tokens: may be copied by this plan. free_tokens: unused in the GPU. reserve: of those, kept for running
+    """tokens: how many this plan may copy. free_tokens: unused in the GPU. reserve: the part of them for running
     requests, whose next block must not wait for an eviction."""
 
     tokens: int
@@ -45,7 +47,7 @@ class PromotionBudget:
 def plan_promotion(
     host_roots: Sequence[TierNode], gpu_leaves: Sequence[TierNode], budget: PromotionBudget
 ) -> list[Promotion]:
-    """The promotions to start now, hottest first: copy them in one batch. Inputs need no order."""
+    """The promotions to start now, hottest first, to be copied in one batch. The inputs may have any order."""
     coldest = deque(sorted(gpu_leaves, key=lambda leaf: leaf.hotness))
     dropped: set[int] = set()
     parents: set[int | None] = set()
@@ -70,7 +72,8 @@ def plan_promotion(
 def _victims(
     node: TierNode, coldest: deque[TierNode], room: int, parents: set[int | None]
 ) -> tuple[TierNode, ...] | None:
-    """The coldest leaves that make room for `node`; None when they are too hot or too few. Never a parent."""
+    """The coldest leaves that make room for `node`, never a parent of a planned node. None if they are too hot or too
+    few."""
     victims: list[TierNode] = []
     for leaf in coldest:
         if room >= node.tokens or leaf.hotness >= node.hotness:
@@ -82,7 +85,7 @@ def _victims(
 
 
 class PromotionTurn:
-    """When to promote: in steps that only decode, so that copies hide behind them.
+    """Chooses the steps for promotion: those that only decode, so that copies run while the GPU computes.
 
     Erratum: with chunked prefill and open arrivals such steps may never come. After `patience` steps without one,
     promotion runs in a mixed step, within the same budget.
@@ -96,7 +99,7 @@ class PromotionTurn:
         self._prefilled = False
 
     def step(self, *, prefill_tokens: int) -> bool:
-        """One engine step was formed; True when a promotion plan should go along with it."""
+        """One engine step was formed. True if a promotion plan should run with it."""
         if prefill_tokens:
             self._prefilled = True
             self._waited += 1

@@ -1,8 +1,8 @@
-"""Whether promotions pay: the share of promoted blocks that a request found before they were evicted again.
+"""Stops promotion while it does not pay: while requests use too few of the promoted blocks before their eviction.
 
-HotPrefix promotes whenever decodes leave the link idle and measures no harm. On loads whose hot prefixes change faster
-than they are promoted, or whose promoted blocks push one another out, each promotion costs a copy and a resident and
-gives nothing. Then promotion rests, and tries again later, each time after a longer rest.
+HotPrefix promotes whenever decodes leave the link idle, and does not measure harm. On some loads the hot prefixes
+change faster than they are promoted, or promoted blocks evict each other. Then each promotion costs a copy and a
+resident, and gains nothing. Promotion then pauses and tries again later, each time after a longer pause.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from plumage.errors import ConfigurationError
 __all__ = ["PromotionWorth"]
 
 _LONGEST = 64
-"""Rests grow to so many times the first one."""
+"""The longest pause, in multiples of the first one."""
 
 
 class PromotionWorth:
-    """least: share of the promoted blocks that must be used. window: blocks whose fate is known before it is judged.
-    rest: turns without promotion after the first bad judgement; each further one in a row doubles it."""
+    """least: share of the promoted blocks that must be used. window: number of blocks with a known result for each
+    decision. rest: turns without promotion after the first negative decision; each further one in a row doubles it."""
 
     def __init__(self, *, least: float = 0.2, window: int = 256, rest: int = 64) -> None:
         if not 0 <= least <= 1 or window < 1 or rest < 1:
@@ -33,18 +33,19 @@ class PromotionWorth:
 
     @property
     def resting(self) -> bool:
-        """Promotion is stopped for now."""
+        """Whether promotion is paused."""
         return self._resting > 0
 
     def turn(self) -> bool:
-        """It is time to promote; True when that is worth while. A turn that is rested counts as rested."""
+        """Called when it is time to promote. True if promotion should run. A turn without promotion counts towards the
+        pause."""
         if self._resting:
             self._resting -= 1
             return False
         return True
 
     def settle(self, *, used: int = 0, wasted: int = 0) -> None:
-        """So many promoted blocks were found by a request; so many were evicted without."""
+        """used: promoted blocks that a request found. wasted: promoted blocks that were evicted before that."""
         self._used += used
         self._wasted += wasted
         if self._used + self._wasted >= self._window:

@@ -45,7 +45,7 @@ def test_grows_where_the_curve_predicts_the_target() -> None:
 def test_does_not_grow_where_the_curve_predicts_no_gain() -> None:
     decision = decide(0.3, FLAT)
     assert decision.replicas == 1  # the existing caches are more than enough
-    assert "the curve predicts no more than 30.0% with 8: not bought, 30.0% with 1" in decision.message
+    assert "the curve predicts no more than 30.0% with 8: none is added, 30.0% with 1" in decision.message
 
 
 def test_does_not_grow_where_the_bound_misses_the_target() -> None:
