@@ -46,8 +46,8 @@ class Cell:
     again: list[float] = field(default_factory=list)
     wrong: int = 0
 
-    def ratio(self, over: Sequence[float], rng: random.Random) -> PairedRatio:
-        return paired_ratio(over, self.shared, rng)
+    def ratio(self, over: Sequence[float]) -> PairedRatio:
+        return paired_ratio(over, self.shared)
 
 
 def run(context: Context) -> Report:
@@ -68,7 +68,7 @@ def run(context: Context) -> Report:
                     done(1)
     finally:
         torch.set_num_threads(threads)
-    return _report(cells, shape, random.Random(context.seed))
+    return _report(cells, shape)
 
 
 def _measure(context: Context, shape: Shape, batch: int, prefix: int, pairs: int) -> Cell:
@@ -90,8 +90,8 @@ def _seconds(device: str, step: Step, shared: bool) -> float:
     return clock() - began
 
 
-def _report(cells: Sequence[Cell], shape: Shape, rng: random.Random) -> Report:
-    ratios = [(cell, cell.ratio(cell.different, rng), cell.ratio(cell.again, rng)) for cell in cells]
+def _report(cells: Sequence[Cell], shape: Shape) -> Report:
+    ratios = [(cell, cell.ratio(cell.different), cell.ratio(cell.again)) for cell in cells]
     rows: list[list[Figure]] = [
         [
             cell.kernel, cell.batch, cell.prefix, shape.prefix_bytes(cell.prefix) / 2**20,

@@ -178,7 +178,7 @@ def run(context: Context) -> Report:
                 found[size].append(_middle([_undisturbed(workload, size, seed) for _ in range(count)]))
             wrong += mismatches(rng, 100 if context.quick else 500)
             advance(1)
-        flatness = _flatness(rounds, 5 if context.quick else 21, random.Random(context.seed))
+        flatness = _flatness(rounds, 5 if context.quick else 21)
         advance(1)
     by_chunk = {size: _middle(timings) for size, timings in found.items()}
     timings, middle = found[CHUNK], by_chunk[CHUNK]
@@ -236,12 +236,12 @@ class Flatness:
     noise: PairedRatio
 
 
-def _flatness(rounds: int, pairs: int, rng: random.Random) -> Flatness:
+def _flatness(rounds: int, pairs: int) -> Flatness:
     chunks = TOKENS // CHUNK
     runs = [[sibling_cost(siblings, rounds, chunks) for siblings in (FEW, MANY, FEW)] for _ in range(pairs)]
     before, many, after = ([run[place][1] for run in runs] for place in range(3))
     middle = sorted(runs, key=lambda run: run[1][1] / run[0][1])[pairs // 2]
-    return Flatness(middle[0], middle[1], paired_ratio(many, before, rng), paired_ratio(after, before, rng))
+    return Flatness(middle[0], middle[1], paired_ratio(many, before), paired_ratio(after, before))
 
 
 def _operations(middle: Timing, timings: Sequence[Timing]) -> ResultTable:

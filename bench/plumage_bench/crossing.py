@@ -5,19 +5,18 @@ every decision after it, so that of two rates the higher may hold and the lower 
 is then a matter of where one looked first (multi-turn conversations: 8 % from seed to seed). Here several seeds are
 served at each rung of a ladder of rates, all their requests count together, and a straight line through five rungs, of
 the logarithm of the late share over that of the rate, says where it meets the limit. All contenders stand on the same
-rungs and serve the same seeds, so their ratio has an interval: seeds are drawn again (Efron's bootstrap).
+rungs and serve the same seeds, so their ratio has an interval: see `rate_ratio`.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, log
-from statistics import fmean
+from math import exp, log, sqrt
+from statistics import fmean, stdev
 
-from plumage_bench.pairs import PairedRatio
+from plumage_bench.pairs import PairedRatio, students_t
 from plumage_bench.rate_search import LATE_SHARE
 
 __all__ = ["RUNG", "Curve", "climb", "rate_ratio"]
@@ -28,7 +27,6 @@ _HALF = 2  # rungs on each side of the crossing
 _ROUNDS = 8  # of looking further up or down
 _FLATTEST = 0.2  # late share's growth ÷ the rate's: a line that is flatter crosses nowhere
 _LEAST_SHARE = 1e-4  # a share of 0 has no logarithm
-_DRAWS = 1_000
 
 LateShares = Callable[[Sequence[tuple[int, float]]], Sequence[Sequence[float]]]
 """For each (curve, requests a second) each seed's share of late requests."""
@@ -118,13 +116,14 @@ def climb(starts: Sequence[float], shares: LateShares) -> list[Curve]:
     return curves
 
 
-def rate_ratio(ours: Curve, theirs: Curve, rng: random.Random) -> PairedRatio:
-    """Our rate ÷ theirs. The interval draws seeds, the same for both."""
+def rate_ratio(ours: Curve, theirs: Curve) -> PairedRatio:
+    """Our rate ÷ theirs, both of the same five seeds or more. The interval is Student's, with the standard error that
+    leaving out one seed after the other gives (Tukey's jackknife, 1958)."""
     count = ours.seeds
-    drawn = []
-    for _ in range(_DRAWS):
-        seeds = rng.choices(range(count), k=count)
-        drawn.append(ours.drawn(seeds) / theirs.drawn(seeds))
-    drawn.sort()
-    low, high = drawn[int(0.025 * _DRAWS)], drawn[int(0.975 * _DRAWS) - 1]
-    return PairedRatio(ours.rate / theirs.rate, low, high, count)
+    ratio = log(ours.rate / theirs.rate)
+    without = []
+    for left in range(count):
+        seeds = [seed for seed in range(count) if seed != left]
+        without.append(log(ours.drawn(seeds) / theirs.drawn(seeds)))
+    half = students_t(count - 1) * (count - 1) / sqrt(count) * stdev(without)
+    return PairedRatio(exp(ratio), exp(ratio - half), exp(ratio + half), count)

@@ -292,7 +292,7 @@ def over_local(found: Found, route: str, kind: str, what: str = "device_ratio") 
     """`kind` ÷ local, over all pairs of that way of routing: each suite with each of its seeds."""
     over = [getattr(one, what) for (_, way), rows in found.items() if way == route for one in rows[kind]]
     under = [getattr(one, what) for (_, way), rows in found.items() if way == route for one in rows["local"]]
-    return paired_ratio(over, under, random.Random(0))
+    return paired_ratio(over, under)
 
 
 def at_equal_bytes(found: Found) -> PairedRatio:
@@ -303,7 +303,7 @@ def at_equal_bytes(found: Found) -> PairedRatio:
         if way == "in turn"
         for number, one in enumerate(rows["global"])
     ]
-    return paired_ratio([one for one, _ in pairs], [local for _, local in pairs], random.Random(0))
+    return paired_ratio([one for one, _ in pairs], [local for _, local in pairs])
 
 
 def _with_stored(stored: int, known: Sequence[Counted]) -> float:

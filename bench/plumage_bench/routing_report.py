@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import geometric_mean
@@ -71,11 +70,11 @@ class Rates:
         return geometric_mean([mine / theirs for mine, theirs in zip(own, other, strict=True)])
 
     def interval(self, cell: Cell, ours: Contender, rival: Contender) -> PairedRatio:
-        """Ours ÷ rival with what chance does to it: the second round's, drawing its seeds again, else by pairs."""
-        rng, finals = random.Random("ratios of rates"), self.finals.get(cell, {})
+        """Ours ÷ rival with its interval: of the second round where both were in it, else seed by seed."""
+        finals = self.finals.get(cell, {})
         if ours in finals and rival in finals:
-            return rate_ratio(finals[ours], finals[rival], rng)
-        return paired_ratio(self.cells[cell][ours], self.cells[cell][rival], rng)
+            return rate_ratio(finals[ours], finals[rival])
+        return paired_ratio(self.cells[cell][ours], self.cells[cell][rival])
 
     def equals(self, cell: Cell) -> dict[str, tuple[Contender, PairedRatio]]:
         """By eviction the best rival over it, and ours over it ÷ that rival."""
@@ -170,11 +169,10 @@ def rate_table(rates: Rates) -> ResultTable:
 
 def finals_table(rates: Rates) -> ResultTable:
     """Ours ÷ each rival of the second round, with what chance does to it."""
-    rng = random.Random("ratios of rates")
     rows: list[list[float | str]] = []
     for (workers, device), found in rates.finals.items():
         ours = found[rates.ours]
-        ratios = {rival: rate_ratio(ours, curve, rng) for rival, curve in found.items() if rival in rates.rivals}
+        ratios = {rival: rate_ratio(ours, curve) for rival, curve in found.items() if rival in rates.rivals}
         rows += [
             [f"{workers} workers, {device}", rival.label, ours.rate, found[rival].rate, ratio.ratio, ratio.low,
              ratio.high, ratio.pairs]
@@ -188,20 +186,17 @@ def finals_table(rates: Rates) -> ResultTable:
     )
 
 
-def verdict(ratio: PairedRatio, again: PairedRatio) -> str:
-    """first or behind, where the interval says so; tie, where it holds 1, or chance alone moves the ratio as far."""
+def verdict(ratio: PairedRatio) -> str:
+    """first or behind, where the whole interval says so; tie, where it holds 1."""
     if ratio.low >= 1.0:
         return "first"
-    noise = max(again.high, 1.0 / again.low)
-    if ratio.high >= 1.0 or 1.0 / ratio.ratio <= noise:
-        return "tie"
-    return "behind"
+    return "tie" if ratio.high >= 1.0 else "behind"
 
 
 def equal_keys(rates: Rates) -> dict[str, float | str]:
     """rank_equal: ours ÷ the best other over the same eviction, the least of evictions and cells; the lowest bound of
     any, and that ratio's upper one. aa: ours ÷ ours on other seeds in its cell. rank_verdict: see `verdict`; it
-    says what chance allows and changes no target."""
+    changes no target."""
     ratios = [(ratio, cell) for cell in rates.cells for _, ratio in rates.equals(cell).values()]
     least, cell = min(ratios, key=lambda one: one[0].ratio)
     again = rates.again(cell)
@@ -213,7 +208,7 @@ def equal_keys(rates: Rates) -> dict[str, float | str]:
         "aa_low": again.low,
         "aa_high": again.high,
         "pairs": least.pairs,
-        "rank_verdict": verdict(least, again),
+        "rank_verdict": verdict(least),
     }
 
 
@@ -226,13 +221,13 @@ def equal_table(rates: Rates) -> ResultTable:
             own = rates.mean(cell, rates.ours.over(eviction))
             rows.append([
                 f"{workers} workers, {device}", eviction, best.routing, own, rates.mean(cell, best), ratio.ratio,
-                ratio.low, ratio.high, ratio.pairs, str(again), verdict(ratio, again),
+                ratio.low, ratio.high, ratio.pairs, str(again), verdict(ratio),
             ])  # fmt: skip
     columns = ("fleet", "eviction", "best rival", "ours, req/s", "rival", "ours ÷ rival", "low", "high", "seeds",
                "ours ÷ ours, other seeds", "verdict")  # fmt: skip
     notes = (
         "Everyone over the same eviction. low, high: 95 % interval from five seeds on, else the range. tie: the "
-        "interval holds 1, or chance alone moves ours against ours as far; it counts as 1."
+        "interval holds 1. Ours on other seeds has other prompts and arrivals, so it is no pair of ours."
     )
     return ResultTable("Routing at equal eviction", columns, rows, notes)
 

@@ -78,9 +78,8 @@ def run(context: Context) -> Report:
                 other = after_loss(seed, first=first, warm=warm, coldest=False)[1]
                 pairs[name].append(Pair(seed, before, cold, other))
                 advance(1)
-    rng = random.Random(context.seed)
     gains = {
-        name: paired_ratio([one.coldest for one in found], [one.random for one in found], rng)
+        name: paired_ratio([one.coldest for one in found], [one.random for one in found])
         for name, found in pairs.items()
     }
     keys: dict[str, Figure] = {"pairs": count}

@@ -7,7 +7,6 @@ interval over seeds. The worst order has areas only: LRU finds nothing there, so
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -66,7 +65,7 @@ def run(context: Context) -> Report:
             pairs = 8 if context.quick else 24
             costs += measure(load, POLICIES[1:], blocks=_COST_BLOCKS, pairs=pairs, seed=context.seed)
             advance(1)
-    return _report(curve, suites, turns, costs, random.Random(context.seed))
+    return _report(curve, suites, turns, costs)
 
 
 def _report(
@@ -74,11 +73,10 @@ def _report(
     suites: Mapping[str, Ratios],
     turns: Ratios,
     costs: Sequence[Cost],
-    rng: random.Random,
 ) -> Report:
     area = {policy: [fmean(fmean(ratios[policy]) for ratios in curve.values())] for policy in POLICIES}
-    hot = [paired_ratio(ratios["Hotness"], ratios[STOCK], rng) for ratios in suites.values()]
-    hot_turns, rlt_turns = (paired_ratio(turns[policy], turns[STOCK], rng) for policy in ("Hotness", "Rlt"))
+    hot = [paired_ratio(ratios["Hotness"], ratios[STOCK]) for ratios in suites.values()]
+    hot_turns, rlt_turns = (paired_ratio(turns[policy], turns[STOCK]) for policy in ("Hotness", "Rlt"))
     keys = {
         "rlt_area": area["Rlt"][0],
         "lru_area": area[STOCK][0],

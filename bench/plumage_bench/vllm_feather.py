@@ -173,8 +173,8 @@ def run(context: Context) -> Report:
             else:
                 done(1 + turns)
             played[cell.name] = runs
-            context.console.print(cell_line(cell, runs, random.Random(context.seed)))
-    return report(cells, contenders, played, random.Random(context.seed))
+            context.console.print(cell_line(cell, runs))
+    return report(cells, contenders, played)
 
 
 def _made_by(context: Context, rounds: int, contenders: Sequence[Contender]) -> dict[str, Any]:

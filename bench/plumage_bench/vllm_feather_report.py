@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, isnan, log, nan
-from statistics import fmean, median
+from math import exp, isnan, log, nan, sqrt
+from statistics import fmean, median, variance
 from typing import Any
 
 from plumage_bench.harness import Report, ResultTable
-from plumage_bench.pairs import LEAST_PAIRS, PairedRatio, paired_ratio
+from plumage_bench.pairs import LEAST_PAIRS, PairedRatio, paired_ratio, students_t
 from plumage_bench.vllm_feather_cells import Cell
 from plumage_bench.vllm_feather_contenders import CEILINGS, PRODUCT, Contender
 
@@ -38,24 +37,23 @@ class Played:
         return self.tokens / self.cpu
 
 
-def cell_line(cell: Cell, runs: Mapping[str, Sequence[Played]], rng: random.Random) -> str:
+def cell_line(cell: Cell, runs: Mapping[str, Sequence[Played]]) -> str:
     """One line of a cell that is done: a whole run takes hours."""
-    over = ", ".join(f"÷ {label} {_ratio(runs['bandit'], runs[label], rng)}" for label in ("FCFS", "order"))
+    over = ", ".join(f"÷ {label} {_ratio(runs['bandit'], runs[label])}" for label in ("FCFS", "order"))
     return f"{cell.name}: bandit {over}"
 
 
-def _ratio(of: Sequence[Played], to: Sequence[Played], rng: random.Random) -> PairedRatio:
-    return paired_ratio([one.rate for one in of], [one.rate for one in to], rng)
+def _ratio(of: Sequence[Played], to: Sequence[Played]) -> PairedRatio:
+    return paired_ratio([one.rate for one in of], [one.rate for one in to])
 
 
 def report(
     cells: Sequence[Cell],
     contenders: Sequence[Contender],
     played: Mapping[str, Mapping[str, Sequence[Played]]],
-    rng: random.Random,
 ) -> Report:
     rows = [
-        [cell.name, label, *_row(one, runs["FCFS"], runs["order"], rng)]
+        [cell.name, label, *_row(one, runs["FCFS"], runs["order"])]
         for cell, runs in ((cell, played[cell.name]) for cell in cells)
         for label, one in runs.items()
     ]
@@ -65,7 +63,7 @@ def report(
     )
     note = "Ratios: geometric mean over pairs; a policy ÷ itself is noise. TTFT, TBT: wall's clock."
     return Report(
-        _keys(cells, played, rng),
+        _keys(cells, played),
         (ResultTable("FEATHER in real vLLM", columns, rows, note),),
         lambda figure: _plot(figure, cells, contenders, played),
         {
@@ -77,15 +75,13 @@ def report(
     )
 
 
-def _row(
-    runs: Sequence[Played], fcfs: Sequence[Played], order: Sequence[Played], rng: random.Random
-) -> list[float | str]:
+def _row(runs: Sequence[Played], fcfs: Sequence[Played], order: Sequence[Played]) -> list[float | str]:
     waits, gaps = [wait for one in runs for wait in one.waits], [1e3 * gap for one in runs for gap in one.gaps]
     return [
         fmean(one.rate for one in runs), fmean(one.tokens / one.wall for one in runs),
         *(_quantile(values, part) for values in (waits, gaps) for part in (0.5, 0.99)),
         fmean(one.batch for one in runs), fmean(one.stops for one in runs),
-        _converged(runs), str(_ratio(runs, fcfs, rng)), str(_ratio(runs, order, rng)),
+        _converged(runs), str(_ratio(runs, fcfs)), str(_ratio(runs, order)),
     ]  # fmt: skip
 
 
@@ -109,9 +105,7 @@ def _converged(runs: Sequence[Played]) -> str:
     return f"{median(settled):.0f}" + (f" ({len(runs) - len(settled)} not)" if len(settled) < len(runs) else "")
 
 
-def _keys(
-    cells: Sequence[Cell], played: Mapping[str, Mapping[str, Sequence[Played]]], rng: random.Random
-) -> dict[str, float | str]:
+def _keys(cells: Sequence[Cell], played: Mapping[str, Mapping[str, Sequence[Played]]]) -> dict[str, float | str]:
     """At 8 × 4k, of each policy there: its ratio over FCFS and over the order alone, and its STOPs a run.
     ceiling_over_fcfs, of_ceiling: what one group reaches at best, and the product's part of it. Over the cells that
     count: bandit_over_order_mean, a geometric mean, with its lower bound; bandit_over_order_least, the worst cell's,
@@ -120,59 +114,59 @@ def _keys(
     where nothing is shared, of the bandit and of the product."""
     keys: dict[str, float | str] = {}
     if runs := played.get("8 × 4k"):
-        keys |= _parts(runs, rng)
-        keys |= _ceiling(runs, rng)
+        keys |= _parts(runs)
+        keys |= _ceiling(runs)
     if product := [runs for runs in played.values() if PRODUCT.label in runs]:
         keys["wait_later_s"] = max(later(runs[PRODUCT.label], runs["FCFS"]) for runs in product)
     if counted := [played[cell.name] for cell in cells if cell.counts]:
-        keys["bandit_over_order_mean"], keys["bandit_over_order_mean_low"] = _over_cells(counted, rng)
-        least = min(_ratio(runs["bandit"], runs["order"], rng).ratio for runs in counted)
+        keys["bandit_over_order_mean"], keys["bandit_over_order_mean_low"] = _over_cells(counted)
+        least = min(_ratio(runs["bandit"], runs["order"]).ratio for runs in counted)
         keys |= {"bandit_over_order_least": least, "bandit_over_order_everywhere": "met" if least >= 1 else "missed"}
     for cell in cells:
         if not cell.groups:
             for label in ("bandit", PRODUCT.label):
                 if label in (runs := played[cell.name]):
-                    keys[f"{label}_noshare_low"] = _ratio(runs[label], runs["FCFS"], rng).low
+                    keys[f"{label}_noshare_low"] = _ratio(runs[label], runs["FCFS"]).low
     return keys
 
 
 _PARTS = ("order", "FCFS sorted", "order sorted", "product", "bandit", "bandit, 10 s")
 
 
-def _parts(runs: Mapping[str, Sequence[Played]], rng: random.Random) -> dict[str, float | str]:
+def _parts(runs: Mapping[str, Sequence[Played]]) -> dict[str, float | str]:
     keys: dict[str, float | str] = {}
     for label in _PARTS:
         if label in runs:
             name = label.replace(", ", "_").replace(" ", "_")
-            keys[f"{name}_over_fcfs"] = _ratio(runs[label], runs["FCFS"], rng).ratio
-            keys[f"{name}_over_order"] = _ratio(runs[label], runs["order"], rng).ratio
+            keys[f"{name}_over_fcfs"] = _ratio(runs[label], runs["FCFS"]).ratio
+            keys[f"{name}_over_order"] = _ratio(runs[label], runs["order"]).ratio
             keys[f"{name}_stops"] = fmean(one.stops for one in runs[label])
     return keys
 
 
-def _ceiling(runs: Mapping[str, Sequence[Played]], rng: random.Random) -> dict[str, float]:
+def _ceiling(runs: Mapping[str, Sequence[Played]]) -> dict[str, float]:
     alone = [runs[one.label] for one in CEILINGS if one.label in runs]
     if not alone:
         return {}
-    ceiling = max(alone, key=lambda one: _ratio(one, runs["FCFS"], rng).ratio)
+    ceiling = max(alone, key=lambda one: _ratio(one, runs["FCFS"]).ratio)
     ours = runs.get(PRODUCT.label, runs["order"])
     return {
-        "ceiling_over_fcfs": _ratio(ceiling, runs["FCFS"], rng).ratio,
-        "of_ceiling": _ratio(ours, ceiling, rng).ratio,
+        "ceiling_over_fcfs": _ratio(ceiling, runs["FCFS"]).ratio,
+        "of_ceiling": _ratio(ours, ceiling).ratio,
     }
 
 
-def _over_cells(cells: Sequence[Mapping[str, Sequence[Played]]], rng: random.Random) -> tuple[float, float]:
-    """Geometric mean over cells, each cell alike, and the lower 95 % bound by drawing pairs again within each; where a
-    cell has too few pairs for that, the mean of the cells' least ratios."""
+def _over_cells(cells: Sequence[Mapping[str, Sequence[Played]]]) -> tuple[float, float]:
+    """Geometric mean over cells, each cell alike, and the lower end of its 95 % interval; where a cell has too few
+    pairs for that, the mean of the cells' least ratios."""
     logs = [
         [log(one.rate / other.rate) for one, other in zip(runs["bandit"], runs["order"], strict=True)] for runs in cells
     ]
-    mean = exp(fmean(fmean(pairs) for pairs in logs))
+    mean = fmean(fmean(pairs) for pairs in logs)
     if min(map(len, logs)) < LEAST_PAIRS:
-        return mean, exp(fmean(min(pairs) for pairs in logs))
-    drawn = sorted(fmean(fmean(rng.choices(pairs, k=len(pairs))) for pairs in logs) for _ in range(2000))
-    return mean, exp(drawn[50])
+        return exp(mean), exp(fmean(min(pairs) for pairs in logs))
+    error = sqrt(sum(variance(pairs) / len(pairs) for pairs in logs)) / len(logs)
+    return exp(mean), exp(mean - students_t(sum(len(pairs) - 1 for pairs in logs)) * error)
 
 
 def _raw(one: Played) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -122,7 +121,7 @@ def ratio(found: Found, one: Ratio, suite: str | None = None) -> PairedRatio:
     loads = [rows for load, rows in found.items() if load.kind in one.kinds and suite in (None, load.suite)]
     over = [float(getattr(counted, one.what)) for rows in loads for counted in rows[one.over]]
     under = [float(getattr(counted, one.what)) for rows in loads for counted in rows[one.under]]
-    return paired_ratio(over, under, random.Random(0))
+    return paired_ratio(over, under)
 
 
 def _played(found: Found) -> dict[str, Ratio]:
@@ -137,7 +136,7 @@ def _suites(found: Found) -> list[str]:
 
 def stretch(counted: Sequence[Counted]) -> PairedRatio:
     """Steps with promotion ÷ those without; chance is that of the seeds."""
-    return paired_ratio([one.stretch for one in counted], [1.0] * len(counted), random.Random(0))
+    return paired_ratio([one.stretch for one in counted], [1.0] * len(counted))
 
 
 def closing(found: Found) -> dict[str, float]:

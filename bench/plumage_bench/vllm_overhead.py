@@ -9,7 +9,6 @@ it in another thread, and all need it.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,10 +37,10 @@ class _Rounds:
     plugin: list[float]
     again: list[float]
 
-    def ratios(self, rng: random.Random) -> tuple[PairedRatio, PairedRatio]:
+    def ratios(self) -> tuple[PairedRatio, PairedRatio]:
         """Plugin over the mean of the two of stock; stock over stock."""
         around = [(one + other) / 2 for one, other in zip(self.stock, self.again, strict=True)]
-        return paired_ratio(self.plugin, around, rng), paired_ratio(self.again, self.stock, rng)
+        return paired_ratio(self.plugin, around), paired_ratio(self.again, self.stock)
 
 
 def _play(trio: Sequence[EngineProcess], load: Load, seed: int, into: _Rounds) -> None:
@@ -63,27 +62,26 @@ def run(context: Context) -> Report:
                         _play(trio, load, context.seed * 1_000 + seed, found[name])
                         advance(1)
                 on = on and "feather" in trio[1].ask("features")
-    rng = random.Random(context.seed)
     short, long = found["2,000 queued"], found["20,000 queued"]
-    over, noise = short.ratios(rng)
-    growth = paired_ratio(long.plugin, short.plugin, rng)
+    over, noise = short.ratios()
+    growth = paired_ratio(long.plugin, short.plugin)
     keys = {
         **interval_keys("over_stock_2k", over),
         **interval_keys("noise_2k", noise),
         **interval_keys("growth_20k", growth),
         "feather_on": int(on),
     }
-    return Report(keys, [_table(found, rng)], data={name: _data(rounds) for name, rounds in found.items()})
+    return Report(keys, [_table(found)], data={name: _data(rounds) for name, rounds in found.items()})
 
 
 def _data(rounds: _Rounds) -> dict[str, list[float]]:
     return {"stock": rounds.stock, "plugin": rounds.plugin, "stock again": rounds.again}
 
 
-def _table(found: Mapping[str, _Rounds], rng: random.Random) -> ResultTable:
+def _table(found: Mapping[str, _Rounds]) -> ResultTable:
     rows: list[list[int | float | str]] = []
     for name, rounds in found.items():
-        over, noise = rounds.ratios(rng)
+        over, noise = rounds.ratios()
         rows.append([name, min(rounds.stock), min(rounds.plugin), str(over), str(noise)])
     return ResultTable(
         "CPU microseconds a request in vLLM's engine core, device without cost",

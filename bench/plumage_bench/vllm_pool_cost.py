@@ -65,9 +65,7 @@ def measure(load: Load, policies: Sequence[str], *, blocks: int, pairs: int, see
         gc.unfreeze()
     for pool in pools.values():
         pool.check()
-    return [
-        Cost(load.name, name, median(times[name]), paired_ratio(times[name], times[STOCK], rng)) for name in contenders
-    ]
+    return [Cost(load.name, name, median(times[name]), paired_ratio(times[name], times[STOCK])) for name in contenders]
 
 
 def _pairs(

@@ -151,7 +151,7 @@ def over(found: Found, what: str) -> PairedRatio:
     """The adaptive limit ÷ the best static batch or the oversized one, over all loads and their seeds."""
     pairs = [one for each in found.values() for one in each]
     under = [one.best if what == "best" else one.static[OVERSIZED] for one in pairs]
-    return paired_ratio([one.adaptive for one in pairs], under, random.Random(0))
+    return paired_ratio([one.adaptive for one in pairs], under)
 
 
 def closing(found: Found, again: float) -> dict[str, Figure]:

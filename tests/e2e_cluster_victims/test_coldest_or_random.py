@@ -147,7 +147,7 @@ def trials(own: lifecycle.Cluster, access: Access, installed: None) -> Iterator[
 def gain(trials: list[Trial]) -> PairedRatio:
     """The hit ratio after the coldest was deleted, divided by that after a random one was."""
     after = {who: [one.after for one in trials if one.who == who] for who in ("coldest", "random")}
-    found = paired_ratio(after["coldest"], after["random"], random.Random(1))
+    found = paired_ratio(after["coldest"], after["random"])
     print(f"\nhit ratio after: { {who: fmean(each) for who, each in after.items()} }; coldest ÷ random {found}")
     return found
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 
+from plumage_bench.contenders import EVICTIONS, OURS
 from plumage_bench.evidence.figures import Cell, Computed, Measured, Record, measured
 from plumage_bench.pairs import paired_ratio
 
@@ -13,6 +13,7 @@ __all__ = [
     "fault_total",
     "greatest_in_column",
     "over_cache_aware",
+    "rank_equal",
     "suite_least_over_lru",
     "victims",
 ]
@@ -31,6 +32,21 @@ def over_cache_aware(column: str, *, less_is_better: bool) -> Computed:
         return Measured(theirs.value / ours.value if less_is_better else ours.value / theirs.value)
 
     return Computed(by)
+
+
+def rank_equal(run: Record) -> Measured | None:
+    """Our highest rate ÷ the best other's over the same eviction, the least of fleets and evictions, from the rates of
+    each seed. low: the least of any. high: that of the least ratio."""
+    ratios = []
+    for rates in run["data"]["rates"].values():
+        for eviction in EVICTIONS:
+            mine = rates[OURS.over(eviction).label]
+            rivals = [
+                label for label in rates if label.endswith(f" + {eviction}") and not label.startswith(OURS.policy)
+            ]
+            ratios.append(min((paired_ratio(mine, rates[label]) for label in rivals), key=lambda one: one.ratio))
+    least = min(ratios, key=lambda one: one.ratio)
+    return Measured(least.ratio, min(one.low for one in ratios), least.high, least.pairs)
 
 
 def suite_least_over_lru(room: str) -> Computed:
@@ -73,7 +89,7 @@ def victims(run: Record) -> Measured | None:
     coldest, drawn = (
         [trial["after"] for trial in run["trials"] if trial["who"] == who] for who in ("coldest", "random")
     )
-    ratio = paired_ratio(coldest, drawn, random.Random(1))
+    ratio = paired_ratio(coldest, drawn)
     return Measured(ratio.ratio, ratio.low, ratio.high, ratio.pairs)
 
 
