@@ -18,6 +18,10 @@ echo "lint: evidence"
 echo "lint: docs pages"
 "$bin/python" scripts/make_docs.py --check
 "$bin/python" scripts/make_manifest_reference.py --check
+echo "lint: metrics reference"
+"$bin/python" scripts/make_metrics_reference.py --check
+echo "lint: links and code paths of all pages"
+"$bin/python" scripts/check_references.py
 echo "lint: docs, strict"
 NO_MKDOCS_2_WARNING=1 "$bin/mkdocs" build --strict
 echo "lint: words"

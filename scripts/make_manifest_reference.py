@@ -136,11 +136,14 @@ def _default(field: dict[str, Any], defs: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    if "--check" in sys.argv[1:]:
-        return 0 if PAGE.exists() and PAGE.read_text() == page() else 1
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page())
-    return 0
+    if "--check" not in sys.argv[1:]:
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(page())
+        return 0
+    if PAGE.exists() and PAGE.read_text() == page():
+        return 0
+    print("docs/reference/manifest.md differs from the models: make docs-pages", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":
