@@ -36,13 +36,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from plumage.hotness.fleet import FleetHotness, HotnessDelta
+from plumage.settings.engine_policies import HostTierConfig
 from plumage_bench.harness import Context, Report, ResultTable, interval_keys
 from plumage_bench.ours import Ours
 from plumage_bench.pairs import PairedRatio, paired_ratio
 from plumage_bench.vllm_engine import prepare_environment
 from plumage_bench.vllm_hostmem import BLOCK, tokens_of
 from plumage_bench.workloads import FEWSHOT_SUITES, FewshotShape, Prompt, fewshot_prompts
-from plumage_engine.policies import HostTierConfig
 
 __all__ = ["run"]
 
@@ -127,13 +127,13 @@ class Replica:
     """One engine with the plugin's host tier. heats: the pool's hotness; nothing where it is local."""
 
     def __init__(self, model: Path, device: int, host: int, seed: int, kind: str) -> None:
+        from plumage.settings.engine_policies import EvictionConfig
         from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
         from plumage_engine.vllm.counters import Counters
         from plumage_engine.vllm.eviction import ordered_pool
         from plumage_engine.vllm.guard import Guard
         from plumage_engine.vllm.offload.install import install
         from plumage_engine.vllm.pool_hotness import PoolHotness
-        from plumage_engine.vllm.settings import PluginEviction
 
         self.engine = PretendEngine(
             model, blocks=device + 1, seed=seed, block_size=BLOCK, max_num_seqs=_BATCH, max_num_batched_tokens=2048,
@@ -143,7 +143,7 @@ class Replica:
         settings, counters = tier_of(kind), Counters()
         guard, eviction = Guard("promotion", counters), Guard("eviction", counters)
         prior, rng, engine = self.heats if kind == "global" else None, random.Random(seed), self.engine
-        order = PluginEviction.model_validate(OURS.plugin()["eviction"])
+        order = EvictionConfig.model_validate(OURS.plugin()["eviction"])
         ordered_pool.install(engine.scheduler, order, eviction, counters, rng, lambda: float(engine.steps))
         if prior is not None:
             ordered_pool.use_pool_hotness(engine.scheduler, prior.prior)

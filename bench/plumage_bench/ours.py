@@ -17,12 +17,17 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from plumage.api.v1alpha1 import InferencePool, parse_pool
 from plumage.routing import RoutingPolicy, make_policy
-from plumage.settings import EngineSockets, plugin_settings, router_settings, simulator_settings
-from plumage_engine.simulator.config import SimulatorConfig
+from plumage.settings.addresses import DirectoryAddress, EngineSockets
+from plumage.settings.router import router_settings
+from plumage.settings.router_config import AuthConfig, ListenConfig
+from plumage.settings.simulator import simulator_settings
+from plumage.settings.vllm import plugin_settings
+from plumage_engine.simulator.config import engine_settings
 from plumage_engine.simulator.engine.device import Device
 from plumage_engine.simulator.engine.settings import EngineSettings
 
@@ -63,13 +68,13 @@ class Ours:
         """A simulated engine. device: one that no manifest has, in place of the preset's. lab: what no manifest sets,
         by the names of EngineSettings (report_tokens, chunk_blocks)."""
         settings = simulator_settings(self.pool(), _SOCKETS, model_folder=_FOLDER, host="127.0.0.1", port=0, seed=0)
-        made = SimulatorConfig.model_validate(settings).engine_settings()
+        made = engine_settings(settings)
         return replace(made, **{"report_tokens": False, **lab, **({} if device is None else {"device": device})})
 
     def plugin(self) -> dict[str, Any]:
         """The settings of vLLM's plugin, less the token's file, which only a pool's pods have."""
         settings = plugin_settings(self.pool(), _SOCKETS.token, seed=0)
-        return {name: part for name, part in settings.items() if name != "fleet"}
+        return settings.written(without=("routes",))
 
     def routing(self) -> tuple[str, dict[str, Any]]:
         """The router's policy by name, and the options that its constructor takes."""
@@ -82,14 +87,13 @@ class Ours:
         settings = router_settings(
             self.pool(),
             model_folder=model_folder,
-            directory_url=directory_url or "",
-            host="127.0.0.1",
-            port=port,
-            membership={},
-            auth={},
+            directory=DirectoryAddress(directory_url or ""),
+            listen=ListenConfig(host="127.0.0.1", port=port),
+            membership=Path("membership.json"),
+            auth=AuthConfig(),
             secrets=None,
         )
-        return {**settings, "directoryUrl": directory_url, **own}
+        return {**settings.written(without=("membership_file",)), "directoryUrl": directory_url, **own}
 
     def routing_policy(self, rng: random.Random, **lab: Any) -> RoutingPolicy:
         """The policy as a router makes it. lab: options that no manifest sets."""

@@ -73,10 +73,10 @@ class _Bench:
     """One cell's engine, and each contender's queue in it."""
 
     def __init__(self, engine: Engine, cell: Cell, contenders: Sequence[Contender], clock: Callable[[], float]) -> None:
+        from plumage.settings.plugin_config import PluginSettings
         from plumage_engine.vllm.compat.scheduler import FCFSRequestQueue
         from plumage_engine.vllm.feather import row_order
         from plumage_engine.vllm.features import Features
-        from plumage_engine.vllm.settings import PluginSettings
 
         self.engine, self.cell, self._clock = engine, cell, clock
         self._order = row_order

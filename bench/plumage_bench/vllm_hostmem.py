@@ -194,17 +194,16 @@ def _clocks(engine: Any) -> tuple[_Clock, _Clock]:
 
 def _install(engine: Any, contender: Contender, seed: int) -> Any:
     """Eviction and host tier as the plugin's scheduler installs them; counters. RuntimeError when one is refused."""
-    from plumage_engine.policies import HostTierConfig
+    from plumage.settings.engine_policies import EvictionConfig, HostTierConfig
     from plumage_engine.vllm.counters import Counters
     from plumage_engine.vllm.eviction import ordered_pool
     from plumage_engine.vllm.guard import Guard
     from plumage_engine.vllm.offload.install import install
-    from plumage_engine.vllm.settings import PluginEviction
 
     counters = Counters()
     guards = [Guard("eviction", counters), Guard("promotion", counters)]
     if contender.eviction is not None:
-        policy, rng = PluginEviction(policy=contender.eviction), random.Random(seed)
+        policy, rng = EvictionConfig(policy=contender.eviction), random.Random(seed)
         ordered_pool.install(engine.scheduler, policy, guards[0], counters, rng, lambda: float(engine.steps))
     if contender.tier is not None:
         install(engine.scheduler, HostTierConfig(**contender.tier), guards[1], counters, seed=seed)

@@ -57,17 +57,17 @@ class VllmPool:
             self._order(SimpleNamespace(kv_cache_manager=manager), policy, seed)
 
     def _order(self, scheduler: Any, policy: str, seed: int) -> None:
+        from plumage.settings.engine_policies import EvictionConfig
         from plumage_engine.vllm.counters import Counters
         from plumage_engine.vllm.eviction.ordered_pool import install
         from plumage_engine.vllm.guard import Guard
-        from plumage_engine.vllm.settings import PluginEviction
 
         counters = Counters()
         self.guard = Guard("eviction", counters)
         self.guard.fall_back = lambda: None
         install(
             scheduler,
-            PluginEviction.model_validate(order_of(policy)),
+            EvictionConfig.model_validate(order_of(policy)),
             self.guard,
             counters,
             random.Random(seed),

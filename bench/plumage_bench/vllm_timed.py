@@ -126,8 +126,8 @@ class TimedEngine:
 
     def _switch_on(self, plumage: Mapping[str, Any]) -> None:
         """The plugin's features, as its scheduler switches them on, but on the device's clock."""
+        from plumage.settings.plugin_config import PluginSettings
         from plumage_engine.vllm.features import Features
-        from plumage_engine.vllm.settings import PluginSettings
 
         self.scheduler.plumage = Features(self.scheduler, PluginSettings.model_validate(plumage), self._now)
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from plumage.errors import ConfigurationError
 
-__all__ = ["Member", "MemberState", "pack_members", "parse_members"]
+__all__ = ["Member", "MemberState", "MembershipContent", "pack_members", "parse_members"]
 
 
 class MemberState(StrEnum):
@@ -52,7 +52,9 @@ class Member:
         return host, port
 
 
-class _Line(BaseModel):
+class MemberLine(BaseModel):
+    """A `Member` in the file."""
+
     model_config = ConfigDict(extra="ignore")  # a newer writer may say more
     id: Annotated[str, Field(min_length=1, max_length=253)]
     url: str
@@ -60,16 +62,18 @@ class _Line(BaseModel):
     state: MemberState = MemberState.READY
 
 
-class _File(BaseModel):
+class MembershipContent(BaseModel):
+    """The whole file."""
+
     model_config = ConfigDict(extra="ignore")
     pool: str
-    replicas: list[_Line] = Field(max_length=10_000)
+    replicas: list[MemberLine] = Field(max_length=10_000)
 
 
 def parse_members(data: bytes, pool: str) -> list[Member]:
     """The members in a file's bytes; ConfigurationError says what is wrong with them."""
     try:
-        file = _File.model_validate_json(data)
+        file = MembershipContent.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigurationError(f"{'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}") from error
@@ -85,5 +89,5 @@ def parse_members(data: bytes, pool: str) -> list[Member]:
 
 def pack_members(pool: str, members: Iterable[Member]) -> dict[str, Any]:
     """The file's content."""
-    lines = [{"id": one.id, "url": one.url, "agent": one.agent, "state": one.state.value} for one in members]
-    return {"pool": pool, "replicas": lines}
+    lines = [MemberLine(id=one.id, url=one.url, agent=one.agent, state=one.state) for one in members]
+    return MembershipContent(pool=pool, replicas=lines).model_dump(mode="json")

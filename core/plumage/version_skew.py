@@ -16,7 +16,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from pydantic import BaseModel, PrivateAttr, ValidationError, ValidationInfo
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, ValidationInfo
+from pydantic.alias_generators import to_camel
 from pydantic_core import InitErrorDetails
 
 __all__ = ["MARK", "Settings", "marked", "refuse_newer", "unknown_places", "without_places"]
@@ -29,14 +30,30 @@ _UNKNOWN: Final = "extra_forbidden"
 
 
 class Settings(BaseModel):
-    """A part of a settings file, or the whole of one."""
+    """A part of a settings file, or the whole of one: the model of its writer and its reader. Names are camelCase."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
     _ignored: tuple[str, ...] = PrivateAttr(default=())
+
+    def model_post_init(self, context: object, /) -> None:
+        """A field that is None, as it is by default, counts as not set: a written file leaves it out."""
+        for name, field in type(self).model_fields.items():
+            if field.default is None and getattr(self, name) is None:
+                self.model_fields_set.discard(name)
 
     @property
     def ignored(self) -> tuple[str, ...]:
         """The fields of a whole file that were ignored, dotted, in the file's spelling."""
         return self._ignored
+
+    def written(self, *, without: Collection[str] = ()) -> dict[str, Any]:
+        """The file's content: what was set, less the fields `without`. The rest is the reader's default."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=set(without))
+
+    def given(self, *, without: Collection[str] = ()) -> dict[str, Any]:
+        """The fields that were set, as the arguments of another model that has them."""
+        return {name: getattr(self, name) for name in self.model_fields_set if name not in without}
 
     @classmethod
     def parse(cls, content: object, source: str) -> Self:

@@ -11,8 +11,7 @@ from pathlib import Path
 import uvloop
 
 from plumage.errors import ConfigurationError
-from plumage_router.config import load_config
-from plumage_router.multi_pool.config import is_multi_pool, load_multi_pool
+from plumage_router.config import is_multi_pool, load_config, load_multi_pool
 from plumage_router.multi_pool.server import MultiPoolServer
 from plumage_router.server import run, serve
 
@@ -24,7 +23,7 @@ def main() -> int:
         "--config",
         type=Path,
         required=True,
-        help="a JSON file, see plumage_router.config; with `gateway` in it plumage_router.multi_pool.config",
+        help="a JSON file, see plumage.settings.router_config: RouterConfig, or with `gateway` in it MultiPoolConfig",
     )
     parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     parser.add_argument("--id", default=os.environ.get("POD_NAME"), help="this router's name; default: $POD_NAME")

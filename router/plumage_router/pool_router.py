@@ -17,7 +17,7 @@ from plumage.errors import ConfigurationError
 from plumage.options import refuse_given
 from plumage.routing import make_policy
 from plumage.routing.interface import RoutingPolicy
-from plumage_router.config import PolicyConfig, PoolConfig
+from plumage.settings.router_config import PolicyConfig, PoolConfig
 from plumage_router.fleet.engine_keys import SecretLine
 from plumage_router.fleet.health_check import HealthChecker
 from plumage_router.fleet.in_cluster import find_members

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from plumage.open_files import files_of_router
+from plumage.settings.router_config import LimitsConfig, RouterConfig
 from plumage_router.admin.app import make_app
 from plumage_router.admin.metrics_port import MetricsPort
 from plumage_router.admin.status import metrics_page
-from plumage_router.config import LimitsConfig, RouterConfig
 from plumage_router.fleet.in_cluster import find_callers
 from plumage_router.http.auth import Auth
 from plumage_router.http.downstream import DownstreamConnection

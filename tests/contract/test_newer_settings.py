@@ -15,14 +15,14 @@ from support.operator_world import CONFIG, pool_object
 
 from plumage.api.v1alpha1 import InferenceGateway, parse_manifest
 from plumage.errors import ConfigurationError
+from plumage.settings.agent_config import AgentConfig
+from plumage.settings.simulator_config import SimulatorConfig
 from plumage.version_skew import MARK, Settings
-from plumage_engine.agent.config import AgentConfig
-from plumage_engine.simulator.config import SimulatorConfig
+from plumage_engine.configuration import read_file
 from plumage_engine.vllm.settings import read_feather, read_settings
 from plumage_operator.resources import GatewayContext, PoolContext, ServedPool, build_children, build_gateway_children
 from plumage_operator.resources.context import read_pool
-from plumage_router.config import load_config
-from plumage_router.multi_pool.config import load_multi_pool
+from plumage_router.config import load_config, load_multi_pool
 from plumage_router.process.config_watch import ConfigWatch
 
 NEWER = {"novelty": {"deep": [1]}}
@@ -54,11 +54,11 @@ def plugin(_: Path, content: Any) -> Settings:
 
 
 READERS: dict[tuple[str, str], Callable[[Path, Any], Settings]] = {
-    ("simulated", "engine.json"): from_file(SimulatorConfig.read),
-    ("simulated", "agent.json"): from_file(lambda file: AgentConfig.read(file, replica="chat-0")),
+    ("simulated", "engine.json"): from_file(lambda file: read_file(file, SimulatorConfig)),
+    ("simulated", "agent.json"): from_file(lambda file: read_file(file, AgentConfig, replica="chat-0")),
     ("simulated", "router.json"): from_file(load_config),
     ("vllm", "plugin.json"): plugin,
-    ("vllm", "agent.json"): from_file(lambda file: AgentConfig.read(file, replica="chat-0")),
+    ("vllm", "agent.json"): from_file(lambda file: read_file(file, AgentConfig, replica="chat-0")),
     ("gateway", "router.json"): from_file(load_multi_pool),
 }
 CASES = [" ".join(case) for case in READERS]

@@ -20,9 +20,9 @@ _PRESENT: str = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
 _BOTH = """
 import ast, json, sys
 from plumage.directory import schema
-from plumage_engine.agent.config import AgentConfig
+from plumage.settings.agent_config import AgentConfig
 from plumage_operator.resources.context import read_pool
-from plumage_router.config import RouterConfig
+from plumage.settings.router_config import RouterConfig
 from support.operator_world import World, pool_object
 parts = (schema.Beat, AgentConfig, RouterConfig, read_pool, World)
 assert all(sys.modules[one.__module__].__file__.startswith(f"{sys.argv[1]}/") for one in parts), "another tree"

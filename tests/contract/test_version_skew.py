@@ -19,12 +19,13 @@ from plumage.api.v1alpha1 import parse_manifest
 from plumage.errors import ManifestError
 from plumage.fleet_report import read_agent_report, read_router_report
 from plumage.membership import parse_members
-from plumage_engine.agent.config import AgentConfig
+from plumage.settings.agent_config import AgentConfig
+from plumage.settings.router_config import RouterConfig
 from plumage_operator.controller.actions import WriteStatus
 from plumage_operator.controller.gateway_plan import plan_gateway_status
 from plumage_operator.observed import AttachedPool, Observed, ObservedGateway
 from plumage_operator.resources.context import read_pool
-from plumage_router.config import RouterConfig, load_config
+from plumage_router.config import load_config
 from plumage_router.process.config_watch import ConfigWatch
 
 NEWER: dict[str, Any] = {"novelty": {"deep": [1]}}

@@ -13,9 +13,9 @@ import pytest
 from plumage.directory.server.local_server import LocalServer
 from plumage.models import resolve
 from plumage.rendering import ModelFolder
+from plumage.settings.agent_config import AgentConfig
 from plumage_engine.agent.__main__ import make_server
 from plumage_engine.agent.agent import Agent
-from plumage_engine.agent.config import AgentConfig
 from plumage_engine.agent.http.access import Access
 from plumage_engine.agent.http.routes import make_app
 from plumage_engine.agent.tokenizer import read_tokenizer

@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from plumage.settings.engine_policies import EvictionConfig, HostTierConfig
 from plumage_bench.vllm_pretend import PAGE, PretendEngine, host_tier_arguments
-from plumage_engine.policies import HostTierConfig
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.eviction.ordered_pool import install as order_evictions
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.offload.host_tier.chunk_hotness import Prior
 from plumage_engine.vllm.offload.install import install
-from plumage_engine.vllm.settings import PluginEviction
 
 __all__ = ["SENT", "Tier", "chain"]
 
@@ -60,7 +59,7 @@ class Tier:
         self.engine = PretendEngine(model, blocks=blocks, seed=seed, **given)
         if eviction is not None:
             order_evictions(
-                self.engine.scheduler, PluginEviction(policy=eviction), self.order_guard, self.counters,
+                self.engine.scheduler, EvictionConfig(policy=eviction), self.order_guard, self.counters,
                 random.Random(seed), lambda: float(self.engine.steps),
             )  # fmt: skip
         chosen = HostTierConfig(**{"min_frequency": 2, **settings})

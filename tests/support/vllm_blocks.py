@@ -15,11 +15,11 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.request import Request
 
+from plumage.settings.engine_policies import EvictionConfig
 from plumage_bench.baselines.eviction import path
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.eviction.ordered_pool import install
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.settings import PluginEviction
 
 __all__ = ["BLOCK", "Cache", "check", "free_list"]
 
@@ -47,7 +47,7 @@ class Cache:
         self.order: Any = None
         if policy is not None:
             self.order = install(
-                self.scheduler, PluginEviction(policy=path(policy), options=options), self.guard, self.counters,
+                self.scheduler, EvictionConfig(policy=path(policy), options=options), self.guard, self.counters,
                 random.Random(seed), lambda: self.now,
             )  # fmt: skip
         self._named = 0

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -19,20 +20,18 @@ from plumage.api.v1alpha1 import InferencePool
 from plumage.batching import make_queue
 from plumage.eviction.factory import make_policy as make_eviction
 from plumage.routing import make_policy as make_routing
-from plumage.settings import (
-    EngineSockets,
-    SecretFiles,
-    agent_settings,
-    plugin_settings,
-    router_settings,
-    simulator_settings,
-)
+from plumage.settings.addresses import DirectoryAddress, EngineSockets
+from plumage.settings.agent import agent_settings
+from plumage.settings.agent_config import AgentConfig, AgentListen
+from plumage.settings.plugin_config import PluginSettings
+from plumage.settings.router import router_settings
+from plumage.settings.router_config import AuthConfig, ListenConfig, RouterConfig
+from plumage.settings.secrets import SecretFiles
+from plumage.settings.simulator import simulator_settings
+from plumage.settings.simulator_config import SimulatorConfig
+from plumage.settings.vllm import plugin_settings
 from plumage_bench.defaults.manifests import put
 from plumage_bench.defaults.state import state_of
-from plumage_engine.agent.config import AgentConfig
-from plumage_engine.simulator.config import SimulatorConfig
-from plumage_engine.vllm.settings import PluginSettings
-from plumage_router.config import RouterConfig
 
 __all__ = ["differing", "second_copies"]
 
@@ -130,27 +129,24 @@ def _files(pool: InferencePool, other: bool) -> Iterator[File]:
     mark = "-b" if other else "-a"
     sockets = EngineSockets(f"ipc:///events{mark}", f"ipc:///replay{mark}", f"/token{mark}", f"/key{mark}")
     host, port = ("::1", 2) if other else ("127.0.0.1", 1)
-    place: dict[str, Any] = {"host": host, "port": port}
-    folder, directory = f"/models{mark}", f"redis://host{mark}"
+    folder, directory = f"/models{mark}", DirectoryAddress(f"redis://host{mark}")
     named = pool if not other else pool.model_copy(
         update={"metadata": pool.metadata.model_copy(update={"name": "other"})}
     )  # fmt: skip
-    yield (
-        "simulator",
-        SimulatorConfig,
-        simulator_settings(named, sockets, model_folder=folder, seed=1 if other else 0, **place),
-    )
+    engine = simulator_settings(named, sockets, model_folder=folder, host=host, port=port, seed=1 if other else 0)
+    yield "simulator", SimulatorConfig, engine.written()
     agent = agent_settings(
-        named, sockets, model_folder=folder, engine_url=f"http://host{mark}", directory_url=directory,
-        peers={"peersFile": f"/peers{mark}"}, **place,
+        named, sockets, model_folder=folder, engine_url=f"http://host{mark}", directory=directory,
+        listen=AgentListen(host=host, port=port), members=Path(f"/peers{mark}"),
     )  # fmt: skip
-    yield "agent", AgentConfig, {**agent, "replica": f"chat{mark}"}
+    yield "agent", AgentConfig, {**agent.written(), "replica": f"chat{mark}"}
     router = router_settings(
-        named, model_folder=folder, directory_url=directory, membership={"membershipFile": f"/members{mark}"},
-        auth={"adminKeyFile": f"/admin{mark}"}, secrets=SecretFiles.in_folder(f"/keys{mark}"), **place,
+        named, model_folder=folder, directory=directory, listen=ListenConfig(host=host, port=port),
+        membership=Path(f"/members{mark}"), auth=AuthConfig(admin_key_file=Path(f"/admin{mark}")),
+        secrets=SecretFiles.in_folder(f"/keys{mark}"),
     )  # fmt: skip
-    yield "router", RouterConfig, router
-    yield "plugin", PluginSettings, plugin_settings(named, sockets.token, seed=1 if other else 0)
+    yield "router", RouterConfig, router.written()
+    yield "plugin", PluginSettings, plugin_settings(named, sockets.token, seed=1 if other else 0).written()
 
 
 def _options(files: Sequence[File]) -> Iterator[str]:

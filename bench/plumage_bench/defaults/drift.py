@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from plumage.defaults import EVICTION_POLICY, FEATHER_POLICY
 from plumage.eviction import make_policy
+from plumage.settings.engine_policies import HostTierConfig
 from plumage_bench.defaults.state import state_of
 from plumage_bench.ours import Ours
-from plumage_engine.policies import HostTierConfig
 from plumage_engine.simulator.engine.settings import EngineSettings
 
 __all__ = ["MEASURED", "WITHOUT", "Made", "differences", "drift", "overrides"]

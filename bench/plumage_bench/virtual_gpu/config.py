@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from plumage.errors import ConfigurationError
 from plumage.options import refuse_given
-from plumage_engine.configuration import Section
+from plumage.version_skew import Settings
 from plumage_engine.simulator.engine.device import Device, make_device
 
 __all__ = ["SECTION", "VirtualGpuConfig", "read_config"]
@@ -20,7 +20,7 @@ SECTION = "virtualGpu"
 _GIB = 2**30
 
 
-class VirtualGpuConfig(Section):
+class VirtualGpuConfig(Settings):
     """preset, overrides: the device, see `plumage_engine.simulator.engine.device`. time_scale: 0.1 runs ten times
     faster than the model says; 0 costs no time at all.
 

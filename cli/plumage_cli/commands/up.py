@@ -45,7 +45,7 @@ def up(
     ] = None,
 ) -> None:
     """Run a pool on this machine: engines, agents, directory and router. Ctrl-C drains and ends the pool."""
-    from plumage.settings import without_effect
+    from plumage.settings.effect import without_effect
     from plumage_cli.errors import CliError
     from plumage_cli.local.plan.paths import HOST
     from plumage_cli.local.plan.unused_fields import of_unchosen_policies, refuse_cluster_fields, without_local_effect

@@ -27,7 +27,7 @@ def validate(
 
 def _is_valid(path: Path) -> bool:
     from plumage.api.v1alpha1 import InferencePool, load_manifests
-    from plumage.settings import without_effect
+    from plumage.settings.effect import without_effect
     from plumage_cli.manifests import read_text
 
     try:

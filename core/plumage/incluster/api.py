@@ -7,6 +7,7 @@ pooled connection can be half open. (The generated client would be another 11 Mi
 from __future__ import annotations
 
 import json
+import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -40,7 +41,7 @@ class ApiServer:
 
     def __init__(self, config: ApiServerConfig) -> None:
         self._config = config
-        self._base = config.base()
+        self._base = config.base(os.environ)
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
         """The JSON at `path`."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
-
-from pydantic import ConfigDict
-from pydantic.alias_generators import to_camel
 
 from plumage.errors import ConfigurationError
 from plumage.version_skew import Settings
@@ -23,16 +20,15 @@ class ApiServerConfig(Settings):
     url: None for the address in the container's environment. The files are read at each call, since the kubelet
     rotates them."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
     url: str | None = None
     token_file: Path = MOUNTED / "token"
     ca_file: Path = MOUNTED / "ca.crt"
 
-    def base(self) -> str:
-        """The address, without a slash at its end."""
+    def base(self, environment: Mapping[str, str]) -> str:
+        """The address, without a slash at its end. environment: this process's, which has a pod's API server."""
         if self.url is not None:
             return self.url.rstrip("/")
-        host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
         if not host:
             raise ConfigurationError("this is no pod (KUBERNETES_SERVICE_HOST is not set): set apiServer.url")
         return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

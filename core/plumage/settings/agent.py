@@ -1,12 +1,13 @@
-"""The configuration file of an agent."""
+"""A pool's manifest → the settings file of an agent."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
 
 from plumage.api.v1alpha1 import InferencePool
-from plumage.settings.engine_sockets import EngineSockets
+from plumage.directory.publisher.held_chunks import MAX_CHUNKS, capacity_within
+from plumage.settings.addresses import DirectoryAddress, EngineSockets
+from plumage.settings.agent_config import AgentFile, AgentListen, ShareConfig, WarmupConfig
 
 __all__ = ["agent_settings"]
 
@@ -17,32 +18,70 @@ def agent_settings(
     *,
     model_folder: str,
     engine_url: str,
-    directory_url: str,
-    host: str,
-    port: int,
-    peers: Mapping[str, Any],
-) -> dict[str, Any]:
-    """For `python -m plumage_engine.agent`, without the replica's id and the share of the directory's memory.
+    directory: DirectoryAddress,
+    listen: AgentListen,
+    members: Path | str,
+    index: int = 0,
+    feather_file: Path | None = None,
+    callers: tuple[str, ...] = (),
+    figures_only: tuple[str, ...] = (),
+    peer_token_file: Path | None = None,
+) -> AgentFile:
+    """For `python -m plumage_engine.agent`, without the replica's id.
 
-    peers: the fields of the agent's `warmup` section that name the peers of a new replica.
+    members: the membership file, or the name of the pool's headless Service. A new replica finds its peers there, and
+    the agents their number. index: of the replica, in local mode, where its number may exceed the manifest's.
     """
+    return AgentFile(
+        pool=pool.metadata.name,
+        model=pool.spec.model.served_name,
+        model_folder=model_folder,
+        engine_url=engine_url,
+        engine_token_file=Path(sockets.token),
+        engine_api_key_file=Path(sockets.api_key),
+        events_endpoint=sockets.events,
+        replay_endpoint=sockets.replay,
+        directory_url=directory.url,
+        directory_username=directory.username,
+        directory_password_file=directory.password_file,
+        directory_ca_file=directory.ca_file,
+        listen=listen,
+        token_file=Path(sockets.token),
+        peer_token_file=peer_token_file,
+        callers=callers,
+        figures_only=figures_only,
+        feather_file=feather_file,
+        warmup=_warmup(pool, members),
+        max_chunks=_max_chunks(pool, index),
+        share=_share(pool, members),
+    )
+
+
+def _warmup(pool: InferencePool, members: Path | str) -> WarmupConfig:
     warmup = pool.spec.directory.warmup
-    return {
-        "pool": pool.metadata.name,
-        "model": pool.spec.model.served_name,
-        "modelFolder": model_folder,
-        "engineUrl": engine_url,
-        "engineTokenFile": sockets.token,
-        "engineApiKeyFile": sockets.api_key,
-        "eventsEndpoint": sockets.events,
-        "replayEndpoint": sockets.replay,
-        "directoryUrl": directory_url,
-        "listen": {"host": host, "port": port},
-        "tokenFile": sockets.token,
-        "warmup": {
-            "enabled": warmup.enabled,
-            **peers,
-            "maxTokens": warmup.max_tokens,
-            "timeoutSeconds": warmup.timeout_seconds,
-        },
-    }
+    return WarmupConfig(
+        enabled=warmup.enabled,
+        peers_file=members if isinstance(members, Path) else None,
+        peers_service=members if isinstance(members, str) else None,
+        max_tokens=warmup.max_tokens,
+        timeout_seconds=warmup.timeout_seconds,
+    )
+
+
+def _max_chunks(pool: InferencePool, index: int) -> int:
+    if pool.spec.directory.redis_ref is not None:
+        return MAX_CHUNKS
+    memory = int(pool.spec.directory.managed.max_memory)
+    return capacity_within(memory, max(pool.spec.initial_replicas, index + 1))
+
+
+def _share(pool: InferencePool, members: Path | str) -> ShareConfig | None:
+    """None for a directory that is not the pool's own, because its memory is unknown."""
+    if pool.spec.directory.redis_ref is not None:
+        return None
+    return ShareConfig(
+        memory=int(pool.spec.directory.managed.max_memory),
+        replicas=max(1, pool.spec.initial_replicas),
+        members_file=members if isinstance(members, Path) else None,
+        members_service=members if isinstance(members, str) else None,
+    )

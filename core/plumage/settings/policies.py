@@ -7,19 +7,20 @@ from typing import Any
 from plumage.api.v1alpha1.cache import EvictionSpec, HostMemorySpec
 from plumage.api.v1alpha1.feather import BanditSpec, FeatherSpec
 from plumage.api.v1alpha1.router import LbgrSpec
+from plumage.settings.engine_policies import EvictionConfig, FeatherConfig, HostTierConfig, RecordConfig
 
 __all__ = ["eviction", "feather", "host_tier", "lbgr", "ranks_by_hotness"]
 
 
-def feather(spec: FeatherSpec) -> dict[str, Any]:
-    """For `plumage.batching.make_queue`, in the simulator's form."""
-    return {
-        "policy": spec.policy,
-        "chunkTokens": spec.chunk_tokens,
-        "maxWaitSeconds": spec.max_wait_seconds,
-        "orderBatch": spec.order_batch,
-        "options": {} if spec.policy == "Fcfs" else {"order": spec.candidate_order} | _stop_options(spec),
-    }
+def feather(spec: FeatherSpec) -> FeatherConfig:
+    """For `plumage.batching.make_queue`."""
+    return FeatherConfig(
+        policy=spec.policy,
+        chunk_tokens=spec.chunk_tokens,
+        max_wait_seconds=spec.max_wait_seconds,
+        order_batch=spec.order_batch,
+        options={} if spec.policy == "Fcfs" else {"order": spec.candidate_order} | _stop_options(spec),
+    )
 
 
 def _stop_options(spec: FeatherSpec) -> dict[str, Any]:
@@ -60,14 +61,14 @@ def _memory(spec: BanditSpec) -> dict[str, Any]:
             return {}
 
 
-def eviction(spec: EvictionSpec, block_tokens: int) -> dict[str, Any]:
-    """For `plumage.eviction.make_policy`, in the simulator's form."""
+def eviction(spec: EvictionSpec, block_tokens: int) -> EvictionConfig:
+    """For `plumage.eviction.make_policy`."""
     if spec.policy != "Hotness" or spec.hotness.form == "Adaptive":
-        return {"policy": spec.policy}
+        return EvictionConfig(policy=spec.policy)
     widths = spec.hotness.filter
-    return {
-        "policy": "HotnessPaper",
-        "options": {
+    return EvictionConfig(
+        policy="HotnessPaper",
+        options={
             "priority": spec.hotness.priority,
             "block_tokens": block_tokens,
             "aging_interval": spec.hotness.aging_interval,
@@ -76,18 +77,23 @@ def eviction(spec: EvictionSpec, block_tokens: int) -> dict[str, Any]:
             "frequency_bits": widths.frequency_bits,
             "depth_bits": widths.depth_bits,
         },
-    }
+    )
 
 
-def host_tier(spec: HostMemorySpec) -> dict[str, Any]:
-    """For the simulator's host tier, without the options that its modes do not use."""
-    asked: dict[str, Any] = {} if spec.admission == "All" else {"minFrequency": spec.min_frequency}
-    return asked | {
-        "admission": spec.admission,
-        "promotion": spec.promotion,
-        **({"priority": spec.priority} if ranks_by_hotness(spec) else {}),
-        "record": spec.filter.model_dump(by_alias=True) | {"agingInterval": spec.aging_interval},
-    }
+def host_tier(spec: HostMemorySpec) -> HostTierConfig:
+    """For `plumage.tiering`, without the options that its modes do not use."""
+    used: dict[str, Any] = {} if spec.admission == "All" else {"min_frequency": spec.min_frequency}
+    if ranks_by_hotness(spec):
+        used["priority"] = spec.priority
+    widths = spec.filter
+    record = RecordConfig(
+        fingerprint_bits=widths.fingerprint_bits,
+        clock_bits=widths.clock_bits,
+        frequency_bits=widths.frequency_bits,
+        depth_bits=widths.depth_bits,
+        aging_interval=spec.aging_interval,
+    )
+    return HostTierConfig(admission=spec.admission, promotion=spec.promotion, record=record, **used)
 
 
 def ranks_by_hotness(spec: HostMemorySpec) -> bool:

@@ -1,95 +1,109 @@
-"""The configuration file of a pool's router."""
+"""A pool's manifest → the settings file of its router."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
 
 from plumage.api.v1alpha1 import InferencePool
-from plumage.api.v1alpha1.pods import Resources
-from plumage.api.v1alpha1.quantity import Quantity
-from plumage.api.v1alpha1.router import RouterLimits
 from plumage.settings import policies
+from plumage.settings.addresses import DirectoryAddress
+from plumage.settings.router_config import (
+    NO_HOLD,
+    AuthConfig,
+    HoldConfig,
+    LimitsConfig,
+    ListenConfig,
+    MembershipConfig,
+    ModelConfig,
+    PolicyConfig,
+    RouterConfig,
+    TimeoutsConfig,
+    body_memory,
+)
 from plumage.settings.secrets import SecretFiles
 
-__all__ = ["ROUTER_MEMORY", "body_memory", "router_settings"]
-
-ROUTER_MEMORY = "256Mi"
-"""The memory request of a router without one in the manifest."""
+__all__ = ["router_settings"]
 
 
 def router_settings(
     pool: InferencePool,
     *,
     model_folder: str,
-    directory_url: str,
-    host: str,
-    port: int,
-    membership: Mapping[str, Any],
-    auth: Mapping[str, Any],
+    directory: DirectoryAddress,
+    listen: ListenConfig,
+    membership: Path | MembershipConfig,
+    auth: AuthConfig,
     secrets: SecretFiles | None,
-) -> dict[str, Any]:
+    hold: HoldConfig = NO_HOLD,
+    leave: float = 0.0,
+) -> RouterConfig:
     """For `python -m plumage_router`.
 
-    membership: the source of the replicas. auth: the files with the keys of clients and of the admin.
-    secrets: the files with the pool's own secrets; None if engines need no key and there are no tenants."""
-    spec, model = pool.spec.router, pool.spec.model
-    return {
-        "listen": {"host": host, "port": port},
-        "pool": pool.metadata.name,
-        "model": {
-            "name": model.served_name,
-            "modelFolder": model_folder,
-            "adapters": [adapter.name for adapter in model.adapters],
-            "aliases": list(model.aliases),
-            "maxLength": model.max_length,
-            **_cache(pool),
-        },
-        **membership,
-        "directoryUrl": directory_url,
-        "policy": {"name": spec.policy, "lbgr": policies.lbgr(spec.policy, spec.lbgr)},
-        "auth": dict(auth),
-        **({} if secrets is None else _files(secrets)),
-        "limits": {
-            "maxBodyBytes": int(spec.limits.max_body_bytes),
-            "maxBufferedBytes": body_memory(spec.limits, spec.resources),
-            "maxConnections": spec.limits.max_connections,
-            "maxInFlight": spec.limits.max_in_flight,
-        },
-        "timeouts": {
-            "connect": spec.timeouts.connect_seconds,
-            "firstByte": spec.timeouts.first_byte_seconds,
-            "idle": spec.timeouts.idle_seconds,
-            "pendingOwner": spec.lbgr.pending_owner_seconds,
-            "drain": pool.spec.rollout.drain_timeout_seconds,
-        },
-        "accessLog": spec.access_log,
-        "allowedRequestFields": list(spec.allowed_request_fields),
-        "seed": pool.spec.engine.simulator.seed,
-    }
+    membership: the source of the replicas, the path for a file of them. secrets: the files with the pool's own secrets;
+    None if engines need no key and there are no tenants. leave: of `timeouts`.
+    """
+    spec = pool.spec.router
+    return RouterConfig(
+        listen=listen,
+        pool=pool.metadata.name,
+        model=_model(pool, model_folder),
+        membership_file=membership if isinstance(membership, Path) else None,
+        membership=membership if isinstance(membership, MembershipConfig) else None,
+        directory_url=directory.url,
+        directory_username=directory.username,
+        directory_password_file=directory.password_file,
+        directory_ca_file=directory.ca_file,
+        policy=PolicyConfig(name=spec.policy, lbgr=policies.lbgr(spec.policy, spec.lbgr)),
+        auth=auth,
+        engine_api_key_file=None if secrets is None else Path(secrets.engine_key),
+        previous_engine_api_key_file=None if secrets is None else Path(secrets.previous_engine_key),
+        salt_key_file=None if secrets is None else Path(secrets.salt_key),
+        limits=_limits(pool),
+        hold=hold,
+        timeouts=_timeouts(pool, leave),
+        access_log=spec.access_log,
+        allowed_request_fields=spec.allowed_request_fields,
+        seed=pool.spec.engine.simulator.seed,
+    )
 
 
-def body_memory(limits: RouterLimits, resources: Resources) -> int:
-    """Bytes of request bodies that one router may hold: a quarter of its memory limit, else of its memory request.
+def _model(pool: InferencePool, folder: str) -> ModelConfig:
+    model = pool.spec.model
+    return ModelConfig(
+        name=model.served_name,
+        model_folder=folder,
+        adapters=tuple(adapter.name for adapter in model.adapters),
+        aliases=model.aliases,
+        max_length=model.max_length,
+        cache_tokens=_cache_tokens(pool),
+    )
 
-    A body is in memory twice while it waits for an engine, and reading one takes a few times its size."""
-    if limits.body_memory is not None:
-        return int(limits.body_memory)
-    memory = resources.limits.get("memory") or resources.requests.get("memory") or Quantity(ROUTER_MEMORY)
-    return max(int(memory) // 4, 4 * int(limits.max_body_bytes))
 
-
-def _cache(pool: InferencePool) -> dict[str, int]:
+def _cache_tokens(pool: InferencePool) -> int | None:
     """The size of an engine's KV cache. For vLLM it is unknown before the engine runs."""
     if pool.spec.engine.runtime == "VLLM":
-        return {}
+        return None
     simulator = pool.spec.engine.simulator
-    return {"cacheTokens": simulator.cache_blocks * simulator.block_size}
+    return simulator.cache_blocks * simulator.block_size
 
 
-def _files(secrets: SecretFiles) -> dict[str, str]:
-    return {
-        "engineApiKeyFile": secrets.engine_key,
-        "previousEngineApiKeyFile": secrets.previous_engine_key,
-        "saltKeyFile": secrets.salt_key,
-    }
+def _limits(pool: InferencePool) -> LimitsConfig:
+    limits = pool.spec.router.limits
+    return LimitsConfig(
+        max_body_bytes=int(limits.max_body_bytes),
+        max_buffered_bytes=body_memory(limits, pool.spec.router.resources),
+        max_connections=limits.max_connections,
+        max_in_flight=limits.max_in_flight,
+    )
+
+
+def _timeouts(pool: InferencePool, leave: float) -> TimeoutsConfig:
+    timeouts = pool.spec.router.timeouts
+    return TimeoutsConfig(
+        connect=timeouts.connect_seconds,
+        first_byte=timeouts.first_byte_seconds,
+        idle=timeouts.idle_seconds,
+        pending_owner=pool.spec.router.lbgr.pending_owner_seconds,
+        leave=leave,
+        drain=pool.spec.rollout.drain_timeout_seconds,
+    )

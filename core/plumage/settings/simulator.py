@@ -1,51 +1,48 @@
-"""The configuration file of a simulated engine."""
+"""A pool's manifest → the settings file of a simulated engine."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.engine import EngineSpec
 from plumage.settings import policies
-from plumage.settings.engine_sockets import EngineSockets
+from plumage.settings.addresses import EngineSockets
+from plumage.settings.simulator_config import DeviceConfig, SimulatorConfig
 
 __all__ = ["simulator_settings"]
 
 
 def simulator_settings(
     pool: InferencePool, sockets: EngineSockets, *, model_folder: str, host: str, port: int, seed: int
-) -> dict[str, Any]:
+) -> SimulatorConfig:
     """For `python -m plumage_engine.simulator`, listening on `host`:`port`."""
     engine, simulator = pool.spec.engine, pool.spec.engine.simulator
-    settings: dict[str, Any] = {
-        "model": pool.spec.model.served_name,
-        "adapters": [adapter.name for adapter in pool.spec.model.adapters],
-        "modelFolder": model_folder,
-        "host": host,
-        "port": port,
-        "eventsEndpoint": sockets.events,
-        "replayEndpoint": sockets.replay,
-        "adminTokenFile": sockets.token,
-        "apiKeyFile": sockets.api_key,
-        "seed": seed,
-        "device": {
-            "preset": simulator.device.preset.lower(),
-            "timeScale": simulator.device.time_scale_percent / 100,
-        },
-        "blockSize": simulator.block_size,
-        "cacheBlocks": simulator.cache_blocks,
-        "hostBlocks": _host_blocks(engine),
-        "maxNumSeqs": simulator.max_num_seqs,
-        "maxBatchedTokens": simulator.max_batched_tokens,
-        "batchLimit": engine.batch_limit,
-        "eviction": policies.eviction(engine.eviction, simulator.block_size),
-        "feather": policies.feather(engine.feather),
-    }
-    if engine.host_memory is not None:
-        settings["hostTier"] = policies.host_tier(engine.host_memory)
-    if pool.spec.model.max_length is not None:
-        settings["maxModelLen"] = pool.spec.model.max_length
-    return settings
+    device = simulator.device
+    tier = {} if engine.host_memory is None else {"host_tier": policies.host_tier(engine.host_memory)}
+    return SimulatorConfig(
+        model=pool.spec.model.served_name,
+        adapters=tuple(adapter.name for adapter in pool.spec.model.adapters),
+        model_folder=model_folder,
+        host=host,
+        port=port,
+        events_endpoint=sockets.events,
+        replay_endpoint=sockets.replay,
+        admin_token_file=Path(sockets.token),
+        api_key_file=Path(sockets.api_key),
+        seed=seed,
+        device=DeviceConfig(preset=device.preset.lower(), time_scale=device.time_scale_percent / 100),
+        block_size=simulator.block_size,
+        cache_blocks=simulator.cache_blocks,
+        host_blocks=_host_blocks(engine),
+        max_num_seqs=simulator.max_num_seqs,
+        max_batched_tokens=simulator.max_batched_tokens,
+        max_model_len=pool.spec.model.max_length,
+        batch_limit=engine.batch_limit,
+        eviction=policies.eviction(engine.eviction, simulator.block_size),
+        feather=policies.feather(engine.feather),
+        **tier,
+    )
 
 
 def _host_blocks(engine: EngineSpec) -> int:

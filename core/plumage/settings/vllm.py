@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.cache import HostMemorySpec
 from plumage.api.v1alpha1.engine import VLLM_PLUGIN
 from plumage.settings import policies
-from plumage.settings.engine_sockets import EngineSockets
+from plumage.settings.addresses import EngineSockets
+from plumage.settings.plugin_config import PluginSettings, RoutesConfig
 
 __all__ = [
     "ROUTES",
@@ -108,12 +110,17 @@ def _disk_options(memory: HostMemorySpec) -> dict[str, Any]:
     return {} if disk is None else {"disk_path": str(disk.path), "disk_bytes_to_use": int(disk.capacity) * 49 // 50}
 
 
-def plugin_settings(pool: InferencePool, token: str, seed: int) -> dict[str, Any]:
-    """For `plumage_engine.vllm.settings`. Without one of our policies vLLM keeps its own order."""
+def plugin_settings(pool: InferencePool, token: str, seed: int) -> PluginSettings:
+    """For the plugin in vLLM. Without one of our policies vLLM keeps its own order."""
     engine = pool.spec.engine
     feather = None if engine.feather.policy == "Fcfs" else policies.feather(engine.feather)
     eviction = None if engine.eviction.policy == "Lru" else policies.eviction(engine.eviction, _BLOCK_TOKENS)
-    plugin = {"feather": feather, "eviction": eviction, "batchLimit": engine.batch_limit, "seed": seed}
-    if engine.host_memory is not None:
-        plugin["hostTier"] = policies.host_tier(engine.host_memory)
-    return {**plugin, "fleet": {"adminTokenFile": token}}
+    tier = {} if engine.host_memory is None else {"host_tier": policies.host_tier(engine.host_memory)}
+    return PluginSettings(
+        feather=feather,
+        eviction=eviction,
+        batch_limit=engine.batch_limit,
+        seed=seed,
+        routes=RoutesConfig(admin_token_file=Path(token)),
+        **tier,
+    )

@@ -22,12 +22,13 @@ from starlette.applications import Starlette
 
 from plumage.directory.client.tasks import end
 from plumage.errors import ConfigurationError
+from plumage.settings.agent_config import AgentConfig
 from plumage_engine.agent.agent import Agent
-from plumage_engine.agent.config import AgentConfig
 from plumage_engine.agent.http.access import Access
 from plumage_engine.agent.http.routes import make_app
 from plumage_engine.agent.pod_token import ensure_token
 from plumage_engine.agent.tokenizer import read_tokenizer
+from plumage_engine.configuration import read_file
 
 __all__ = ["AgentServer", "main", "make_server", "serve"]
 
@@ -57,7 +58,7 @@ class AgentServer(uvicorn.Server):
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m plumage_engine.agent", description="The agent beside one engine.")
-    parser.add_argument("--config", type=Path, required=True, help="JSON file, see plumage_engine.agent.config")
+    parser.add_argument("--config", type=Path, required=True, help="JSON file, see plumage.settings.agent_config")
     parser.add_argument("--replica", help="this replica's id, which replaces the file's: in a cluster its pod's name")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     options = parser.parse_args(arguments)
@@ -65,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     gc.set_threshold(100_000, 20, 100)  # hundreds of thousands of blocks live long and form no cycles
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every check of the engine
     try:
-        return uvloop.run(serve(AgentConfig.read(options.config, replica=options.replica)))
+        return uvloop.run(serve(read_file(options.config, AgentConfig, replica=options.replica)))
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")
         return 2

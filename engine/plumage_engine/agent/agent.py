@@ -17,7 +17,7 @@ from typing import Any
 from plumage.directory.client.tasks import end
 from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import engine_name
-from plumage_engine.agent.config import AgentConfig
+from plumage.settings.agent_config import AgentConfig
 from plumage_engine.agent.directory.chunk_ranking import rank_chunks
 from plumage_engine.agent.directory.event_publisher import EventPublisher
 from plumage_engine.agent.directory.memory_share import follow_share

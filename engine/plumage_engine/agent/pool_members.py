@@ -7,10 +7,11 @@ asks the next one.
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 from pathlib import Path
+
+from plumage.membership import MembershipContent
 
 __all__ = ["agents_in", "agents_of", "count_in", "count_of"]
 
@@ -20,9 +21,9 @@ log = logging.getLogger(__name__)
 def agents_in(path: Path, replica: str) -> list[str]:
     """URLs of the file's agents, without this replica's. Empty where the file is missing or incomplete."""
     try:
-        members = json.loads(path.read_bytes())["replicas"]
-        return [str(member["agent"]) for member in members if member.get("agent") and member.get("id") != replica]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        members = MembershipContent.model_validate_json(path.read_bytes()).replicas
+        return [member.agent for member in members if member.agent and member.id != replica]
+    except (OSError, ValueError) as error:
         log.warning("no peers to warm from: %s: %s", path, type(error).__name__)
         return []
 
@@ -30,8 +31,8 @@ def agents_in(path: Path, replica: str) -> list[str]:
 def count_in(path: Path) -> int | None:
     """Members in the file; None where it can't be read."""
     try:
-        return len(json.loads(path.read_bytes())["replicas"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return len(MembershipContent.model_validate_json(path.read_bytes()).replicas)
+    except (OSError, ValueError):
         return None
 
 

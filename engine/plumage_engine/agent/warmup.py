@@ -20,7 +20,7 @@ import httpx
 import msgspec
 from pydantic import SecretStr
 
-from plumage_engine.agent.config import WarmupConfig
+from plumage.settings.agent_config import WarmupConfig
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError, bearer, read_bounded
 from plumage_engine.agent.index.block import Block
 from plumage_engine.agent.index.local_hotness import LocalHotness

@@ -11,7 +11,8 @@ from pathlib import Path
 import uvicorn
 
 from plumage.errors import ConfigurationError
-from plumage_engine.simulator.config import SimulatorConfig
+from plumage.settings.simulator_config import SimulatorConfig
+from plumage_engine.configuration import read_file
 from plumage_engine.simulator.http.server import make_app
 
 __all__ = ["main"]
@@ -23,7 +24,7 @@ def main() -> int:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        config = SimulatorConfig.read(arguments.config)
+        config = read_file(arguments.config, SimulatorConfig)
         app = make_app(config)
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")

@@ -1,119 +1,32 @@
-"""The configuration file of one simulated engine.
-
-Every bound of the server is here: prompt length, body size, requests in flight, events kept for replay.
-"""
+"""The simulated engine that a settings file describes."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
-
-from pydantic import Field, ValidationInfo, field_validator, model_validator
-
-from plumage import defaults
-from plumage.models import resolve
 from plumage.options import refuse_given
-from plumage.version_skew import refuse_newer
-from plumage_engine.configuration import Section, is_loopback
-from plumage_engine.endpoints import EventEndpoint
-from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig
-from plumage_engine.simulator.engine.device import device_options, make_device
+from plumage.settings.simulator_config import SimulatorConfig
+from plumage_engine.simulator.engine.device import make_device
 from plumage_engine.simulator.engine.settings import EngineSettings
 
-__all__ = ["DeviceConfig", "SimulatorConfig"]
+__all__ = ["engine_settings"]
 
 
-class DeviceConfig(Section):
-    """preset: see `plumage_engine.simulator.engine.device`. time_scale: 0.1 runs ten times faster than the model says.
-    overrides: the device's own fields by their names there."""
-
-    preset: str = defaults.DEVICE.lower()
-    time_scale: float = Field(defaults.TIME_SCALE_PERCENT / 100, gt=0, le=1000)
-    overrides: dict[str, float] = Field({})
-
-    @field_validator("overrides")
-    @classmethod
-    def _known(cls, value: dict[str, float], info: ValidationInfo) -> dict[str, float]:
-        refuse_newer(value, device_options(info.data.get("preset", "")), info)
-        return value
-
-
-class SimulatorConfig(Section):
-    """One engine.
-
-    model: the name it serves. model_folder: a folder, or builtin://NAME. adapters: LoRA names it serves too.
-    events_endpoint, replay_endpoint: `ipc://…` for the KV events, in a folder that only engine and agent can enter,
-    because events contain prompts.
-    api_key_file: the bearer key of /v1. admin_token_file: the bearer token of /v1/plumage; without it the server must
-    listen on a loopback address.
-    answer_tokens: mean length of an answer that nothing else ends. enable_force_include_usage: vLLM's flag, usage in
-    every event of every stream. dev_mode: vLLM's VLLM_SERVER_DEV_MODE, which serves `POST /reset_prefix_cache` without
-    a token.
-    """
-
-    model: str = Field(min_length=1)
-    adapters: tuple[str, ...] = ()
-    model_folder: Path
-    host: str = "127.0.0.1"
-    port: int = Field(ge=0, le=65535)
-    events_endpoint: EventEndpoint | None = None
-    replay_endpoint: EventEndpoint | None = None
-    events_topic: str = ""
-    events_kept: int = Field(10_000, ge=1, le=1_000_000)
-    api_key_file: Path | None = None
-    admin_token_file: Path | None = None
-    seed: int = defaults.SEED
-    device: DeviceConfig = DeviceConfig()
-    block_size: int = Field(defaults.BLOCK_SIZE, ge=1, le=1024)
-    cache_blocks: int = Field(defaults.CACHE_BLOCKS, ge=1, le=10_000_000)
-    host_blocks: int = Field(0, ge=0, le=10_000_000)
-    max_num_seqs: int = Field(defaults.MAX_NUM_SEQS, ge=1, le=100_000)
-    max_batched_tokens: int = Field(defaults.MAX_BATCHED_TOKENS, ge=2, le=1_000_000)
-    batch_limit: Literal["Adaptive", "Static"] = defaults.BATCH_LIMIT
-    max_model_len: int | None = Field(None, ge=2)
-    eviction: EvictionConfig = EvictionConfig()
-    feather: FeatherConfig = FeatherConfig()
-    host_tier: HostTierConfig = HostTierConfig()
-    answer_tokens: int = Field(200, ge=1, le=1_000_000)
-    max_in_flight: int = Field(4096, ge=1)
-    max_body_bytes: int = Field(16 * 2**20, ge=1024)
-    enable_force_include_usage: bool = False
-    dev_mode: bool = False
-    shutdown_seconds: float = Field(10.0, ge=0, le=3600)
-
-    @field_validator("model_folder", mode="before")
-    @classmethod
-    def _found(cls, value: object) -> object:
-        """A pod gets a built-in model by name, because the path depends on its image."""
-        return resolve(value) if isinstance(value, str) and value.startswith("builtin://") else value
-
-    @model_validator(mode="after")
-    def _check(self) -> SimulatorConfig:
-        if self.replay_endpoint is not None and self.events_endpoint is None:
-            raise ValueError("replayEndpoint needs eventsEndpoint: there is nothing to replay without events")
-        if self.admin_token_file is None and not is_loopback(self.host):
-            raise ValueError(
-                f"host {self.host} can be reached from outside: set adminTokenFile, or listen on 127.0.0.1"
-            )
-        return self
-
-    def engine_settings(self) -> EngineSettings:
-        """The engine that the file describes. ConfigurationError for settings that contradict each other."""
-        refuse_given(f"device {self.device.preset}", self.device.overrides, ("preset", "time_scale"))
-        return EngineSettings(
-            block_size=self.block_size,
-            cache_blocks=self.cache_blocks,
-            host_blocks=self.host_blocks,
-            max_num_seqs=self.max_num_seqs,
-            max_batched_tokens=self.max_batched_tokens,
-            queue=self.feather.policy,
-            queue_options={"max_wait": self.feather.max_wait_seconds, **self.feather.options},
-            eviction=self.eviction.policy,
-            eviction_options=self.eviction.options,
-            tier_options=self.host_tier.model_dump(exclude={"promotion_bytes", "promotion_lookahead"}),  # vLLM's
-            chunk_blocks=max(1, self.feather.chunk_tokens // self.block_size),
-            order_batch=self.feather.order_batch,
-            batch_limit=self.batch_limit,
-            report_tokens=True,
-            device=make_device(self.device.preset, time_scale=self.device.time_scale, **self.device.overrides),
-        )
+def engine_settings(config: SimulatorConfig) -> EngineSettings:
+    """The engine that the file describes. ConfigurationError for settings that contradict each other."""
+    refuse_given(f"device {config.device.preset}", config.device.overrides, ("preset", "time_scale"))
+    return EngineSettings(
+        block_size=config.block_size,
+        cache_blocks=config.cache_blocks,
+        host_blocks=config.host_blocks,
+        max_num_seqs=config.max_num_seqs,
+        max_batched_tokens=config.max_batched_tokens,
+        queue=config.feather.policy,
+        queue_options={"max_wait": config.feather.max_wait_seconds, **config.feather.options},
+        eviction=config.eviction.policy,
+        eviction_options=config.eviction.options,
+        tier_options=config.host_tier.model_dump(exclude={"promotion_bytes", "promotion_lookahead"}),  # vLLM's
+        chunk_blocks=max(1, config.feather.chunk_tokens // config.block_size),
+        order_batch=config.feather.order_batch,
+        batch_limit=config.batch_limit,
+        report_tokens=True,
+        device=make_device(config.device.preset, time_scale=config.device.time_scale, **config.device.overrides),
+    )

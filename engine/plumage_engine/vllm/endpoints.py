@@ -50,7 +50,7 @@ class PlumageEndpoints:
         """
         config = getattr(engine_client, "vllm_config", None)
         settings = read_settings(getattr(config, "additional_config", None), os.environ)
-        file = settings.fleet.admin_token_file if settings is not None else None
+        file = settings.routes.admin_token_file if settings is not None else None
         self.routes.token = read_secret(file or _path(os.environ.get(TOKEN_FILE)))
         keys = getattr(args, "api_key", None) or [os.environ.get("VLLM_API_KEY")]
         self.routes.api_keys = tuple(key for key in keys if key)

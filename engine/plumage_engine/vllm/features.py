@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from plumage.errors import ConfigurationError
+from plumage.settings.engine_policies import EvictionConfig, FeatherConfig
+from plumage.settings.plugin_config import PluginSettings
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard, attempt
-from plumage_engine.vllm.settings import PluginEviction, PluginFeather, PluginSettings
 
 if TYPE_CHECKING:
     from plumage_engine.vllm.batch_limit import AdaptiveLimit
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Features"]
 
 _log = logging.getLogger("vllm.plumage")
-_BY_ARRIVAL = PluginFeather(policy="Fcfs", order_batch=False)
+_BY_ARRIVAL = FeatherConfig(policy="Fcfs", order_batch=False)
 _TIER_MODULE = "plumage_engine.vllm.offload.spec"
 _SEPARATE_WORKERS = ("mp", "ray")
 """vLLM's executors whose workers are other processes."""
@@ -72,7 +73,7 @@ class Features:
         """Waiting requests that FEATHER keeps back on purpose; 0 without it."""
         return 0 if self._feather is None else self._feather.held_back
 
-    def change_feather(self, config: PluginFeather | None) -> bool:
+    def change_feather(self, config: FeatherConfig | None) -> bool:
         """Change the batching policy between two steps; None means the order of arrival.
 
         False: nothing changed. ConfigurationError where FEATHER is off. Whether the batch is sorted is decided at the
@@ -111,7 +112,7 @@ class Features:
         guard = self.guards[feature] = Guard(feature, self.counters)
         return guard
 
-    def _make_feather(self, config: PluginFeather | None) -> Feather | None:
+    def _make_feather(self, config: FeatherConfig | None) -> Feather | None:
         if config is None:
             return None
         guard = self._guard("feather")
@@ -122,7 +123,7 @@ class Features:
             self._at_free.append((guard, feather.forget))
         return feather
 
-    def _start_feather(self, config: PluginFeather, guard: Guard) -> Feather | None:
+    def _start_feather(self, config: FeatherConfig, guard: Guard) -> Feather | None:
         from plumage_engine.vllm.feather.queue_adapter import Feather
 
         if reasons := Feather.reasons_against(self._scheduler):
@@ -130,7 +131,7 @@ class Features:
             return None
         return Feather(self._scheduler, config, guard, self.counters, self._rng(), self._clock)
 
-    def _order_batch(self, config: PluginFeather | None) -> None:
+    def _order_batch(self, config: FeatherConfig | None) -> None:
         """Sort batches in this process. The entry point reaches workers of other processes; their own logs report
         failures.
         """
@@ -161,7 +162,7 @@ class Features:
             return None
         return AdaptiveLimit(self._scheduler)
 
-    def _order_eviction(self, config: PluginEviction) -> None:
+    def _order_eviction(self, config: EvictionConfig) -> None:
         guard = self._guard("eviction")
 
         def install() -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from plumage.settings.plugin_config import PluginSettings
 from plumage_engine.vllm.compat.base import AsyncScheduler, Request, Scheduler, SchedulerOutput
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.features import Features
 from plumage_engine.vllm.guard import Guard, attempt
-from plumage_engine.vllm.settings import PluginSettings, check_keys, read_settings
+from plumage_engine.vllm.settings import check_keys, read_settings
 
 if TYPE_CHECKING:
     from plumage_engine.vllm.routes.engine_core import Fleet

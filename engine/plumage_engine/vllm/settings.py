@@ -11,28 +11,22 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from plumage.batching import make_queue, queue_options
-from plumage.defaults import BATCH_LIMIT, SEED
 from plumage.errors import ConfigurationError
 from plumage.eviction import make_policy, policy_options
 from plumage.hotness.priority_formula import parse_formula
 from plumage.options import refuse_given
-from plumage.version_skew import MARK
-from plumage_engine.configuration import Section
-from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig, RecordConfig, refuse_code
+from plumage.settings.engine_policies import EvictionConfig, FeatherConfig, HostTierConfig, RecordConfig, refuse_code
+from plumage.settings.plugin_config import PluginSettings, RoutesConfig
+from plumage.version_skew import MARK, Settings
 
 __all__ = [
     "ENVIRONMENT",
     "SECTION",
-    "PluginEviction",
-    "PluginFeather",
-    "PluginFleet",
-    "PluginSettings",
     "check_keys",
     "read_feather",
     "read_settings",
@@ -42,45 +36,6 @@ SECTION = "plumage"
 ENVIRONMENT = "PLUMAGE_VLLM"
 
 _log = logging.getLogger("vllm.plumage")
-
-
-class PluginFeather(FeatherConfig):
-    """FEATHER's queue in vLLM.
-
-    chunk_tokens: rounded to whole blocks, at least one.
-    order_batch: sort the running batch inside the worker.
-    """
-
-
-class PluginEviction(EvictionConfig):
-    """The eviction policy of vLLM's block pool."""
-
-
-class PluginFleet(Section):
-    """The routes under /v1/plumage.
-
-    admin_token_file: holds their bearer token; without one only callers on this machine are served.
-    record_blocks: cached blocks that a snapshot can list (about 550 bytes each).
-    """
-
-    admin_token_file: Path | None = None
-    record_blocks: int = Field(500_000, ge=1, le=50_000_000)
-
-
-class PluginSettings(Section):
-    """feather: None leaves vLLM's own queue.
-    eviction: None leaves vLLM's own order, LRU.
-    host_tier: how the offloading spec admits and promotes; `--kv-transfer-config` switches the tier itself on.
-    batch_limit: "Adaptive" lowers the number of running requests while preemptions show pressure.
-    fleet: the routes that agents call.
-    """
-
-    feather: PluginFeather | None = PluginFeather()
-    eviction: PluginEviction | None = PluginEviction()
-    host_tier: HostTierConfig = HostTierConfig()
-    batch_limit: Literal["Adaptive", "Static"] = BATCH_LIMIT
-    seed: int = SEED
-    fleet: PluginFleet = PluginFleet()
 
 
 def read_settings(additional_config: object, environment: Mapping[str, str]) -> PluginSettings | None:
@@ -100,7 +55,7 @@ def read_settings(additional_config: object, environment: Mapping[str, str]) -> 
     return settings
 
 
-def read_feather(body: bytes) -> PluginFeather | None:
+def read_feather(body: bytes) -> FeatherConfig | None:
     """The value of `feather` alone, as a running engine receives it. ConfigurationError names every mistake."""
     try:
         given = json.loads(body)
@@ -157,7 +112,7 @@ def _allowed(item: Any) -> str:
     """The valid names, where the mistake is an unknown name."""
     if item["type"] != "extra_forbidden":
         return ""
-    section: type[Section] = PluginSettings
+    section: type[Settings] = PluginSettings
     for part in item["loc"][:-1]:
         section = _SECTIONS.get(str(part), section)
     names = (field.alias or name for name, field in section.model_fields.items())
@@ -176,7 +131,7 @@ def _try_policies(settings: PluginSettings, where: str) -> None:
         raise ConfigurationError(f"{where}: {error}") from error
 
 
-def _try_queue(config: PluginFeather) -> None:
+def _try_queue(config: FeatherConfig) -> None:
     what, policy, options = f"batching policy {config.policy}", config.policy, config.options
     if "max_wait" in options:
         raise ConfigurationError(f"{what} has no option max_wait; set feather.maxWaitSeconds")
@@ -184,7 +139,7 @@ def _try_queue(config: PluginFeather) -> None:
     _try(what, lambda: make_queue(policy, rng=random.Random(0), **options))
 
 
-def _try_eviction(config: PluginEviction) -> None:
+def _try_eviction(config: EvictionConfig) -> None:
     what, policy, options = f"eviction policy {config.policy}", config.policy, config.options
     refuse_given(what, options, ("name", "capacity", "rng"), policy_options(policy))
     _try(what, lambda: make_policy(policy, capacity=1024, rng=random.Random(0), **options))
@@ -197,14 +152,14 @@ def _try(what: str, make: Callable[[], object]) -> None:
         raise ConfigurationError(f"{what}: an option can't be used: {error}") from error
 
 
-_SECTIONS: Mapping[str, type[Section]] = {
-    "feather": PluginFeather,
-    "eviction": PluginEviction,
-    "fleet": PluginFleet,
+_SECTIONS: Mapping[str, type[Settings]] = {
+    "feather": FeatherConfig,
+    "eviction": EvictionConfig,
+    "routes": RoutesConfig,
     "hostTier": HostTierConfig,
     "host_tier": HostTierConfig,
     "record": RecordConfig,
 }
 _OWN = ("feather", "hostTier", "host_tier", "batchLimit", "batch_limit")
-_COMMON = ("eviction", "fleet", "seed")
+_COMMON = ("eviction", "routes", "seed")
 _ALIKE = 0.8  # of difflib: two letters of seven swapped, one missing or one too many

@@ -14,9 +14,8 @@ from typing import Any, Final
 from plumage.api.v1alpha1.gpus import GPU, is_gpu, names_gpu
 from plumage.api.v1alpha1.quantity import Quantity
 from plumage.cluster import AGENT_PORT, CONFIG_FOLDER, ENGINE_PORT, RUN_FOLDER, selector_of
-from plumage.settings import vllm_flags
-from plumage.settings.vllm import ROUTES
-from plumage.version_skew import marked
+from plumage.settings.vllm import ROUTES, vllm_flags
+from plumage.version_skew import Settings, marked
 from plumage_operator.resources import settings
 from plumage_operator.resources.context import Child, PoolContext
 from plumage_operator.resources.model_files import adapter_files, hub_variables, tokenizer_files, weights_files
@@ -56,9 +55,9 @@ _SIMULATOR_SECONDS = 60
 def build_config(context: PoolContext) -> Child:
     """The settings files of engine and agent."""
     simulated = context.pool.spec.engine.runtime == "Simulator"
-    engine = settings.simulator_settings(context) if simulated else settings.plugin_settings(context)
+    engine: Settings = settings.simulator_settings(context) if simulated else settings.plugin_settings(context)
     files = {settings.engine_key(context): engine, "agent.json": settings.agent_settings(context)}
-    data = {name: json.dumps(marked(content), sort_keys=True, indent=1) for name, content in files.items()}
+    data = {name: json.dumps(marked(content.written()), sort_keys=True, indent=1) for name, content in files.items()}
     return context.child("v1", "ConfigMap", "engine", {"data": data})
 
 

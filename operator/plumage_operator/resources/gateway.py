@@ -8,15 +8,23 @@ from typing import Any
 from plumage.api.v1alpha1 import InferenceGatewaySpec
 from plumage.api.v1alpha1.pool import RolloutSpec
 from plumage.api.v1alpha1.router import RouterLimits
-from plumage.cluster import (
-    ROUTER_METRICS_PORT,
-    ROUTER_PORT,
+from plumage.settings.router_config import (
+    CordonedReplicas,
+    LimitsConfig,
+    MultiPoolConfig,
+    NamedPoolConfig,
+    TimeoutsConfig,
+    body_memory,
 )
-from plumage.settings import body_memory
 from plumage.version_skew import marked
 from plumage_operator.resources.context import Child, GatewayContext, ServedPool
 from plumage_operator.resources.router import ROLLING, build_pod
-from plumage_operator.resources.settings import ALL_ADDRESSES, LEAVE_SECONDS, router_auth, router_settings, without
+from plumage_operator.resources.settings import (
+    LEAVE_SECONDS,
+    router_auth,
+    router_listen,
+    router_settings,
+)
 from plumage_operator.resources.workload import deployment
 
 __all__ = [
@@ -39,9 +47,10 @@ directory's Secret, a longer grace period.
 
 def build_config(context: GatewayContext) -> Child:
     """The settings file, and the names of each pool's cordoned replicas."""
-    files: dict[str, Any] = {"router.json": marked(gateway_settings(context))}
+    files: dict[str, Any] = {"router.json": marked(gateway_settings(context).written())}
     for one in context.served:
-        files[cordoned_file(one.context.metadata.name)] = {"cordoned": sorted(one.cordoned)}
+        names = CordonedReplicas(cordoned=tuple(sorted(one.cordoned)))
+        files[cordoned_file(one.context.metadata.name)] = names.written()
     data = {name: json.dumps(content, sort_keys=True, indent=1) for name, content in files.items()}
     return context.child("v1", "ConfigMap", "gateway", {"data": data})
 
@@ -68,28 +77,28 @@ def build_deployment(context: GatewayContext) -> Child:
         spec=spec,
         limits=RouterLimits(),
     )
-    restarts = [without(gateway_settings(context), LIVE)]
+    restarts = [gateway_settings(context).written(without=LIVE)]
     return deployment(context, "gateway", pod, replicas=spec.replicas, strategy=ROLLING, restarts=restarts)
 
 
-def gateway_settings(context: GatewayContext) -> dict[str, Any]:
+def gateway_settings(context: GatewayContext) -> MultiPoolConfig:
     """The settings file of a router that serves several pools."""
     spec = context.gateway.spec
     limits = RouterLimits()
-    return {
-        "gateway": context.metadata.name,
-        "listen": {"host": ALL_ADDRESSES, "port": ROUTER_PORT, "metricsPort": ROUTER_METRICS_PORT},
-        "auth": router_auth(context.config, spec.auth),
-        "limits": {
-            "maxBodyBytes": int(limits.max_body_bytes),
-            "maxBufferedBytes": body_memory(limits, spec.resources),
-            "maxConnections": limits.max_connections,
-            "maxInFlight": spec.flow_control.max_in_flight,
-        },
-        "timeouts": {"leave": LEAVE_SECONDS, "drain": longest_drain(context)},
-        "accessLog": spec.access_log,
-        "pools": [_behind_gateway(one, spec) for one in context.served],
-    }
+    return MultiPoolConfig(
+        gateway=context.metadata.name,
+        listen=router_listen(),
+        auth=router_auth(context.config, spec.auth),
+        limits=LimitsConfig(
+            max_body_bytes=int(limits.max_body_bytes),
+            max_buffered_bytes=body_memory(limits, spec.resources),
+            max_connections=limits.max_connections,
+            max_in_flight=spec.flow_control.max_in_flight,
+        ),
+        timeouts=TimeoutsConfig(leave=LEAVE_SECONDS, drain=longest_drain(context)),
+        access_log=spec.access_log,
+        pools=tuple(_behind_gateway(one, spec) for one in context.served),
+    )
 
 
 def longest_drain(context: GatewayContext) -> int:
@@ -103,14 +112,9 @@ def cordoned_file(pool: str) -> str:
     return f"cordoned-{pool}.json"
 
 
-def _behind_gateway(served: ServedPool, spec: InferenceGatewaySpec) -> dict[str, Any]:
-    settings = without(router_settings(served.context, cordoned_file(served.context.metadata.name)), ("listen", "auth"))
-    model = settings["model"]
-    aliases = [name for name in served.names if name not in (model["name"], *model["adapters"])]
-    return {
-        **settings,
-        "names": list(served.names),
-        "model": {**model, "aliases": aliases},
-        "accessLog": spec.access_log,
-        "allowedRequestFields": list(spec.allowed_request_fields),
-    }
+def _behind_gateway(served: ServedPool, spec: InferenceGatewaySpec) -> NamedPoolConfig:
+    alone = router_settings(served.context, cordoned_file(served.context.metadata.name))
+    known = (alone.model.name, *alone.model.adapters)
+    model = alone.model.model_copy(update={"aliases": tuple(name for name in served.names if name not in known)})
+    own = {"model": model, "access_log": spec.access_log, "allowed_request_fields": spec.allowed_request_fields}
+    return NamedPoolConfig(**{**alone.given(without=("listen", "auth")), **own}, names=served.names)

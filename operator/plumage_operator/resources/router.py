@@ -6,17 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pydantic.alias_generators import to_camel
-
 from plumage.api.v1alpha1 import InferenceGatewaySpec
 from plumage.api.v1alpha1.router import AuthSpec, RouterLimits, RouterSpec
 from plumage.cluster import CONFIG_FOLDER, LIVE_ROUTER_SETTINGS, ROUTER_METRICS_PORT, ROUTER_PORT, Component
+from plumage.settings.router_config import CordonedReplicas
 from plumage.version_skew import marked
 from plumage_operator.config import OperatorConfig
 from plumage_operator.resources import settings
 from plumage_operator.resources.context import Child, ChildOwner, PoolContext
 from plumage_operator.resources.model_files import tokenizer_files
-from plumage_operator.resources.settings import keys_mount, keys_volume, without
+from plumage_operator.resources.settings import keys_mount, keys_volume
 from plumage_operator.resources.workload import (
     API_MOUNT,
     CONFIG_MOUNT,
@@ -46,8 +45,8 @@ _AFTER_DRAIN = 15  # seconds
 def build_config(context: PoolContext, cordoned: Sequence[str]) -> Child:
     """The settings file, and the names of cordoned replicas."""
     files = {
-        "router.json": marked(settings.router_settings(context)),
-        settings.CORDONED_FILE: {"cordoned": sorted(cordoned)},
+        "router.json": marked(settings.router_settings(context).written()),
+        settings.CORDONED_FILE: CordonedReplicas(cordoned=tuple(sorted(cordoned))).written(),
     }
     data = {name: json.dumps(content, sort_keys=True, indent=1) for name, content in files.items()}
     return context.child("v1", "ConfigMap", "router", {"data": data})
@@ -73,7 +72,7 @@ def build_service(context: PoolContext) -> Child:
 
 def build_deployment(context: PoolContext) -> Child:
     """Settings that a running router reloads from its file restart no pod."""
-    restarts = [without(settings.router_settings(context), tuple(map(to_camel, LIVE_ROUTER_SETTINGS)))]
+    restarts = [settings.router_settings(context).written(without=LIVE_ROUTER_SETTINGS)]
     replicas = context.pool.spec.router.replicas
     return deployment(context, "router", _pod(context), replicas=replicas, strategy=ROLLING, restarts=restarts)
 

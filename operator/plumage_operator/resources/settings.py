@@ -7,10 +7,9 @@ changes it. To rotate a key, change its content. A Secret that `spec.keysRef` na
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from plumage import settings
 from plumage.api.v1alpha1.field_types import SecretKeyRef
 from plumage.api.v1alpha1.router import AuthSpec
 from plumage.cluster import (
@@ -23,8 +22,20 @@ from plumage.cluster import (
     RUN_FOLDER,
     TOKEN_FOLDER,
 )
-from plumage.directory.publisher.held_chunks import capacity_within
-from plumage.settings import ENGINE_KEY, SALT_KEY, SecretFiles
+from plumage.settings import agent, router, simulator, vllm
+from plumage.settings.addresses import DirectoryAddress, EngineSockets
+from plumage.settings.agent_config import AgentFile, AgentListen
+from plumage.settings.plugin_config import PluginSettings
+from plumage.settings.router_config import (
+    AuthConfig,
+    EndpointSlicesConfig,
+    HoldConfig,
+    ListenConfig,
+    MembershipConfig,
+    RouterConfig,
+)
+from plumage.settings.secrets import ENGINE_KEY, SALT_KEY, SecretFiles
+from plumage.settings.simulator_config import SimulatorConfig
 from plumage_operator.config import OperatorConfig
 from plumage_operator.resources.context import Child, PoolContext
 from plumage_operator.resources.model_files import tokenizer_files
@@ -56,9 +67,9 @@ __all__ = [
     "keys_volume",
     "plugin_settings",
     "router_auth",
+    "router_listen",
     "router_settings",
     "simulator_settings",
-    "without",
 ]
 
 ALL_ADDRESSES: Final = "0.0.0.0"
@@ -81,13 +92,13 @@ PLUGIN_KEY: Final = "plugin.json"
 # the directory's memory from the membership.
 ENGINE_LIVE: Final = ("feather",)
 
-AGENT_LIVE: Final = ("share", "maxChunks")
+AGENT_LIVE: Final = ("share", "max_chunks")
 
 
-def engine_sockets(context: PoolContext) -> settings.EngineSockets:
+def engine_sockets(context: PoolContext) -> EngineSockets:
     """The sockets and key files that the engine and the agent of one pod share."""
     events, replay = (f"ipc://{RUN_FOLDER}/{name}" for name in ("events", "replay"))
-    return settings.EngineSockets(events, replay, f"{RUN_FOLDER}/token", key_files(context).engine_key)
+    return EngineSockets(events, replay, f"{RUN_FOLDER}/token", key_files(context).engine_key)
 
 
 def engine_account(context: PoolContext) -> str:
@@ -100,8 +111,8 @@ def engine_key(context: PoolContext) -> str:
     return PLUGIN_KEY if context.pool.spec.engine.runtime == "VLLM" else "engine.json"
 
 
-def simulator_settings(context: PoolContext) -> dict[str, Any]:
-    return settings.simulator_settings(
+def simulator_settings(context: PoolContext) -> SimulatorConfig:
+    return simulator.simulator_settings(
         context.pool,
         engine_sockets(context),
         model_folder=tokenizer_files(context).path,
@@ -111,57 +122,64 @@ def simulator_settings(context: PoolContext) -> dict[str, Any]:
     )
 
 
-def plugin_settings(context: PoolContext) -> dict[str, Any]:
-    return settings.plugin_settings(context.pool, engine_sockets(context).token, seed=0)
+def plugin_settings(context: PoolContext) -> PluginSettings:
+    return vllm.plugin_settings(context.pool, engine_sockets(context).token, seed=0)
 
 
-def agent_settings(context: PoolContext) -> dict[str, Any]:
-    peers = f"{context.name('engine')}.{context.namespace}.svc"
-    written = settings.agent_settings(
+def agent_settings(context: PoolContext) -> AgentFile:
+    """It accepts the tokens of its peers' service accounts, and the operator's for reports only.
+
+    The operator's is also among `callers`, because an agent of an older version knows only that list.
+    """
+    peers = _accounts((context.namespace, engine_account(context)))
+    operator = _accounts((context.config.namespace, context.config.service_account))
+    return agent.agent_settings(
         context.pool,
         engine_sockets(context),
         model_folder=tokenizer_files(context).path,
         engine_url=f"http://127.0.0.1:{ENGINE_PORT}",
-        directory_url=_directory_url(context),
-        host=ALL_ADDRESSES,
-        port=AGENT_PORT,
-        peers={"peersService": peers},
+        directory=_directory(context),
+        listen=AgentListen(host=ALL_ADDRESSES, port=AGENT_PORT),
+        members=f"{context.name('engine')}.{context.namespace}.svc",
+        feather_file=Path(CONFIG_FOLDER, engine_key(context)),
+        callers=(*peers, *operator),
+        figures_only=operator,
+        peer_token_file=Path(TOKEN_FOLDER, "token"),
     )
-    written["featherFile"] = f"{CONFIG_FOLDER}/{engine_key(context)}"
-    return {**written, **_directory_files(context), **_agent_callers(context), **_share(context, peers)}
 
 
-def router_settings(context: PoolContext, cordoned_file: str = CORDONED_FILE) -> dict[str, Any]:
+def router_settings(context: PoolContext, cordoned_file: str = CORDONED_FILE) -> RouterConfig:
     spec = context.pool.spec.router
-    slices = {
-        "namespace": context.namespace,
-        "service": context.name("engine"),
-        "cordonedFile": f"{CONFIG_FOLDER}/{cordoned_file}",
-    }
-    written = settings.router_settings(
+    slices = EndpointSlicesConfig(
+        namespace=context.namespace,
+        service=context.name("engine"),
+        cordoned_file=Path(CONFIG_FOLDER, cordoned_file),
+    )
+    return router.router_settings(
         context.pool,
         model_folder=tokenizer_files(context).path,
-        directory_url=_directory_url(context),
-        host=ALL_ADDRESSES,
-        port=ROUTER_PORT,
-        membership={"membership": {"endpointSlices": slices}},
+        directory=_directory(context),
+        listen=router_listen(),
+        membership=MembershipConfig(endpoint_slices=slices),
         auth=router_auth(context.config, spec.auth),
         secrets=key_files(context),
+        hold=HoldConfig(max_requests=spec.limits.max_held, max_seconds=spec.timeouts.wake_seconds),
+        leave=LEAVE_SECONDS,
     )
-    written["listen"]["metricsPort"] = ROUTER_METRICS_PORT
-    written["timeouts"]["leave"] = LEAVE_SECONDS
-    hold = {"maxRequests": spec.limits.max_held, "maxSeconds": spec.timeouts.wake_seconds}
-    return {**written, "hold": hold, **_directory_files(context)}
 
 
-def router_auth(config: OperatorConfig, refs: AuthSpec) -> dict[str, Any]:
+def router_listen() -> ListenConfig:
+    """Where a router listens, of a pool or of a gateway."""
+    return ListenConfig(host=ALL_ADDRESSES, port=ROUTER_PORT, metrics_port=ROUTER_METRICS_PORT)
+
+
+def router_auth(config: OperatorConfig, refs: AuthSpec) -> AuthConfig:
     """Keys of clients and of the admin endpoints are files. The operator may read the fleet's report."""
-    auth: dict[str, Any] = {"callers": _accounts((config.namespace, config.service_account))}
-    if refs.api_keys_ref is not None:
-        auth["apiKeysFile"] = f"{KEYS_FOLDER}/keys"
-    if refs.admin_key_ref is not None:
-        auth["adminKeyFile"] = f"{ADMIN_FOLDER}/key"
-    return auth
+    return AuthConfig(
+        callers=_accounts((config.namespace, config.service_account)),
+        api_keys_file=None if refs.api_keys_ref is None else Path(KEYS_FOLDER, "keys"),
+        admin_key_file=None if refs.admin_key_ref is None else Path(ADMIN_FOLDER, "key"),
+    )
 
 
 def engine_restart_settings(context: PoolContext) -> list[dict[str, Any]]:
@@ -169,18 +187,21 @@ def engine_restart_settings(context: PoolContext) -> list[dict[str, Any]]:
 
     Sorting the batch is a part of FEATHER that the device's workers read at their start.
     """
-    engine = (
-        simulator_settings(context) if context.pool.spec.engine.runtime == "Simulator" else plugin_settings(context)
-    )
+    simulated = context.pool.spec.engine.runtime == "Simulator"
+    engine = simulator_settings(context) if simulated else plugin_settings(context)
     order = {"orderBatch": context.pool.spec.engine.feather.order_batch}
-    return [without(engine, ENGINE_LIVE), order, without(agent_settings(context), AGENT_LIVE)]
+    return [engine.written(without=ENGINE_LIVE), order, agent_settings(context).written(without=AGENT_LIVE)]
 
 
-def _directory_url(context: PoolContext) -> str:
+def _directory(context: PoolContext) -> DirectoryAddress:
     reference = context.pool.spec.directory.redis_ref
-    if reference is not None:
-        return reference.url
-    return f"redis://{context.name('directory')}.{context.namespace}.svc:{DIRECTORY_PORT}"
+    if reference is None:
+        return DirectoryAddress(f"redis://{context.name('directory')}.{context.namespace}.svc:{DIRECTORY_PORT}")
+    files = {
+        name: Path(f"{DIRECTORY_FOLDER}/{name}{context.volume_suffix}/{name}")
+        for name, _ in _directory_secrets(context)
+    }
+    return DirectoryAddress(reference.url, reference.username, files.get("password"), files.get("ca"))
 
 
 def directory_volumes(context: PoolContext) -> list[dict[str, Any]]:
@@ -209,41 +230,8 @@ def _directory_secrets(context: PoolContext) -> list[tuple[str, SecretKeyRef]]:
     return [(name, ref) for name, ref in refs.items() if ref is not None]
 
 
-def _directory_files(context: PoolContext) -> dict[str, str]:
-    reference = context.pool.spec.directory.redis_ref
-    names = {"password": "directoryPasswordFile", "ca": "directoryCaFile"}
-    files = {
-        names[name]: f"{DIRECTORY_FOLDER}/{name}{context.volume_suffix}/{name}"
-        for name, _ in _directory_secrets(context)
-    }
-    if reference is not None and reference.username is not None:
-        files["directoryUsername"] = reference.username
-    return files
-
-
-def _agent_callers(context: PoolContext) -> dict[str, Any]:
-    """The service accounts whose tokens an agent accepts: its peers', and the operator's for reports only.
-
-    The operator's is also among `callers`, because an agent of an older version knows only that list.
-    """
-    peers = _accounts((context.namespace, engine_account(context)))
-    operator = _accounts((context.config.namespace, context.config.service_account))
-    return {"callers": [*peers, *operator], "figuresOnly": operator, "peerTokenFile": f"{TOKEN_FOLDER}/token"}
-
-
-def _accounts(*names: tuple[str, str]) -> list[str]:
-    return [f"system:serviceaccount:{namespace}:{name}" for namespace, name in names]
-
-
-def _share(context: PoolContext, members: str) -> dict[str, Any]:
-    if context.pool.spec.directory.redis_ref is not None:
-        return {}
-    memory = int(context.pool.spec.directory.managed.max_memory)
-    replicas = max(1, context.pool.spec.initial_replicas)
-    return {
-        "maxChunks": capacity_within(memory, replicas),
-        "share": {"memory": memory, "replicas": replicas, "membersService": members},
-    }
+def _accounts(*names: tuple[str, str]) -> tuple[str, ...]:
+    return tuple(f"system:serviceaccount:{namespace}:{name}" for namespace, name in names)
 
 
 KEY_ENTRIES: Final = (ENGINE_KEY, SALT_KEY)
@@ -298,9 +286,3 @@ def engine_variable(context: PoolContext) -> dict[str, Any]:
     """vLLM's key. An argument would show it in the pod's spec and in every list of processes."""
     reference = {"name": keys_secret(context), "key": ENGINE_KEY}
     return {"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": reference}}
-
-
-def without(settings: Mapping[str, Any], live: Iterable[str]) -> dict[str, Any]:
-    """The settings without those that a running process reloads, or that only the next process needs."""
-    left_out = frozenset(live)
-    return {key: value for key, value in settings.items() if key not in left_out}

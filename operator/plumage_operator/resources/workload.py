@@ -15,7 +15,7 @@ from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.router import RouterLimits
 from plumage.api.v1alpha1.scheduling import Placement, as_written
 from plumage.cluster import AUDIENCE, CONFIG_FOLDER, TOKEN_FOLDER, Component
-from plumage.settings import ROUTER_MEMORY
+from plumage.settings.router_config import ROUTER_MEMORY
 from plumage_operator.observed import digest
 from plumage_operator.resources.context import CONFIG_HASH, Child, ChildOwner
 

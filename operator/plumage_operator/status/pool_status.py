@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from plumage.cluster import selector_of
-from plumage.settings import without_effect
+from plumage.settings.effect import without_effect
 from plumage_operator.observed import Object, Observed, Refusal, condition_of, meta, status_of
 from plumage_operator.resources import PoolContext
 from plumage_operator.status.component_status import (

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from plumage.settings.router_config import AuthConfig, LimitsConfig, ListenConfig, TimeoutsConfig
 from plumage_router.admin.app import add_metrics, bare_app
-from plumage_router.config import AuthConfig, LimitsConfig, ListenConfig, TimeoutsConfig
 from plumage_router.http.asgi import AsgiRequest
 from plumage_router.http.auth import Auth
 from plumage_router.http.downstream import DownstreamConnection

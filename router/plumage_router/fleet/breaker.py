@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from plumage.backoff import delay
-from plumage_router.config import BreakerConfig
+from plumage.settings.router_config import BreakerConfig
 
 __all__ = ["Breaker", "BreakerState"]
 

@@ -8,16 +8,17 @@ because slices contain no pod annotations.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 from pathlib import Path
 from typing import Final
 
+from pydantic import ValidationError
+
 from plumage.endpoint_slices import SERVICE_LABEL, members_of
 from plumage.incluster.api import ApiServer
 from plumage.incluster.follow import Follower
-from plumage_router.config import EndpointSlicesConfig
+from plumage.settings.router_config import CordonedReplicas, EndpointSlicesConfig
 from plumage_router.fleet.replicas import Fleet
 
 __all__ = ["SliceMembership"]
@@ -99,9 +100,6 @@ def _parse(path: Path) -> frozenset[str]:
     except FileNotFoundError:  # the ConfigMap has no such key yet
         return frozenset()
     try:
-        names = json.loads(data)["cordoned"]
-    except (KeyError, TypeError) as error:
+        return frozenset(CordonedReplicas.model_validate_json(data).cordoned)
+    except ValidationError as error:
         raise ValueError('it must be {"cordoned": ["POD", …]}') from error
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError('it must be {"cordoned": ["POD", …]}')
-    return frozenset(names)

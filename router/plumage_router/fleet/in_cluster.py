@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from plumage.incluster.config import ApiServerConfig
-from plumage_router.config import AuthConfig, PoolConfig
+from plumage.settings.router_config import AuthConfig, PoolConfig
 from plumage_router.fleet.membership import Membership, MembershipFile
 from plumage_router.fleet.replicas import Fleet
 from plumage_router.http.auth import CallerCheck

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from plumage.errors import CallerRefusedError, ConfigurationError
-from plumage_router.config import AuthConfig
+from plumage.settings.router_config import AuthConfig
 from plumage_router.process.secret_file import SecretFile, one_line
 
 __all__ = ["Auth", "CallerCheck", "KeyFile", "Tenant", "bearer"]

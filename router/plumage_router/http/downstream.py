@@ -17,7 +17,7 @@ import select
 from collections import deque
 from typing import Final, Protocol, cast
 
-from plumage_router.config import LimitsConfig, TimeoutsConfig
+from plumage.settings.router_config import LimitsConfig, TimeoutsConfig
 from plumage_router.http.body_memory import BodyMemory
 from plumage_router.http.errors import RequestError, error_object
 from plumage_router.http.request import Handler, Request

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from plumage.settings.router_config import LimitsConfig, TimeoutsConfig
 from plumage_router.clock import monotonic, wall
-from plumage_router.config import LimitsConfig, TimeoutsConfig
 from plumage_router.http.access_log import AccessLog
 from plumage_router.http.auth import Auth
 from plumage_router.http.body_memory import BodyMemory, BodyReservation

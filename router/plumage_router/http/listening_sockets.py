@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from plumage.errors import ConfigurationError
-from plumage_router.config import ListenConfig
+from plumage.settings.router_config import ListenConfig
 
 __all__ = ["ListeningSockets", "address", "bind", "unbind"]
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import httptools
 
-from plumage_router.config import LimitsConfig
+from plumage.settings.router_config import LimitsConfig
 from plumage_router.http.body_buffer import BodyBuffer
 from plumage_router.http.body_memory import BodyMemory
 from plumage_router.http.errors import RequestError, bad_request, overloaded

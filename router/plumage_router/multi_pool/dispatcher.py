@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qs
 
+from plumage.settings.router_config import MultiPoolConfig
 from plumage_router.http.asgi import Application, AsgiRequest
 from plumage_router.http.auth import Auth
 from plumage_router.http.downstream import DownstreamConnection
@@ -20,7 +21,6 @@ from plumage_router.http.errors import RequestError, bad_field, internal, overlo
 from plumage_router.http.listener import Listener
 from plumage_router.http.request import Handler, Request
 from plumage_router.http.time_slicing import LARGE, SlicedWork
-from plumage_router.multi_pool.config import MultiPoolConfig
 from plumage_router.pool_router import PoolRouter
 from plumage_router.request.body import parse_body, parse_steps
 

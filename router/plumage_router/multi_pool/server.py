@@ -16,14 +16,15 @@ from pydantic.alias_generators import to_camel
 
 from plumage.cluster import LIVE_ROUTER_SETTINGS
 from plumage.errors import ConfigurationError
+from plumage.settings.router_config import MultiPoolConfig, NamedPoolConfig
 from plumage_router.admin.app import make_app
 from plumage_router.admin.metrics_port import MetricsPort
+from plumage_router.config import load_multi_pool
 from plumage_router.fleet.in_cluster import find_callers
 from plumage_router.http.auth import Auth
 from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.listening_sockets import ListeningSockets
 from plumage_router.multi_pool.app import make_multi_pool_app
-from plumage_router.multi_pool.config import MultiPoolConfig, NamedPoolConfig, load_multi_pool
 from plumage_router.multi_pool.dispatcher import PoolDispatcher
 from plumage_router.multi_pool.metrics import multi_pool_metrics
 from plumage_router.pool_router import TICK, PoolRouter

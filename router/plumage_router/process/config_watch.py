@@ -16,7 +16,8 @@ from pydantic.alias_generators import to_camel
 
 from plumage.cluster import LIVE_ROUTER_SETTINGS
 from plumage.errors import ConfigurationError
-from plumage_router.config import PoolConfig, RouterConfig, load_config
+from plumage.settings.router_config import PoolConfig, RouterConfig
+from plumage_router.config import load_config
 
 __all__ = ["ConfigWatch", "FileWatch", "merge", "restart_needed"]
 

@@ -11,8 +11,8 @@ import xxhash
 
 from plumage.directory.mirror.mirror import Mirror
 from plumage.routing.interface import RoutingPolicy
+from plumage.settings.router_config import PoolConfig
 from plumage_router.clock import monotonic, wall
-from plumage_router.config import PoolConfig
 from plumage_router.directory.link import DirectoryLink
 from plumage_router.fleet.breaker import Breaker
 from plumage_router.fleet.engine_keys import EngineKeys, Salts

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from plumage_router.config import LimitsConfig
+from plumage.settings.router_config import LimitsConfig
 from plumage_router.fleet.replicas import Fleet, Replica
 from plumage_router.http.errors import Failure, RequestError, engines_failed, engines_silent, upstream_failed
 from plumage_router.proxy.attempt import Attempt, Cause

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol
 
-from plumage_router.config import HoldConfig
+from plumage.settings.router_config import HoldConfig
 from plumage_router.http.errors import RequestError
 from plumage_router.metrics import SECONDS, BufferedHistogram
 

@@ -9,7 +9,7 @@ from plumage.directory.schema import engine_name
 from plumage.errors import ConfigurationError
 from plumage.models import resolve
 from plumage.rendering import ByteTable, ChatRenderer, ModelFolder
-from plumage_router.config import ModelConfig
+from plumage.settings.router_config import ModelConfig
 from plumage_router.request.prompt import PromptReader
 
 __all__ = ["Model", "load_model"]

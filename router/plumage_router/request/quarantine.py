@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from plumage_router.config import QuarantineConfig
+from plumage.settings.router_config import QuarantineConfig
 
 __all__ = ["Quarantine"]
 

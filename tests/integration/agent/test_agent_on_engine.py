@@ -25,6 +25,7 @@ from plumage.directory.sharing.hotness_share import HotnessShare
 from plumage.hashing.chunks import chain, seed
 from plumage.models import resolve
 from plumage.rendering import ChatRenderer, ModelFolder
+from plumage.settings.router_config import ModelConfig
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.engine.load import EngineLoad
 from plumage_engine.agent.http.access import Access
@@ -32,7 +33,6 @@ from plumage_engine.agent.http.routes import make_app
 from plumage_engine.agent.http.stats import agent_stats
 from plumage_engine.agent.index.block import last_chunk
 from plumage_engine.agent.lifecycle.state_watch import StateWatch
-from plumage_router.config import ModelConfig
 from plumage_router.request.model import load_model
 
 pytestmark = pytest.mark.redis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +17,7 @@ from plumage.directory.mirror.sync import DirectorySync
 from plumage.directory.publisher.held_chunks import ENTRY_BYTES, SERVER_BYTES
 from plumage.directory.server.local_server import LocalServer
 from plumage.hashing.chunks import chain, seed
+from plumage.membership import Member, pack_members
 from plumage_engine.agent.directory import chunk_ranking
 from plumage_engine.agent.directory import memory_share as shares
 from plumage_engine.agent.http.stats import agent_stats
@@ -64,12 +66,17 @@ async def test_a_prefix_used_again_stays_and_prompts_used_once_go(
         assert agent_stats(agent)["chunksLeftOut"] > 5 * ROOM
 
 
+def write_members(path: Path, count: int) -> None:
+    there = [Member(f"chat-{number}", "http://127.0.0.1:1") for number in range(count)]
+    path.write_text(json.dumps(pack_members("grown", there)))
+
+
 async def test_the_share_follows_the_pools_size(
     directory: LocalServer, make_engine: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shares, "FILE_INTERVAL", 0.05)
     members = tmp_path / "membership.json"
-    members.write_text('{"replicas": [{"id": "chat-0"}]}')
+    write_members(members, 1)
     memory = SERVER_BYTES + ROOM * ENTRY_BYTES * 4 // 3 + 1
     share = {"memory": memory, "membersFile": str(members)}
     engine = make_engine(device={"timeScale": 0.05})
@@ -78,7 +85,7 @@ async def test_the_share_follows_the_pools_size(
         for number in range(12):
             await ask(engine, prose(number))
         await until(lambda: agent.writer.held.full and agent.writer.held.count == ROOM, partial(agent_stats, agent))
-        members.write_text('{"replicas": [{"id": "chat-0"}, {"id": "chat-1"}, {"id": "chat-2"}, {"id": "chat-3"}]}')
+        write_members(members, 4)
         await until(lambda: agent.writer.held.count == ROOM // 4, partial(agent_stats, agent))
-        members.write_text('{"replicas": [{"id": "chat-0"}, {"id": "chat-1"}]}')
+        write_members(members, 2)
         await until(lambda: agent.writer.held.count == ROOM // 2, partial(agent_stats, agent))

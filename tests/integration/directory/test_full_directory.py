@@ -19,7 +19,7 @@ from plumage.directory.publisher.outbox import ENTRIES_AT_ONCE
 from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import RECORD, Change, Tier
 from plumage.directory.server.local_server import LocalServer
-from plumage_engine.agent.config import ShareConfig
+from plumage.settings.agent_config import ShareConfig
 from plumage_engine.agent.directory import memory_share as shares
 
 STEP = 50  # chunks that a prompt of the flood brings

@@ -15,7 +15,7 @@ from cluster.certificates import Authority
 from support.directories import locked_server
 from support.following import in_step
 
-from plumage.directory.client.password_file import with_file_options
+from plumage.directory.client.file_options import with_file_options
 from plumage.directory.schema import Change, Tier
 from plumage.directory.server.local_server import LocalServer
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 import uvloop
 
-from plumage_router.config import RouterConfig
+from plumage.settings.router_config import RouterConfig
 from plumage_router.server import RouterServer
 
 

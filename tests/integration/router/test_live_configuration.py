@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError
+from plumage.settings.router_config import RouterConfig
 from plumage_router.admin.status import metrics_page
-from plumage_router.config import RouterConfig, load_config
+from plumage_router.config import load_config
 from plumage_router.process.config_watch import ConfigWatch, merge
 from plumage_router.server import RouterServer
 

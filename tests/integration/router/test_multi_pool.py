@@ -23,7 +23,7 @@ from plumage.directory.schema import Change, Load, State
 from plumage.directory.server.local_server import LocalServer
 from plumage.fleet_report import FLEET_PATH, read_router_report
 from plumage.models import resolve
-from plumage_router.multi_pool.config import MultiPoolConfig
+from plumage.settings.router_config import MultiPoolConfig
 from plumage_router.multi_pool.server import MultiPoolServer
 
 ADMIN = {"authorization": "Bearer admin-key"}

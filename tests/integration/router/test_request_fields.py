@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plumage_router.config import RouterConfig
+from plumage.settings.router_config import RouterConfig
 
 LONG = "a prompt that is longer than one chunk of the chain " * 20
 # The second turn of litellm 1.x: it sends back the message that it made of the first answer.

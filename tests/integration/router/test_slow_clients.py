@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plumage_router.config import LimitsConfig, TimeoutsConfig
+from plumage.settings.router_config import LimitsConfig, TimeoutsConfig
 from plumage_router.http.body_memory import BodyMemory
 from plumage_router.http.downstream import LINGER, DownstreamConnection
 from plumage_router.http.errors import RequestError

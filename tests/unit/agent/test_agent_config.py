@@ -10,10 +10,11 @@ import pytest
 
 from plumage.directory.publisher.held_chunks import capacity_within
 from plumage.errors import ConfigurationError
-from plumage_engine.agent.config import AgentConfig, ShareConfig, WarmupConfig
+from plumage.membership import Member, pack_members
+from plumage.settings.agent_config import AgentConfig, ShareConfig, WarmupConfig
 from plumage_engine.agent.directory.memory_share import share_of
 from plumage_engine.agent.warmup import find_peers
-from plumage_engine.configuration import read_secret
+from plumage_engine.configuration import read_file, read_secret
 
 GOOD: dict[str, Any] = {
     "pool": "chat",
@@ -30,7 +31,7 @@ GOOD: dict[str, Any] = {
 def read(folder: Path, **changes: Any) -> AgentConfig:
     path = folder / "agent.json"
     path.write_text(json.dumps({**GOOD, **changes}))
-    return AgentConfig.read(path)
+    return read_file(path, AgentConfig)
 
 
 def test_defaults(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_unreadable_file_is_named(tmp_path: Path) -> None:
     broken.write_text("{")
     for path in (tmp_path / "absent.json", broken):
         with pytest.raises(ConfigurationError, match=str(path)):
-            AgentConfig.read(path)
+            read_file(path, AgentConfig)
 
 
 def test_secrets_are_read_without_line_break_and_never_shown(tmp_path: Path) -> None:
@@ -90,8 +91,8 @@ def test_secrets_are_read_without_line_break_and_never_shown(tmp_path: Path) -> 
 
 def test_peers_are_the_other_replicas(tmp_path: Path) -> None:
     path = tmp_path / "members.json"
-    members = [{"id": f"chat-{number}", "agent": f"http://127.0.0.1:{8201 + number}"} for number in range(3)]
-    path.write_text(json.dumps({"pool": "chat", "replicas": [*members, {"id": "chat-3"}]}))
+    members = [Member(f"chat-{n}", f"http://127.0.0.1:{8101 + n}", f"http://127.0.0.1:{8201 + n}") for n in range(3)]
+    path.write_text(json.dumps(pack_members("chat", [*members, Member("chat-3", "http://127.0.0.1:8104")])))
     config = WarmupConfig(peers=("http://other:1",), peers_file=path)
     assert find_peers(config, "chat-0") == ["http://other:1", "http://127.0.0.1:8202", "http://127.0.0.1:8203"]
 
@@ -112,5 +113,6 @@ def test_memory_share_follows_the_membership_file(tmp_path: Path) -> None:
         members.write_text(torn)
         assert share_of(share) is None
     for count, among in ((0, 2), (1, 2), (8, 8)):
-        members.write_text(json.dumps({"replicas": [{"id": f"chat-{number}"} for number in range(count)]}))
+        there = [Member(f"chat-{number}", "http://127.0.0.1:1") for number in range(count)]
+        members.write_text(json.dumps(pack_members("chat", there)))
         assert share_of(share) == capacity_within(16 << 20, among)

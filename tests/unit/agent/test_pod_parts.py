@@ -10,12 +10,13 @@ import pytest
 from pydantic import ValidationError
 
 from plumage.errors import ConfigurationError
+from plumage.settings.agent_config import AgentConfig, ShareConfig, WarmupConfig
 from plumage_engine.agent import pool_members
-from plumage_engine.agent.config import AgentConfig, ShareConfig, WarmupConfig
 from plumage_engine.agent.directory.memory_share import share_of
 from plumage_engine.agent.engine.operator_figures import EngineFigures, parse_figures
 from plumage_engine.agent.pod_token import ensure_token
 from plumage_engine.agent.warmup import find_peers
+from plumage_engine.configuration import read_file
 
 PAGE = """\
 # TYPE vllm:request_queue_time_seconds histogram
@@ -108,8 +109,8 @@ def test_command_line_wins_over_the_file_and_secrets_of_the_directory_are_files(
         '"eventsEndpoint": "ipc:///run/e", "directoryUrl": "rediss://d:1", "directoryPasswordFile": "/s/pass word",'
         '"directoryUsername": "plumage", "directoryCaFile": "/s/ca", "listen": {"port": 0}}'
     )
-    assert AgentConfig.read(path).replica == "of the file"
-    config = AgentConfig.read(path, replica="of the command")
+    assert read_file(path, AgentConfig).replica == "of the file"
+    config = read_file(path, AgentConfig, replica="of the command")
     assert config.replica == "of the command"
     assert config.directory == (
         "rediss://d:1?ssl_ca_certs=%2Fs%2Fca&password_user=plumage&password_file=%2Fs%2Fpass+word"

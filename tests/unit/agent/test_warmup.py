@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from plumage_engine.agent.config import WarmupConfig
+from plumage.settings.agent_config import WarmupConfig
 from plumage_engine.agent.engine.client import EngineClient
 from plumage_engine.agent.warmup import Prefix, hottest_of, warm
 

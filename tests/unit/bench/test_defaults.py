@@ -8,14 +8,15 @@ import pytest
 from pydantic import Field
 
 from plumage.api.v1alpha1 import InferencePoolSpec
-from plumage.settings import plugin_settings
+from plumage.settings.engine_policies import FeatherConfig
+from plumage.settings.plugin_config import PluginSettings
+from plumage.settings.vllm import plugin_settings
 from plumage_bench.defaults.copies import differing, second_copies
 from plumage_bench.defaults.drift import MEASURED, WITHOUT, Made, differences, overrides
 from plumage_bench.defaults.leaves import leaves
 from plumage_bench.defaults.reading import NOT_SET, unread, unread_of_pool
 from plumage_bench.ours import Ours
 from plumage_bench.registry import BENCHMARKS
-from plumage_engine.vllm.settings import PluginFeather, PluginSettings
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -67,7 +68,7 @@ def test_no_process_has_another_default_than_the_manifest() -> None:
     assert second_copies() == []
 
 
-class _Sorting(PluginFeather):
+class _Sorting(FeatherConfig):
     order_batch: bool = True
 
 
@@ -76,6 +77,6 @@ class _Other(PluginSettings):
 
 
 def test_second_default_is_found() -> None:
-    settings = plugin_settings(Ours(runtime="VLLM").pool(), "/token", 0)
-    assert differing(PluginSettings, settings, {"fleet.adminTokenFile"}) == []
-    assert differing(_Other, settings, {"fleet.adminTokenFile"}) == ["feather.orderBatch"]
+    settings = plugin_settings(Ours(runtime="VLLM").pool(), "/token", 0).written()
+    assert differing(PluginSettings, settings, {"routes.adminTokenFile"}) == []
+    assert differing(_Other, settings, {"routes.adminTokenFile"}) == ["feather.orderBatch"]

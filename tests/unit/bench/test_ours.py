@@ -7,9 +7,9 @@ import random
 import pytest
 
 from plumage.errors import ManifestError
+from plumage.settings.plugin_config import PluginSettings
 from plumage_bench.defaults.state import state_of
 from plumage_bench.ours import Ours
-from plumage_engine.vllm.settings import PluginSettings
 
 
 def test_ours_without_overrides_equals_the_plugin_defaults() -> None:

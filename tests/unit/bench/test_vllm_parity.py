@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
+from plumage.settings.plugin_config import PluginSettings
 from plumage_bench.baselines.batching import POLICY_NAMES, path
 from plumage_bench.vllm_engine import Prompt
 from plumage_bench.vllm_parity import BLOCK, Difference, compare, prompts, variants
-from plumage_engine.vllm.settings import PluginSettings
 
 
 def test_first_difference_is_found_with_its_context() -> None:

@@ -27,7 +27,7 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Chil
     """A child whose module is `program`."""
     (tmp_path / "some_module.py").write_text(textwrap.dedent(program))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    plan = ProcessPlan("engine chat-0", "engine", "some_module", {}, "http://x", "http://x/health")
+    plan = ProcessPlan("engine chat-0", "engine", "some_module", {}, 1, "http://x", "http://x/health")
     return Child(plan, tmp_path / "config.json", ChildLog(tmp_path / "child.log"), lambda _: None)
 
 

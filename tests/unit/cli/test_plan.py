@@ -13,13 +13,14 @@ from plumage.directory.publisher.held_chunks import ENTRY_BYTES
 from plumage.errors import ManifestError
 from plumage.models import resolve
 from plumage.rendering import ModelFolder
+from plumage.settings.agent_config import AgentConfig, ShareConfig
+from plumage.settings.router_config import RouterConfig
+from plumage.settings.simulator_config import SimulatorConfig
 from plumage_cli.local.plan.paths import LocalPaths
 from plumage_cli.local.plan.processes import plan_replica, plan_router
 from plumage_cli.local.plan.unused_fields import of_unchosen_policies, refuse_cluster_fields, without_local_effect
-from plumage_engine.agent.config import AgentConfig, ShareConfig
-from plumage_engine.simulator.config import SimulatorConfig
+from plumage_engine.simulator.config import engine_settings
 from plumage_engine.simulator.http.prompts import Prompts
-from plumage_router.config import RouterConfig
 from plumage_router.http.errors import RequestError
 from plumage_router.http.paths import COMPLETION_PATH
 from plumage_router.request.model import load_model
@@ -44,7 +45,7 @@ def test_every_process_accepts_its_settings() -> None:
     engine = SimulatorConfig.model_validate(dict(replica.engine.settings))
     agent = AgentConfig.model_validate(dict(replica.agent.settings))
     router = RouterConfig.model_validate(dict(plan_router(pool(), PATHS, 8000).settings))
-    assert engine.engine_settings().eviction == "Hotness"
+    assert engine_settings(engine).eviction == "Hotness"
     assert (engine.events_endpoint, engine.replay_endpoint) == (agent.events_endpoint, agent.replay_endpoint)
     assert agent.engine_url == replica.engine.url
     assert agent.replica == replica.id == "chat-2"
@@ -103,7 +104,7 @@ def test_settings_reach_the_engine() -> None:
     hostMemory: {minFrequency: 4, promotion: "Off", priority: frequency / length, filter: {clockBits: 12}}
 """
     config = SimulatorConfig.model_validate(dict(plan_replica(pool(spec), PATHS, 0, 1, 2).engine.settings))
-    settings = config.engine_settings()
+    settings = engine_settings(config)
     assert (settings.block_size, settings.cache_blocks, settings.host_blocks) == (32, 100, 50)
     assert settings.queue == "QLearning"
     assert settings.queue_options["gamma"] == 0.5
@@ -197,7 +198,7 @@ def test_engine_can_make_each_queue(policy: str) -> None:
 
     spec = f"  engine: {{runtime: Simulator, feather: {{policy: {policy}, bandit: {{forgetting: SlidingWindow}}}}}}"
     config = SimulatorConfig.model_validate(dict(plan_replica(pool(spec), PATHS, 0, 1, 2).engine.settings))
-    settings = config.engine_settings()
+    settings = engine_settings(config)
     assert len(make_queue(settings.queue, rng=random.Random(0), **settings.queue_options)) == 0
 
 

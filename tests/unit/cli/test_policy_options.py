@@ -20,7 +20,7 @@ from plumage.settings.policies import feather
 def test_credit_setting_reaches_the_policy(policy: str, credit: str, expected: Credit) -> None:
     written = {"policy": policy, "bandit": {"credit": credit}, "qLearning": {"credit": credit}}
     settings = feather(FeatherSpec.model_validate(written))
-    queue = make_queue(settings["policy"], rng=random.Random(1), **settings["options"])
+    queue = make_queue(settings.policy, rng=random.Random(1), **settings.options)
     assert isinstance(queue, Feather)
     assert isinstance(queue.policy, Ucb | QLearning)
     assert queue.policy.credit is expected

@@ -44,7 +44,7 @@ async def test_no_engine_gets_the_port_of_the_router(tmp_path: Path, monkeypatch
     folder = PoolFolder(path, os.open(path / "lock", os.O_CREAT | os.O_RDWR))
     pool = supervisor.Supervisor(read_pool(MANIFEST), folder, port=routers)
     replica = pool._replica(LocalPaths(path, resolve("builtin://tiny-chat"), "unix:///none"), 0)
-    assert routers not in (replica.plan.engine.settings["port"], replica.plan.agent.settings["listen"]["port"])
+    assert routers not in (replica.plan.engine.port, replica.plan.agent.port)
     await pool.stop()
     assert not path.exists()
 

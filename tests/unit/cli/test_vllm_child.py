@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from plumage_cli.local.plan.processes import ProcessPlan
+from plumage_cli.local.plan.vllm_command import VllmCommand
 from plumage_cli.local.processes.child import Child, ChildState
 from plumage_cli.local.processes.child_log import ChildLog
 
@@ -40,14 +41,20 @@ SERVER = textwrap.dedent(
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "engine.json"
-    path.write_text(json.dumps({"command": [sys.executable, "-c", SERVER], "environment": {"FROM_THE_CONFIG": "this"}}))
+    (tmp_path / "key").write_text("secret")
+    command: VllmCommand = {
+        "command": [sys.executable, "-c", SERVER],
+        "environment": {"FROM_THE_CONFIG": "this"},
+        "apiKeyFile": str(tmp_path / "key"),
+    }
+    path.write_text(json.dumps(command))
     return path
 
 
 @pytest.fixture
 def child(tmp_path: Path, config: Path) -> Child:
     plan = ProcessPlan(
-        "engine chat-0", "engine", "plumage_cli.local.processes.vllm_child", {}, "http://x", "http://x/health"
+        "engine chat-0", "engine", "plumage_cli.local.processes.vllm_child", {}, 1, "http://x", "http://x/health"
     )
     return Child(plan, config, ChildLog(tmp_path / "child.log"), lambda _: None)
 

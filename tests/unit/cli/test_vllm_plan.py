@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from plumage.api.v1alpha1 import InferencePool, load_pool
 from plumage.errors import ManifestError
 from plumage.models import BUILTIN
+from plumage.settings.agent_config import AgentConfig
 from plumage_cli.commands.up import app
 from plumage_cli.errors import CliError
 from plumage_cli.local.plan.paths import LocalPaths
@@ -21,7 +22,6 @@ from plumage_cli.local.plan.processes import plan_replica
 from plumage_cli.local.plan.unused_fields import refuse_cluster_fields, without_local_effect
 from plumage_cli.local.plan.vllm import VllmInterpreter, needs_weights
 from plumage_cli.local.processes.vllm_interpreter import PYTHON, find_vllm
-from plumage_engine.agent.config import AgentConfig
 from plumage_engine.vllm.offload.disk_tier.options import DiskOptions, read_disk
 from plumage_engine.vllm.settings import read_settings
 from plumage_engine.vllm.tiny_model import SIZES, llama_config
@@ -74,7 +74,7 @@ def test_engine_and_agent_agree_on_events_and_token() -> None:
     assert (events["endpoint"], events["replay_endpoint"]) == (agent.events_endpoint, agent.replay_endpoint)
     settings = read_settings(None, environment)
     assert settings is not None
-    assert settings.fleet.admin_token_file == agent.engine_token_file
+    assert settings.routes.admin_token_file == agent.engine_token_file
     assert environment["VLLM_PLUGINS"] == "plumage"
     assert agent.engine_url == replica.engine.url
     assert replica.engine.ready_seconds >= 600 < replica.agent.ready_seconds

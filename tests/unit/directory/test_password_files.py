@@ -8,7 +8,8 @@ import pytest
 from redis.exceptions import AuthenticationError
 
 from plumage.directory.client.connection import connect, redacted
-from plumage.directory.client.password_file import split_file_options, with_file_options
+from plumage.directory.client.file_options import with_file_options
+from plumage.directory.client.password_file import split_file_options
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import pytest
 from support.operator_world import CONFIG, pool_object
 
 from plumage.cluster import ROUTER_METRICS_PORT
-from plumage_engine.agent.config import AgentConfig
-from plumage_engine.simulator.config import SimulatorConfig
+from plumage.settings.agent_config import AgentConfig
+from plumage.settings.simulator_config import SimulatorConfig
+from plumage_engine.configuration import read_file
 from plumage_engine.vllm.offload.disk_tier.options import DiskOptions, read_disk
 from plumage_engine.vllm.settings import read_settings
 from plumage_operator.observed import key_of
@@ -74,11 +75,11 @@ def test_engine_agent_and_router_accept_their_files(tmp_path: Path) -> None:
     files = made["ConfigMap", "chat-engine"]["data"] | made["ConfigMap", "chat-router"]["data"]
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    simulator = SimulatorConfig.read(tmp_path / "engine.json")
+    simulator = read_file(tmp_path / "engine.json", SimulatorConfig)
     assert (simulator.host, simulator.port, simulator.model) == ("0.0.0.0", 8000, "tiny-chat")
     settings = json.loads(files["agent.json"])
     (tmp_path / "agent.json").write_text(json.dumps({**settings, "replica": "chat-engine-0"}))
-    agent = AgentConfig.read(tmp_path / "agent.json")
+    agent = read_file(tmp_path / "agent.json", AgentConfig)
     assert str(agent.feather_file) == "/etc/plumage/engine.json", "the agent hands changes of it to the engine"
     assert agent.directory_url == "redis://chat-directory.default.svc:6379"
     assert agent.events_endpoint == simulator.events_endpoint
@@ -93,7 +94,7 @@ def test_plugin_accepts_its_settings() -> None:
     settings = read_settings(None, {"PLUMAGE_VLLM": data["plugin.json"]})
     assert settings is not None
     assert settings.feather is not None
-    assert str(settings.fleet.admin_token_file) == "/run/plumage/token"
+    assert str(settings.routes.admin_token_file) == "/run/plumage/token"
     assert "engine.json" not in data
     assert json.loads(data["agent.json"])["featherFile"] == "/etc/plumage/plugin.json"
 

@@ -20,7 +20,7 @@ from plumage_operator.controller.plan import plan, plan_status
 from plumage_operator.controller.served_pools import find_served_pools
 from plumage_operator.observed import AttachedPool, Observed, Refusal
 from plumage_operator.resources import GatewayContext, build_gateway_children
-from plumage_router.multi_pool.config import load_multi_pool
+from plumage_router.config import load_multi_pool
 
 
 def test_two_pools_get_one_router_that_reads_its_file(tmp_path: Path) -> None:

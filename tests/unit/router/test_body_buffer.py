@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from plumage_router.config import LimitsConfig, TimeoutsConfig
+from plumage.settings.router_config import LimitsConfig, TimeoutsConfig
 from plumage_router.http.body_memory import BodyMemory, BodyReservation
 from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.errors import RequestError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumage_router.config import BreakerConfig
+from plumage.settings.router_config import BreakerConfig
 from plumage_router.fleet.breaker import Breaker, BreakerState
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_router.config import AuthConfig, BreakerConfig, load_config
+from plumage.settings.router_config import AuthConfig, BreakerConfig
+from plumage_router.config import load_config
 from plumage_router.fleet.breaker import Breaker
 from plumage_router.fleet.engine_keys import SecretLine
 from plumage_router.fleet.membership import parse_members

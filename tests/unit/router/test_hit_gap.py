@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from plumage_router.config import BreakerConfig
+from plumage.settings.router_config import BreakerConfig
 from plumage_router.directory.hit_gap import LASTING, LEAST, WINDOW, HitGapWatch
 from plumage_router.fleet.breaker import Breaker
 from plumage_router.fleet.replicas import Load, Member, Replica

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_router.config import ListenConfig
+from plumage.settings.router_config import ListenConfig
 from plumage_router.http.listening_sockets import address, bind, unbind
 
 

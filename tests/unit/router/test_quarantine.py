@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from plumage_router.config import QuarantineConfig
+from plumage.settings.router_config import QuarantineConfig
 from plumage_router.request.quarantine import Quarantine
 
 CONFIG = QuarantineConfig(strikes=2, seconds=10, cap=35, memory=100, bodies=3)

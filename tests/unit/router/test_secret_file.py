@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_router.config import AuthConfig
+from plumage.settings.router_config import AuthConfig
 from plumage_router.http.auth import Auth
 from plumage_router.process.secret_file import SecretFile
 

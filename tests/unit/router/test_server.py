@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_router.config import LimitsConfig, RouterConfig
+from plumage.settings.router_config import LimitsConfig, RouterConfig
 from plumage_router.process import background
 from plumage_router.server import RouterServer, raise_file_limit
 

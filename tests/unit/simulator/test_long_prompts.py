@@ -16,7 +16,7 @@ from support.conditions import until
 
 from plumage.models import resolve
 from plumage.rendering import ModelFolder
-from plumage_engine.simulator.config import SimulatorConfig
+from plumage.settings.simulator_config import SimulatorConfig
 from plumage_engine.simulator.http.completions import Completions
 from plumage_engine.simulator.http.prompts import LONG, Prompts
 from plumage_engine.simulator.http.protocol import ApiError, Generation, read_generation

@@ -12,7 +12,7 @@ import pytest
 
 from plumage.models import resolve
 from plumage.rendering import ByteTable, ChatRenderer, ModelFolder
-from plumage_engine.simulator.config import SimulatorConfig
+from plumage.settings.simulator_config import SimulatorConfig
 from plumage_engine.simulator.http.prompts import Prompts
 from plumage_engine.simulator.http.protocol import ApiError, read_generation
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_engine.simulator.config import SimulatorConfig
+from plumage.settings.simulator_config import SimulatorConfig
+from plumage_engine.configuration import read_file
+from plumage_engine.simulator.config import engine_settings
 
 GOOD: dict[str, Any] = {"model": "tiny", "modelFolder": "/models/tiny", "port": 8101}
 
@@ -17,7 +19,7 @@ GOOD: dict[str, Any] = {"model": "tiny", "modelFolder": "/models/tiny", "port": 
 def read(folder: Path, **changes: Any) -> SimulatorConfig:
     path = folder / "engine.json"
     path.write_text(json.dumps({**GOOD, **changes}))
-    return SimulatorConfig.read(path)
+    return read_file(path, SimulatorConfig)
 
 
 def test_events_travel_over_sockets_in_a_shared_folder(tmp_path: Path) -> None:
@@ -55,4 +57,4 @@ def test_option_that_the_engine_sets_itself_is_refused_by_name(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"^{message}"):
-        read(tmp_path, **changes).engine_settings()
+        engine_settings(read(tmp_path, **changes))

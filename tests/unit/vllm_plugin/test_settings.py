@@ -8,9 +8,10 @@ import pytest
 
 from plumage import defaults
 from plumage.errors import ConfigurationError
+from plumage.settings.plugin_config import PluginSettings
 from plumage_bench.baselines.batching import path as queue
 from plumage_bench.baselines.eviction import path
-from plumage_engine.vllm.settings import ENVIRONMENT, PluginSettings, check_keys, read_feather, read_settings
+from plumage_engine.vllm.settings import ENVIRONMENT, check_keys, read_feather, read_settings
 
 
 def test_plugin_without_settings_is_not_configured() -> None:

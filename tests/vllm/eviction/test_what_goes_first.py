@@ -209,10 +209,10 @@ def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
 def _install(cache: Cache) -> None:
     import random
 
+    from plumage.settings.engine_policies import EvictionConfig
     from plumage_engine.vllm.eviction.ordered_pool import install
-    from plumage_engine.vllm.settings import PluginEviction
 
-    install(cache.scheduler, PluginEviction(), cache.guard, cache.counters, random.Random(0), lambda: 0.0)
+    install(cache.scheduler, EvictionConfig(), cache.guard, cache.counters, random.Random(0), lambda: 0.0)
 
 
 def test_what_the_pool_uses_outlives_what_is_used_alike_here() -> None:

@@ -19,8 +19,8 @@ import pytest
 from support.ports import free_port
 
 from plumage.directory.server.local_server import LocalServer
+from plumage.settings.agent_config import AgentConfig
 from plumage_bench.vllm_server import Server, serving
-from plumage_engine.agent.config import AgentConfig
 
 CLIENT, ADMIN = "client", "fleet-secret"
 _ROUTES = {"VLLM_PLUGINS": "plumage"}

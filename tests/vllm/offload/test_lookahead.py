@@ -121,8 +121,8 @@ def test_a_reset_in_mid_copy(tiny_model: Path, host: bool) -> None:
 
 
 def test_with_feather_in_charge_of_the_queue(tiny_model: Path) -> None:
+    from plumage.settings.plugin_config import PluginSettings
     from plumage_engine.vllm.features import Features
-    from plumage_engine.vllm.settings import PluginSettings
 
     tier = waiting_for(tiny_model)
     asked = {"feather": {"policy": "ChtOrder"}, "eviction": None, "batchLimit": "Static"}

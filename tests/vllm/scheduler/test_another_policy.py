@@ -8,13 +8,13 @@ from typing import Any
 
 from tests.vllm.scheduler.test_feather_in_vllm import feather, nothing_left, prompts, tokens
 
+from plumage.settings.engine_policies import FeatherConfig
 from plumage_bench.vllm_engine import Engine, plugin_arguments
-from plumage_engine.vllm.settings import PluginFeather
 
 _TIGHT = {"num_gpu_blocks_override": 24, "max_model_len": 384, "max_num_seqs": 8}  # requests are preempted
 
 
-def _changing(engine: Engine, policies: Iterator[PluginFeather | None], every: int) -> None:
+def _changing(engine: Engine, policies: Iterator[FeatherConfig | None], every: int) -> None:
     """Another of them before each `every`th step."""
     scheduler, steps = engine.scheduler, 0
     own = scheduler.schedule
@@ -34,8 +34,8 @@ def test_answers_stay_the_same_whatever_the_policy_becomes(start_engine: Callabl
     wanted = prompts(4, 40, answer=100)
     expected = tokens(start_engine(**_TIGHT), wanted)
     engine = start_engine(**_TIGHT, **plugin_arguments({"feather": None, "eviction": None, "batchLimit": "Static"}))
-    others = (PluginFeather(policy="Heuristic"), None, PluginFeather(policy="ChtOrder", chunk_tokens=32))
-    _changing(engine, cycle((*others, PluginFeather(policy="QLearning"))), every=7)
+    others = (FeatherConfig(policy="Heuristic"), None, FeatherConfig(policy="ChtOrder", chunk_tokens=32))
+    _changing(engine, cycle((*others, FeatherConfig(policy="QLearning"))), every=7)
     assert tokens(engine, wanted) == expected
     counters = engine.scheduler.plumage.counters
     assert counters.get("preemptions") > 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from plumage.settings import EngineSockets, SecretFiles
+from plumage.settings.addresses import EngineSockets
+from plumage.settings.secrets import SecretFiles
 from plumage_cli.local.plan.vllm import VllmInterpreter
 
 __all__ = ["HOST", "LocalPaths"]

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from plumage.api.v1alpha1 import InferencePool
-from plumage.directory.publisher.held_chunks import capacity_within
-from plumage.settings import (
-    VLLM_READY_SECONDS,
-    agent_settings,
-    router_settings,
-    simulator_settings,
-)
+from plumage.settings.addresses import DirectoryAddress
+from plumage.settings.agent import agent_settings
+from plumage.settings.agent_config import AgentConfig, AgentListen
+from plumage.settings.router import router_settings
+from plumage.settings.router_config import AuthConfig, ListenConfig
+from plumage.settings.simulator import simulator_settings
+from plumage.settings.vllm import VLLM_READY_SECONDS
 from plumage_cli.local.plan.paths import HOST, LocalPaths
 from plumage_cli.local.plan.vllm import vllm_settings
 
@@ -31,13 +31,15 @@ Role = Literal["engine", "agent", "router"]
 class ProcessPlan:
     """One process.
 
-    url: its base address. ready: a URL that answers 200 once it is ready. ready_seconds: the timeout.
+    settings: the content of its file. port: the one it listens on. url: its base address. ready: a URL that answers 200
+    once it is ready. ready_seconds: the timeout.
     """
 
     name: str
     role: Role
     module: str
     settings: Mapping[str, Any]
+    port: int
     url: str
     ready: str
     ready_seconds: float = 60.0
@@ -75,8 +77,8 @@ def _engine(pool: InferencePool, paths: LocalPaths, replica: str, index: int, po
         host=HOST,
         port=port,
         seed=pool.spec.engine.simulator.seed + index,
-    )
-    return ProcessPlan(f"engine {replica}", "engine", "plumage_engine.simulator", settings, url, f"{url}/health")
+    ).written()
+    return ProcessPlan(f"engine {replica}", "engine", "plumage_engine.simulator", settings, port, url, f"{url}/health")
 
 
 def _vllm(pool: InferencePool, paths: LocalPaths, replica: str, index: int, port: int) -> ProcessPlan:
@@ -92,33 +94,28 @@ def _vllm(pool: InferencePool, paths: LocalPaths, replica: str, index: int, port
         host=HOST,
     )
     name, module = f"engine {replica}", "plumage_cli.local.processes.vllm_child"
-    return ProcessPlan(name, "engine", module, settings, url, f"{url}/health", VLLM_READY_SECONDS)
+    return ProcessPlan(name, "engine", module, settings, port, url, f"{url}/health", VLLM_READY_SECONDS)
 
 
 def _agent(
     pool: InferencePool, paths: LocalPaths, replica: str, index: int, engine_port: int, port: int
 ) -> ProcessPlan:
     url, warmup = f"http://{HOST}:{port}", pool.spec.directory.warmup
-    settings = agent_settings(
+    file = agent_settings(
         pool,
         paths.sockets(index),
         model_folder=str(paths.model_folder),
         engine_url=f"http://{HOST}:{engine_port}",
-        directory_url=paths.directory_url,
-        host=HOST,
-        port=port,
-        peers={"peersFile": str(paths.membership)},
+        directory=DirectoryAddress(paths.directory_url),
+        listen=AgentListen(host=HOST, port=port),
+        members=paths.membership,
+        index=index,
     )
-    settings["replica"] = replica
-    if pool.spec.directory.redis_ref is None:
-        memory = int(pool.spec.directory.managed.max_memory)
-        replicas = pool.spec.initial_replicas
-        settings["maxChunks"] = capacity_within(memory, max(replicas, index + 1))
-        settings["share"] = {"memory": memory, "replicas": replicas, "membersFile": str(paths.membership)}
+    settings = AgentConfig(**file.given(), replica=replica).written()
     start = VLLM_READY_SECONDS if pool.spec.engine.runtime == "VLLM" else 60.0
     ready_seconds = start + warmup.timeout_seconds * warmup.enabled
     return ProcessPlan(
-        f"agent {replica}", "agent", "plumage_engine.agent", settings, url, f"{url}/readyz", ready_seconds
+        f"agent {replica}", "agent", "plumage_engine.agent", settings, port, url, f"{url}/readyz", ready_seconds
     )
 
 
@@ -132,23 +129,17 @@ def plan_router(
     fd: int | None = None,
 ) -> ProcessPlan:
     """The pool's router, which listens on `host`:`port`. fd: the listening socket, where the supervisor opened it."""
-    auth = {"adminKeyFile": str(paths.admin_key)}
-    if api_keys is not None:
-        auth["apiKeysFile"] = str(api_keys)
     settings = router_settings(
         pool,
         model_folder=str(paths.model_folder),
-        directory_url=paths.directory_url,
-        host=host,
-        port=port,
-        membership={"membershipFile": str(paths.membership)},
-        auth=auth,
+        directory=DirectoryAddress(paths.directory_url),
+        listen=ListenConfig(host=host, port=port, fd=fd),
+        membership=paths.membership,
+        auth=AuthConfig(admin_key_file=paths.admin_key, api_keys_file=api_keys),
         secrets=paths.secrets,
-    )
-    if fd is not None:
-        settings["listen"]["fd"] = fd
+    ).written()
     url = f"http://{_reached_at(host)}:{port}"
-    return ProcessPlan("router", "router", "plumage_router", settings, url, f"{url}/health")
+    return ProcessPlan("router", "router", "plumage_router", settings, port, url, f"{url}/health")
 
 
 def _reached_at(host: str) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from plumage.api.v1alpha1 import InferencePool
 from plumage.models import WITH_WEIGHTS
-from plumage.settings import EngineSockets, plugin_settings, vllm_flags
-from plumage.settings.vllm import ROUTES
+from plumage.settings.addresses import EngineSockets
+from plumage.settings.vllm import ROUTES, plugin_settings, vllm_flags
+from plumage_cli.local.plan.vllm_command import VllmCommand
 
 __all__ = ["VllmInterpreter", "needs_weights", "vllm_settings"]
 
@@ -44,8 +44,8 @@ def vllm_settings(
     index: int,
     port: int,
     host: str,
-) -> dict[str, Any]:
-    """Settings of `plumage_cli.local.processes.vllm_child`: its command and its additional environment."""
+) -> VllmCommand:
+    """Settings of `plumage_cli.local.processes.vllm_child`."""
     flags = vllm_flags(
         pool,
         sockets,
@@ -58,12 +58,11 @@ def vllm_settings(
     own = len(flags) - len(pool.spec.engine.args)  # the manifest's own arguments stay last: they override ours
     eager = ("--enforce-eager", "--gpu-memory-utilization=0.4") if vllm.cpu else ()
     return {
-        "port": port,
         "apiKeyFile": sockets.api_key,
         "command": [vllm.python, "-m", "vllm.entrypoints.openai.api_server", *flags[:own], *eager, *flags[own:]],
         "environment": {
             **_platform(vllm),
-            "PLUMAGE_VLLM": json.dumps(plugin_settings(pool, sockets.token, index)),
+            "PLUMAGE_VLLM": json.dumps(plugin_settings(pool, sockets.token, index).written()),
             "VLLM_PLUGINS": ROUTES,
             "VLLM_NO_USAGE_STATS": "1",
             **{variable.name: variable.value or "" for variable in pool.spec.engine.env},

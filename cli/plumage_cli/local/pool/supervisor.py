@@ -23,7 +23,7 @@ import httpx
 from plumage.api.v1alpha1 import InferencePool
 from plumage.membership import MemberState, pack_members
 from plumage.models import resolve
-from plumage.settings import ENGINE_KEY, SALT_KEY
+from plumage.settings.secrets import ENGINE_KEY, SALT_KEY
 from plumage_cli.errors import CliError, ProcessFailedError
 from plumage_cli.local.folder.cleanup import cleanup_command
 from plumage_cli.local.folder.pool_folder import PoolFolder
@@ -219,7 +219,7 @@ class Supervisor:
             del self.replicas[replica.plan.id]
             for plan in (replica.plan.engine, replica.plan.agent):
                 self.folder.forget(f"{plan.name.replace(' ', '-')}.json")
-            self._ports -= {replica.plan.engine.settings["port"], replica.plan.agent.settings["listen"]["port"]}
+            self._ports -= {replica.plan.engine.port, replica.plan.agent.port}
         self._members.write()
 
     def _replica(self, paths: LocalPaths, index: int) -> Replica:

@@ -18,7 +18,9 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+
+from plumage_cli.local.plan.vllm_command import VllmCommand
 
 __all__ = ["main"]
 
@@ -27,7 +29,7 @@ _COPY_SECONDS = 2.0  # for the last output, after the server has ended
 
 
 def main() -> None:
-    settings = json.loads(Path(sys.argv[sys.argv.index("--config") + 1]).read_bytes())
+    settings: VllmCommand = json.loads(Path(sys.argv[sys.argv.index("--config") + 1]).read_bytes())
     parent = os.getppid()
     process: subprocess.Popen[bytes] | None = None
 
@@ -58,10 +60,9 @@ def main() -> None:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def _api_key(settings: dict[str, Any]) -> dict[str, str]:
+def _api_key(settings: VllmCommand) -> dict[str, str]:
     """The key as an environment variable, since every user of the machine can read command lines."""
-    file = settings.get("apiKeyFile")
-    return {"VLLM_API_KEY": Path(file).read_text().strip()} if file else {}
+    return {"VLLM_API_KEY": Path(settings["apiKeyFile"]).read_text().strip()}
 
 
 def _copy(source: IO[bytes]) -> None:

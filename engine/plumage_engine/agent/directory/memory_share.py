@@ -10,7 +10,7 @@ import asyncio
 
 from plumage.directory.publisher.held_chunks import capacity_within
 from plumage.directory.publisher.writer import DirectoryWriter
-from plumage_engine.agent.config import ShareConfig
+from plumage.settings.agent_config import ShareConfig
 from plumage_engine.agent.pool_members import count_in, count_of
 
 __all__ = ["follow_share", "share_of"]

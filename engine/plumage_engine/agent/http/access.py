@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from starlette.exceptions import HTTPException
 
 from plumage.errors import CallerRefusedError
-from plumage_engine.agent.config import AgentConfig
+from plumage.settings.agent_config import AgentConfig
 from plumage_engine.configuration import read_secret
 
 __all__ = ["Access", "Audience", "Callers"]

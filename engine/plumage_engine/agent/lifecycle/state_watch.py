@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import Load, State
-from plumage_engine.agent.config import AgentConfig
+from plumage.settings.agent_config import AgentConfig
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
 from plumage_engine.agent.engine.load import EngineLoad
 from plumage_engine.agent.engine.restart_detection import RestartWatch

@@ -9,7 +9,7 @@ import random
 from pydantic import SecretStr
 
 from plumage.errors import ConfigurationError
-from plumage_engine.agent.config import AgentConfig
+from plumage.settings.agent_config import AgentConfig
 from plumage_engine.agent.engine.client import EngineClient
 from plumage_engine.agent.lifecycle.state_watch import StateWatch
 from plumage_engine.agent.warmup import WarmupResult, find_peers, warm

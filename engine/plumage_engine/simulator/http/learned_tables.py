@@ -17,8 +17,9 @@ from xxhash import xxh3_64_hexdigest
 
 from plumage.batching.stop.shared import LearnedTable, Teachable, checked
 from plumage.errors import ConfigurationError
-from plumage_engine.policies import FeatherConfig, refuse_code
-from plumage_engine.simulator.config import SimulatorConfig
+from plumage.settings.engine_policies import FeatherConfig, refuse_code
+from plumage.settings.simulator_config import SimulatorConfig
+from plumage_engine.simulator.config import engine_settings
 from plumage_engine.simulator.engine.sim_engine import SimEngine
 from plumage_engine.simulator.http.protocol import ApiError
 
@@ -76,7 +77,7 @@ class Tables:
             feather = FeatherConfig.parse(settings, "feather")
             config = self._config.model_copy(update={"feather": feather})
             if config != self._config:
-                self._engine.change_policy(config.engine_settings())
+                self._engine.change_policy(engine_settings(config))
                 self._use(config)
         except (ValueError, ConfigurationError) as error:
             raise ApiError(400, f"the body must be what the configuration has as `feather`: {error}") from None

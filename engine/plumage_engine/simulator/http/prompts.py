@@ -14,7 +14,7 @@ from datetime import datetime
 
 from plumage.errors import ConfigurationError
 from plumage.rendering import ChatRenderer, ModelFolder, RenderingError
-from plumage_engine.simulator.config import SimulatorConfig
+from plumage.settings.simulator_config import SimulatorConfig
 from plumage_engine.simulator.engine.request import SimRequest
 from plumage_engine.simulator.events.block_hashes import block_hashes, root
 from plumage_engine.simulator.events.block_table import Origin

@@ -26,9 +26,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from plumage.models import resolve
 from plumage.rendering import ModelFolder
+from plumage.settings.simulator_config import SimulatorConfig
 from plumage_engine.configuration import read_secret
-from plumage_engine.simulator.config import SimulatorConfig
+from plumage_engine.simulator.config import engine_settings
 from plumage_engine.simulator.events.publisher import EventPublisher
 from plumage_engine.simulator.http.completions import Completions, Receive, Scope, Send, respond
 from plumage_engine.simulator.http.learned_tables import Tables
@@ -137,10 +139,10 @@ class _Fleet:
 def make_app(config: SimulatorConfig) -> _Guard:
     """The application; it binds the event sockets and steps the engine while it is served. ConfigurationError for what
     can't work together."""
-    folder = ModelFolder.load(config.model_folder)
+    folder = ModelFolder.load(resolve(config.model_folder))
     prompts = Prompts(config, folder)
     metrics = Metrics(config.model, len(config.ignored))
-    settings = config.engine_settings()
+    settings = engine_settings(config)
     publisher = EventPublisher(
         config.events_endpoint, config.replay_endpoint, topic=config.events_topic, kept=config.events_kept
     )

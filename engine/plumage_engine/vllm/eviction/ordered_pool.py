@@ -15,11 +15,11 @@ from typing import Any
 
 from plumage.eviction import Randomness, make_policy
 from plumage.eviction.hotness_formula import Hotness
+from plumage.settings.engine_policies import EvictionConfig
 from plumage_engine.vllm.compat.block_pool import BlockPool, KVCacheBlock, full_attention_groups, problems
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.eviction.eviction_order import EvictionOrder
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.settings import PluginEviction
 
 __all__ = ["EvictionOrder", "OrderedPool", "install", "uninstall", "use_pool_hotness"]
 
@@ -31,7 +31,7 @@ _log = logging.getLogger("vllm.plumage")
 
 def install(
     scheduler: Any,
-    config: PluginEviction,
+    config: EvictionConfig,
     guard: Guard,
     counters: Counters,
     rng: Randomness,

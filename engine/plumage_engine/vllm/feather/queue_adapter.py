@@ -12,6 +12,7 @@ from itertools import islice
 
 from plumage.batching import make_queue
 from plumage.batching.interface import Uniform
+from plumage.settings.engine_policies import FeatherConfig
 from plumage_engine.vllm.compat.scheduler import (
     FCFSRequestQueue,
     Request,
@@ -24,7 +25,6 @@ from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.feather.step_times import StepTimes
 from plumage_engine.vllm.feather.waiting_order import WaitingOrder
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.settings import PluginFeather
 
 __all__ = ["Feather", "FeatherQueue"]
 
@@ -181,7 +181,7 @@ class Feather:
     def __init__(
         self,
         scheduler: Scheduler,
-        config: PluginFeather,
+        config: FeatherConfig,
         guard: Guard,
         counters: Counters,
         rng: Uniform,
@@ -197,7 +197,7 @@ class Feather:
             queue.add_request(request)
         scheduler.waiting = self._queue = queue
 
-    def change(self, config: PluginFeather, rng: Uniform) -> None:
+    def change(self, config: FeatherConfig, rng: Uniform) -> None:
         """Change the policy between two steps. The new one has learned nothing."""
         order = _make_order(self._scheduler, config, self._counters, rng, self._clock)
         order.take_over(self.order, self._scheduler.running)
@@ -228,7 +228,7 @@ class Feather:
 
 
 def _make_order(
-    scheduler: Scheduler, config: PluginFeather, counters: Counters, rng: Uniform, clock: Callable[[], float]
+    scheduler: Scheduler, config: FeatherConfig, counters: Counters, rng: Uniform, clock: Callable[[], float]
 ) -> WaitingOrder:
     block = scheduler.hash_block_size
     return WaitingOrder(

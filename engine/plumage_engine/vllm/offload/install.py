@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumage_engine.policies import HostTierConfig
+from plumage.settings.engine_policies import HostTierConfig
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard, attempt
 from plumage_engine.vllm.offload.host_tier.chunk_hotness import Prior

@@ -28,14 +28,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from plumage.errors import PlumageError, StateError
-from plumage_engine.configuration import is_loopback
+from plumage.loopback import is_loopback
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
 
 __all__ = ["PREFIX", "TOKEN_FILE", "ApiServerRoutes", "App"]
 
 TOKEN_FILE = "PLUMAGE_ADMIN_TOKEN_FILE"
-"""Environment variable with the path of the token's file; the setting `fleet.adminTokenFile` precedes it."""
+"""Environment variable with the path of the token's file; the setting `routes.adminTokenFile` precedes it."""
 
 PREFIX = "/v1/plumage/"
 _MAX_BODY = 4 << 20

@@ -96,7 +96,7 @@ class Fleet:
         if reasons := events.problems(self._scheduler):
             guard.refuse(reasons)
             return
-        self.record = BlockRecord(self._features.settings.fleet.record_blocks)
+        self.record = BlockRecord(self._features.settings.routes.record_blocks)
         self._watch_repeated_events(self._scheduler.kv_cache_manager.block_pool, guard)
         publisher = self._scheduler.kv_event_publisher
         own = publisher.publish

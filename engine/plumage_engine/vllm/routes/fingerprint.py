@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
-from plumage_engine.vllm.settings import SECTION, PluginSettings
+from plumage.settings.plugin_config import PluginSettings
+from plumage_engine.vllm.settings import SECTION
 
 __all__ = ["fingerprint"]
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.priority_formula import parse_formula
-from plumage_engine.policies import HostTierConfig
+from plumage.settings.engine_policies import HostTierConfig
 from plumage_engine.vllm.compat.kv_offload import (
     CPUOffloadingManager,
     OffloadKey,

@@ -11,13 +11,12 @@ from plumage.batching import queue_options
 from plumage.errors import ConfigurationError
 from plumage.eviction import policy_options
 from plumage.import_path import is_import_path
-from plumage.version_skew import refuse_newer
-from plumage_engine.configuration import Section
+from plumage.version_skew import Settings, refuse_newer
 
 __all__ = ["EvictionConfig", "FeatherConfig", "HostTierConfig", "RecordConfig", "refuse_code"]
 
 
-class EvictionConfig(Section):
+class EvictionConfig(Settings):
     """A policy of `plumage.eviction`, with that policy's own options."""
 
     policy: str = defaults.EVICTION_POLICY
@@ -30,7 +29,7 @@ class EvictionConfig(Section):
         return value
 
 
-class FeatherConfig(Section):
+class FeatherConfig(Settings):
     """A queue of `plumage.batching`, with that policy's own options. chunk_tokens: a level of its hash vectors.
     order_batch: sort the running batch by prefix."""
 
@@ -55,7 +54,7 @@ def refuse_code(feather: object) -> None:
         raise ConfigurationError(f"policy: a request can't name code to import, got {policy!r}")
 
 
-class RecordConfig(Section):
+class RecordConfig(Settings):
     """The cuckoo filter that counts uses of prefixes (`plumage.hotness.cuckoo`): widths in bits, requests an ageing."""
 
     fingerprint_bits: int = Field(defaults.HOST_FINGERPRINT_BITS, ge=4, le=32)
@@ -65,7 +64,7 @@ class RecordConfig(Section):
     aging_interval: int = Field(defaults.AGING_INTERVAL, ge=1)
 
 
-class HostTierConfig(Section):
+class HostTierConfig(Settings):
     """Which evicted blocks are copied to host memory, and which are promoted from it (`plumage.tiering`).
 
     promotion_tokens: the most that one plan promotes. For vLLM only: promotion_bytes, the most that are copied to each

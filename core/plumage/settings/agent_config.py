@@ -1,4 +1,4 @@
-"""The configuration file of one agent: what it may hold, and its bounds."""
+"""The settings file of an agent: what it may contain, and its bounds. Operator and local mode write it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from pydantic import Field, model_validator
 
 from plumage import defaults
 from plumage.cluster import AGENT_PORT
-from plumage.directory.client.password_file import with_file_options
+from plumage.directory.client.file_options import with_file_options
+from plumage.directory.publisher.held_chunks import MAX_CHUNKS
 from plumage.incluster.config import ApiServerConfig
-from plumage_engine.configuration import Section, is_loopback
-from plumage_engine.endpoints import EventEndpoint
+from plumage.loopback import is_loopback
+from plumage.settings.addresses import EventEndpoint
+from plumage.version_skew import Settings
 
-__all__ = ["AgentConfig", "ListenConfig", "ShareConfig", "WarmupConfig"]
+__all__ = ["AgentConfig", "AgentFile", "AgentListen", "ShareConfig", "WarmupConfig"]
 
 HttpUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+(/|$)")]
 
 
-class ListenConfig(Section):
+class AgentListen(Settings):
     """Where the agent serves. Without a token file only a loopback address is allowed, because `/v1/plumage/hottest`
     answers with token ids, which are prompts."""
 
@@ -27,7 +29,7 @@ class ListenConfig(Section):
     port: int = Field(ge=0, le=65535)
 
 
-class WarmupConfig(Section):
+class WarmupConfig(Settings):
     """What a new replica computes before it is ready.
 
     peers: URLs of agents. peers_file: the membership file, read for each warm-up. peers_service: the pool's headless
@@ -45,7 +47,7 @@ class WarmupConfig(Section):
     concurrency: int = Field(4, ge=1, le=256)
 
 
-class ShareConfig(Section):
+class ShareConfig(Settings):
     """The share of the directory's memory, for a pool with a directory server of its own.
 
     memory: bytes that all agents share. replicas: the smallest number of replicas to share by. members_file,
@@ -64,8 +66,8 @@ class ShareConfig(Section):
         return self
 
 
-class AgentConfig(Section):
-    """One agent beside one engine.
+class AgentFile(Settings):
+    """One agent beside one engine, without the replica's id: in a cluster the command line has it.
 
     model: the base model's name, which seeds the hashes of routers and agents.
     served_model: the engine's name for it, where that differs.
@@ -86,7 +88,6 @@ class AgentConfig(Section):
     """
 
     pool: str = Field(min_length=1)
-    replica: str = Field(min_length=1)
     model: str = Field(min_length=1)
     served_model: str | None = None
     model_folder: str = Field(min_length=1)
@@ -100,7 +101,7 @@ class AgentConfig(Section):
     directory_username: str | None = None
     directory_password_file: Path | None = None
     directory_ca_file: Path | None = None
-    listen: ListenConfig
+    listen: AgentListen
     feather_file: Path | None = None
     state_file: Path | None = None
     token_file: Path | None = None
@@ -113,7 +114,7 @@ class AgentConfig(Section):
     stalled_seconds: float = Field(10.0, gt=0, le=3600)
     load_seconds: float = Field(0.25, gt=0, le=5)
     max_blocks: int = Field(500_000, ge=1, le=50_000_000)
-    max_chunks: int = Field(1_000_000, ge=1, le=50_000_000)
+    max_chunks: int = Field(MAX_CHUNKS, ge=1, le=50_000_000)
     share: ShareConfig | None = None
     max_ids: int = Field(8_000_000, ge=0, le=1_000_000_000)
     publish_rate: float = Field(5_000.0, gt=0)
@@ -126,9 +127,15 @@ class AgentConfig(Section):
         )
 
     @model_validator(mode="after")
-    def _check(self) -> AgentConfig:
+    def _check(self) -> AgentFile:
         if self.token_file is None and not is_loopback(self.listen.host):
             raise ValueError(
                 f"listen.host {self.listen.host} can be reached from outside: set tokenFile, or listen on 127.0.0.1"
             )
         return self
+
+
+class AgentConfig(AgentFile):
+    """The settings of one agent."""
+
+    replica: str = Field(min_length=1)

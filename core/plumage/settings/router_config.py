@@ -1,0 +1,324 @@
+"""The settings file of a router, for one pool or for several: one JSON file, which operator and local mode write.
+
+A part of it may change while the router runs (`plumage_router.process.config_watch`). Keys that may change (API keys,
+the admin key, the engines' key) are in files of their own, which are read again. The replicas come from a file or from
+EndpointSlices. Every bound of the router is a field here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from plumage import defaults
+from plumage.api.v1alpha1.pods import Resources
+from plumage.api.v1alpha1.quantity import Quantity
+from plumage.api.v1alpha1.router import RouterLimits
+from plumage.directory.client.file_options import with_file_options
+from plumage.incluster.config import ApiServerConfig
+from plumage.routing import policy_options
+from plumage.version_skew import Settings, refuse_newer
+
+__all__ = [
+    "MAX_POOLS",
+    "NO_HOLD",
+    "ROUTER_MEMORY",
+    "AuthConfig",
+    "BreakerConfig",
+    "CordonedReplicas",
+    "EndpointSlicesConfig",
+    "HoldConfig",
+    "LimitsConfig",
+    "ListenConfig",
+    "MembershipConfig",
+    "ModelConfig",
+    "MultiPoolConfig",
+    "NamedPoolConfig",
+    "PolicyConfig",
+    "PoolConfig",
+    "QuarantineConfig",
+    "RouterConfig",
+    "TimeoutsConfig",
+    "body_memory",
+]
+
+MAX_POOLS: Final = 64
+"""Each pool has its own mirror, health checker and connections."""
+ROUTER_MEMORY: Final = "256Mi"
+"""The memory request of a router without one in the manifest."""
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+def body_memory(limits: RouterLimits, resources: Resources) -> int:
+    """Bytes of request bodies that one router may hold: a quarter of its memory limit, else of its memory request.
+
+    A body is in memory twice while it waits for an engine, and reading one takes a few times its size."""
+    if limits.body_memory is not None:
+        return int(limits.body_memory)
+    memory = resources.limits.get("memory") or resources.requests.get("memory") or Quantity(ROUTER_MEMORY)
+    return max(int(memory) // 4, 4 * int(limits.max_body_bytes))
+
+
+class ListenConfig(Settings):
+    """A TCP port, a Unix socket, or both. Port 0: the system chooses, and the log has the port.
+
+    fd: a listening TCP socket of the parent process, instead of the port. Connections wait in it for the next router.
+    metrics_port: serves the metrics without a key (`admin/metrics_port.py`), on the same host.
+    """
+
+    fd: int | None = Field(default=None, ge=3)
+    host: str = "127.0.0.1"
+    port: int | None = Field(default=8000, ge=0, le=65_535)
+    uds: str | None = None
+    metrics_port: int | None = Field(default=None, ge=0, le=65_535)
+    backlog: Count = 4096
+
+
+class EndpointSlicesConfig(Settings):
+    """The replicas are the pods behind a Service.
+
+    cordoned_file: of `CordonedReplicas`. Without the file no pod is cordoned.
+    """
+
+    namespace: str = Field(min_length=1, max_length=63)
+    service: str = Field(min_length=1, max_length=63)
+    cordoned_file: Path | None = None
+
+
+class CordonedReplicas(Settings, extra="ignore"):
+    """The file of a router's ConfigMap with the pods that get no new request: `{"cordoned": ["POD", …]}`."""
+
+    cordoned: tuple[str, ...]
+
+
+class MembershipConfig(Settings):
+    """The source of the replicas in a cluster."""
+
+    endpoint_slices: EndpointSlicesConfig
+
+
+class ModelConfig(Settings):
+    """name: the base model, which seeds every chunk chain. aliases: other names of it for clients.
+
+    adapters: LoRA names; each has its own chain. model_folder: template and tokenizer.
+    max_length: the engines' limit for prompt and answer together, in tokens, if it differs from the model's own.
+    cache_tokens: the size of an engine's KV cache, since nothing longer can be served.
+    """
+
+    name: str = Field(min_length=1)
+    model_folder: str
+    adapters: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    max_length: Count | None = None
+    cache_tokens: Count | None = None
+    allow_media: bool = Field(default=False, description="let media URLs pass; the engine will fetch them")
+
+
+class PolicyConfig(Settings):
+    """options: the arguments of the policy's constructor (see `plumage.routing`)."""
+
+    name: str = defaults.ROUTING_POLICY
+    options: dict[str, Any] = Field(default_factory=dict)
+    lbgr: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("options", "lbgr")
+    @classmethod
+    def _known(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        refuse_newer(value, policy_options(info.data.get("name", "")), info)
+        return value
+
+
+class AuthConfig(Settings):
+    """Without api_keys_file every client is admitted. Without admin_key_file the admin routes are closed.
+
+    callers: full names of service accounts that may read the fleet report, and nothing else.
+    `http/auth.py` describes the files.
+    """
+
+    callers: tuple[str, ...] = ()
+    api_keys_file: Path | None = None
+    admin_key_file: Path | None = None
+
+
+class LimitsConfig(Settings):
+    """The bounds of one router.
+
+    Memory: connections x header bytes, plus twice `max_buffered_bytes` (each body has a rendered prompt), plus a few
+    times `max_body_bytes` while one body is parsed.
+    max_attempts: replicas tried for one request, including unreachable ones.
+    max_failed_replicas: replicas that may fail after they got the request (lost connection, 5xx, silence). Then the
+    request may be the cause, and no other replica gets it.
+    """
+
+    max_connections: Count = defaults.MAX_CONNECTIONS
+    max_in_flight: Count = defaults.MAX_IN_FLIGHT
+    max_body_bytes: Count = int(Quantity(defaults.MAX_BODY_BYTES))
+    max_buffered_bytes: Count = body_memory(RouterLimits(), Resources())
+    max_header_bytes: Count = 32 * 1024
+    max_headers: Count = 100
+    max_pipelined: Count = 16
+    max_idle_per_replica: Count = 256
+    max_attempts: Count = 4
+    max_failed_replicas: Count = 2
+    max_directory_chunks: Count = 1_000_000
+
+
+class HoldConfig(Settings):
+    """Requests that wait while no replica is available: their number (0: they are refused at once), and seconds."""
+
+    max_requests: int = Field(ge=0, le=100_000)
+    max_seconds: Seconds
+
+
+NO_HOLD = HoldConfig(max_requests=0, max_seconds=1)
+"""The default, which local mode uses: a request without an available replica is refused at once."""
+
+
+class TimeoutsConfig(Settings):
+    """Seconds.
+
+    first_byte, idle: to the first bytes of a stream, and between two. Other answers are bounded by `request` only.
+    leave: from SIGTERM until the router stops accepting. In a cluster kube-proxy needs some seconds to notice.
+    """
+
+    header: Seconds = 10.0
+    body: Seconds = 60.0
+    keep_alive: Seconds = 75.0
+    write: Seconds = 60.0
+    connect: Seconds = float(defaults.CONNECT_SECONDS)
+    first_byte: Seconds = float(defaults.FIRST_BYTE_SECONDS)
+    idle: Seconds = float(defaults.IDLE_SECONDS)
+    request: Seconds = 3_600.0
+    probe: Seconds = 2.0
+    probe_interval: Seconds = 1.0
+    leave: float = Field(default=0.0, ge=0, le=600)
+    drain: Seconds = float(defaults.DRAIN_SECONDS)
+    pending_owner: Seconds = float(defaults.PENDING_OWNER_SECONDS)
+
+
+class BreakerConfig(Settings):
+    """A replica that failed `failures` times in a row gets no requests: first for `base` seconds, at most for `cap`."""
+
+    failures: Count = 3
+    base: Seconds = 0.5
+    cap: Seconds = 15.0
+
+
+class QuarantineConfig(Settings):
+    """Request bodies that engines failed on (`request/quarantine.py`).
+
+    strikes: replicas that may fail on a body before it is refused. seconds, cap: the first and the longest quarantine.
+    memory: seconds without a strike until a body is forgotten. bodies: the number that is remembered.
+    """
+
+    strikes: Count = 2
+    seconds: Seconds = 30.0
+    cap: Seconds = 3_600.0
+    memory: Seconds = 600.0
+    bodies: Count = 4_096
+
+
+class PoolConfig(Settings):
+    """The settings of one pool. Set exactly one of membership_file and membership.
+
+    directory_url: null for no directory; the router then knows only its own requests. directory_username,
+    directory_password_file (read at each connection) and directory_ca_file belong to it.
+    api_server: of the cluster, for `membership` and `auth.callers`.
+    engine_api_key_file: the key that engines ask for. previous_engine_api_key_file: the key of engines that were not
+    restarted since a change; the file may be missing.
+    salt_key_file: the key for tenants' cache salts; needed with `auth.api_keys_file`.
+    """
+
+    pool: str = Field(min_length=1)
+    model: ModelConfig
+    membership_file: Path | None = None
+    membership: MembershipConfig | None = Field(default=None, validate_default=True)
+    api_server: ApiServerConfig = ApiServerConfig()
+    directory_url: str | None = None
+    directory_username: str | None = None
+    directory_password_file: Path | None = None
+    directory_ca_file: Path | None = None
+    policy: PolicyConfig = PolicyConfig()
+    limits: LimitsConfig = LimitsConfig()
+    hold: HoldConfig = NO_HOLD
+    timeouts: TimeoutsConfig = TimeoutsConfig()
+    breaker: BreakerConfig = BreakerConfig()
+    quarantine: QuarantineConfig = QuarantineConfig()
+    access_log: bool = Field(default=False, description="a JSON line for each request, on standard output")
+    allowed_request_fields: tuple[str, ...] = Field(
+        default=(),
+        description="fields that are allowed although they are forbidden or unknown (`request/forbidden_fields.py`)",
+    )
+    engine_api_key_file: Path | None = None
+    previous_engine_api_key_file: Path | None = None
+    salt_key_file: Path | None = None
+    seed: int | None = Field(default=defaults.SEED, description="seed of the policy's randomness; null draws one")
+    audit_size: Count = 4_096
+
+    @property
+    def directory(self) -> str | None:
+        """The directory's complete URL. It contains the paths of secret files, not their content."""
+        if self.directory_url is None:
+            return None
+        return with_file_options(
+            self.directory_url, self.directory_username, self.directory_password_file, self.directory_ca_file
+        )
+
+    @field_validator("membership")
+    @classmethod
+    def _one_source(cls, value: MembershipConfig | None, info: ValidationInfo) -> MembershipConfig | None:
+        """Validates a field rather than the model, so that its error is reported with those of other fields."""
+        if (info.data.get("membership_file") is None) == (value is None):
+            raise ValueError("exactly one of membershipFile and membership must be set")
+        return value
+
+
+class RouterConfig(PoolConfig):
+    """The whole file of the router of one pool."""
+
+    listen: ListenConfig = ListenConfig()
+    router_id: str | None = Field(default=None, description="name of this router among its peers; default host and pid")
+    auth: AuthConfig = AuthConfig()
+
+
+class NamedPoolConfig(PoolConfig):
+    """A pool, and the model names by which clients reach it, including its adapters."""
+
+    names: tuple[str, ...] = Field(min_length=1)
+
+
+class MultiPoolConfig(Settings):
+    """The whole file. gateway: the name of the InferenceGateway.
+
+    limits, timeouts: of client connections; `maxInFlight` is for all pools together. Each pool has its own as well.
+    """
+
+    gateway: str = Field(min_length=1)
+    listen: ListenConfig = ListenConfig()
+    router_id: str | None = None
+    auth: AuthConfig = AuthConfig()
+    api_server: ApiServerConfig = ApiServerConfig()
+    access_log: bool = False
+    limits: LimitsConfig = LimitsConfig()
+    timeouts: TimeoutsConfig = TimeoutsConfig()
+    pools: tuple[NamedPoolConfig, ...] = Field(default=(), max_length=MAX_POOLS)
+
+    @model_validator(mode="after")
+    def _unique(self) -> MultiPoolConfig:
+        for what, names in (("pool", self._pool_names()), ("model", self._model_names())):
+            twice = [name for name, times in Counter(names).items() if times > 1]
+            if twice:
+                raise ValueError(f"pools: the {what} {', '.join(sorted(twice))} is there twice")
+        return self
+
+    def _pool_names(self) -> Iterator[str]:
+        return (pool.pool for pool in self.pools)
+
+    def _model_names(self) -> Iterator[str]:
+        return (name for pool in self.pools for name in pool.names)
