@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.blocks.pool import BlockPool
-from plumage.eviction import EvictionPolicy
 
 __all__ = ["misses", "paths", "serve"]
 

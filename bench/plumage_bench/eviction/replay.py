@@ -11,9 +11,9 @@ import random
 from collections import deque
 from dataclasses import dataclass
 
+from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.blocks.pool import BlockPool
 from plumage.errors import ConfigurationError
-from plumage.eviction import EvictionPolicy
 from plumage_bench.baselines.eviction import make_policy
 from plumage_bench.baselines.eviction.belady import Belady, future_of
 from plumage_bench.eviction.workloads import BLOCK, Workload

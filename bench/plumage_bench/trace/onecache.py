@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.blocks.pool import BlockPool
-from plumage.eviction import EvictionPolicy, make_policy
+from plumage.eviction import make_policy
 from plumage_bench.baselines.eviction.belady import Belady, future_of
 from plumage_bench.ours import Ours
 

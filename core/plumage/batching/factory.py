@@ -10,13 +10,14 @@ from plumage import defaults
 from plumage.batching.base import MAX_WAIT
 from plumage.batching.fcfs import Fcfs
 from plumage.batching.feather import Feather
-from plumage.batching.interface import BatchQueue, StopPolicy, Uniform
+from plumage.batching.interface import BatchQueue, StopPolicy
 from plumage.batching.stop import Always, Heuristic, QLearning, Ucb
 from plumage.batching.stop.ucb import Discounted, Memory, SlidingWindow
 from plumage.batching.tree import CandidateOrder
 from plumage.errors import ConfigurationError
 from plumage.import_path import is_import_path, load_class
 from plumage.options import check_options, option_names
+from plumage.randomness import Randomness
 
 __all__ = ["POLICIES", "make_queue", "make_stop_policy", "queue_options"]
 
@@ -56,7 +57,7 @@ POLICIES = (*_STOP_POLICIES, "Fcfs")
 def make_queue(
     policy: str,
     *,
-    rng: Uniform,
+    rng: Randomness,
     max_wait: float | None = None,
     order: str = defaults.CANDIDATE_ORDER,
     **options: Any,
@@ -78,7 +79,7 @@ def make_queue(
     return queue
 
 
-def make_stop_policy(name: str, rng: Uniform, options: Mapping[str, Any]) -> StopPolicy:
+def make_stop_policy(name: str, rng: Randomness, options: Mapping[str, Any]) -> StopPolicy:
     """The stop policy called `name`: of the product, or "package.module:Class". ConfigurationError otherwise."""
     if not isinstance(name, str) or not (name in _STOP_POLICIES or is_import_path(name)):
         known = ", ".join(_STOP_POLICIES)

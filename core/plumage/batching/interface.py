@@ -22,7 +22,6 @@ __all__ = [
     "RequestId",
     "StepOutcome",
     "StopPolicy",
-    "Uniform",
     "Vector",
 ]
 
@@ -94,12 +93,6 @@ class BatchState(NamedTuple):
 class Decision(Enum):
     ADD = "Add"
     STOP = "Stop"
-
-
-class Uniform(Protocol):
-    """Randomness as a policy takes it: a `random.Random` will do."""
-
-    def random(self) -> float: ...
 
 
 class StopPolicy(Protocol):

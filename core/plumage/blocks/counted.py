@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.blocks.run import Run
 from plumage.blocks.tree import PrefixTree
 from plumage.errors import StateError
-from plumage.eviction.interface import EvictionPolicy
 
 __all__ = ["CountedTree"]
 

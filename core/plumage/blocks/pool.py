@@ -12,16 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from plumage.blocks.duplicates import Duplicates
 from plumage.blocks.events import BlockEvent, Cleared, EventSink, Removed, Stored
+from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.blocks.run import Run
 from plumage.blocks.tree import PrefixTree
 from plumage.errors import ConfigurationError, StateError
-
-if TYPE_CHECKING:
-    from plumage.eviction.interface import EvictionPolicy
 
 __all__ = ["BlockPool", "CachedBlock", "EvictionHook"]
 

@@ -8,13 +8,10 @@ run, up to the first ancestor that is used by other requests too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.blocks.run import Run
 from plumage.errors import StateError
-
-if TYPE_CHECKING:
-    from plumage.eviction.interface import EvictionPolicy
 
 __all__ = ["PrefixTree"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.eviction.factory import POLICY_NAMES, make_policy, policy_options
-from plumage.eviction.interface import EvictionPolicy, Randomness
 
-__all__ = ["POLICY_NAMES", "EvictionPolicy", "Randomness", "make_policy", "policy_options"]
+__all__ = ["POLICY_NAMES", "EvictionPolicy", "make_policy", "policy_options"]

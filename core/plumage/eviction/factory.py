@@ -6,16 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from plumage import defaults
+from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.errors import ConfigurationError
 from plumage.eviction.hotness_formula import Hotness
 from plumage.eviction.hotness_paper import HotnessPaper
-from plumage.eviction.interface import EvictionPolicy, Randomness
 from plumage.eviction.lru import Lru
 from plumage.eviction.rlt import Rlt
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.record import NodeRecord
 from plumage.import_path import is_import_path, load_class, require_attribute
 from plumage.options import check_options, option_names
+from plumage.randomness import Randomness
 
 __all__ = ["POLICY_NAMES", "make_policy", "policy_options"]
 

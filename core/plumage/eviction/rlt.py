@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from plumage.blocks.run import Run
 from plumage.errors import ConfigurationError, StateError
 from plumage.eviction.base import NO_VICTIM, QuietPolicy
-from plumage.eviction.interface import Randomness
+from plumage.randomness import Randomness
 
 __all__ = ["LeafSet", "Rlt"]
 

@@ -18,14 +18,11 @@ Errata and what the paper leaves open:
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
 
 from plumage import defaults
 from plumage.errors import ConfigurationError
 from plumage.hotness.heat import Heat
-
-if TYPE_CHECKING:
-    from plumage.eviction.interface import Randomness
+from plumage.randomness import Randomness
 
 __all__ = ["SLOTS", "CuckooFilter", "mix64"]
 

@@ -8,14 +8,11 @@ under the old key, because the same prompt may come back.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.blocks.run import Run
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.heat import Heat
-
-if TYPE_CHECKING:
-    from plumage.eviction.interface import EvictionPolicy
 
 __all__ = ["NodeRecord", "Recorded"]
 

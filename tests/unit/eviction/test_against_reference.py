@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumage.blocks.events import BlockEvent, Removed
+from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.blocks.pool import BlockPool
-from plumage.eviction.interface import EvictionPolicy
 from plumage.eviction.rlt import Rlt
 from plumage_bench.baselines.eviction.classic import Ttl
 from plumage_bench.baselines.eviction.rlt_code import RltCode

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.blocks.pool import BlockPool
 from plumage.eviction.hotness_formula import Hotness
-from plumage.eviction.interface import EvictionPolicy
 from plumage.eviction.lru import Lru
 from plumage.eviction.shadows import Shadow, Shadows
 

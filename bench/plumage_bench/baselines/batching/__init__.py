@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from plumage import batching
 from plumage.batching import BatchQueue
-from plumage.batching.interface import Uniform
+from plumage.randomness import Randomness
 from plumage_bench.baselines.named import NamedBaselines
 
 __all__ = ["POLICY_NAMES", "make_queue", "path"]
@@ -26,6 +26,6 @@ POLICY_NAMES: Final = (*batching.POLICIES, *_BASELINES.names)
 path: Final = _BASELINES.path
 
 
-def make_queue(name: str, *, rng: Uniform, max_wait: float | None = None, **options: Any) -> BatchQueue:
+def make_queue(name: str, *, rng: Randomness, max_wait: float | None = None, **options: Any) -> BatchQueue:
     """The queue `name` of the product or of a baseline, made by the product's own function."""
     return batching.make_queue(path(name), rng=rng, max_wait=max_wait, **options)

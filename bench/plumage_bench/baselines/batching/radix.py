@@ -12,8 +12,9 @@ from typing import Any
 
 from plumage.batching.base import MAX_WAIT
 from plumage.batching.factory import make_stop_policy
-from plumage.batching.interface import BatchState, Candidate, Level, RequestId, StopPolicy, Uniform
+from plumage.batching.interface import BatchState, Candidate, Level, RequestId, StopPolicy
 from plumage.batching.stopping import Question, StoppingQueue
+from plumage.randomness import Randomness
 
 __all__ = ["Radix", "RadixQueue"]
 
@@ -132,7 +133,7 @@ class RadixQueue(Radix):
     def __init__(
         self,
         *,
-        rng: Uniform,
+        rng: Randomness,
         stop: str = "Heuristic",
         stop_options: Mapping[str, Any] | None = None,
         max_wait: float = MAX_WAIT,

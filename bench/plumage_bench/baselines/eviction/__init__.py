@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from plumage import eviction
-from plumage.eviction import EvictionPolicy, Randomness
+from plumage.blocks.eviction_policy import EvictionPolicy
+from plumage.randomness import Randomness
 from plumage_bench.baselines.named import NamedBaselines
 
 __all__ = ["POLICY_NAMES", "make_policy", "path"]

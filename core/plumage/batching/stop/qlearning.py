@@ -25,11 +25,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from plumage import defaults
 from plumage.batching.bounds import within
-from plumage.batching.interface import Decision, Uniform
+from plumage.batching.interface import Decision
 from plumage.batching.stop.bins import Bin
 from plumage.batching.stop.credit import Credit
 from plumage.batching.stop.learner import Learner
 from plumage.batching.stop.table import ACTIONS, ActionTable
+from plumage.randomness import Randomness
 
 __all__ = ["QLearning"]
 
@@ -39,7 +40,7 @@ class QLearning(Learner):
 
     def __init__(
         self,
-        rng: Uniform,
+        rng: Randomness,
         *,
         alpha: float = float(defaults.LEARNING_RATE),
         gamma: float = float(defaults.DISCOUNT_FACTOR),

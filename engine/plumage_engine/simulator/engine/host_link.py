@@ -17,10 +17,10 @@ from typing import Final
 
 from plumage import defaults
 from plumage.blocks.events import EventSink
+from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.blocks.pool import BlockPool
 from plumage.blocks.run import Run
 from plumage.errors import ConfigurationError
-from plumage.eviction import EvictionPolicy
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.priority_formula import parse_formula
 from plumage.hotness.record import NodeRecord, Recorded

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from plumage.blocks.counted import CountedTree
+from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.errors import StateError
-from plumage.eviction import EvictionPolicy
 from plumage_engine.vllm.compat.block_pool import BlockPool, KVCacheBlock
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.eviction.free_list import move_behind, skip_uncached, swap

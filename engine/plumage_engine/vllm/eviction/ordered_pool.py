@@ -13,8 +13,9 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from plumage.eviction import Randomness, make_policy
+from plumage.eviction import make_policy
 from plumage.eviction.hotness_formula import Hotness
+from plumage.randomness import Randomness
 from plumage.settings.engine_policies import EvictionConfig
 from plumage_engine.vllm.compat.block_pool import BlockPool, KVCacheBlock, full_attention_groups, problems
 from plumage_engine.vllm.counters import Counters

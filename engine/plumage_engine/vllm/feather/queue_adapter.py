@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from plumage.batching import make_queue
-from plumage.batching.interface import Uniform
+from plumage.randomness import Randomness
 from plumage.settings.engine_policies import FeatherConfig
 from plumage_engine.vllm.compat.scheduler import (
     FCFSRequestQueue,
@@ -184,7 +184,7 @@ class Feather:
         config: FeatherConfig,
         guard: Guard,
         counters: Counters,
-        rng: Uniform,
+        rng: Randomness,
         clock: Callable[[], float],
     ) -> None:
         self.order = _make_order(scheduler, config, counters, rng, clock)
@@ -197,7 +197,7 @@ class Feather:
             queue.add_request(request)
         scheduler.waiting = self._queue = queue
 
-    def change(self, config: FeatherConfig, rng: Uniform) -> None:
+    def change(self, config: FeatherConfig, rng: Randomness) -> None:
         """Change the policy between two steps. The new one has learned nothing."""
         order = _make_order(self._scheduler, config, self._counters, rng, self._clock)
         order.take_over(self.order, self._scheduler.running)
@@ -228,7 +228,7 @@ class Feather:
 
 
 def _make_order(
-    scheduler: Scheduler, config: FeatherConfig, counters: Counters, rng: Uniform, clock: Callable[[], float]
+    scheduler: Scheduler, config: FeatherConfig, counters: Counters, rng: Randomness, clock: Callable[[], float]
 ) -> WaitingOrder:
     block = scheduler.hash_block_size
     return WaitingOrder(

@@ -4,6 +4,8 @@ The pool owns the prefix tree. Its nodes are *runs* (`plumage.blocks.run`): cons
 The pool reports each change of a run to the policy and asks it for victims. Only *evictable leaves* lose blocks, from
 their end: runs that no request uses and that have no cached child. (A child is useless without its parent.) The calls
 are for runs, not for blocks, so a request's cost does not depend on its length.
+
+The interface stands beside the tree that calls it. The policies are in `plumage.eviction`, above this package.
 """
 
 from __future__ import annotations
@@ -13,15 +15,7 @@ from typing import Protocol
 
 from plumage.blocks.run import Run
 
-__all__ = ["EvictionPolicy", "Randomness"]
-
-
-class Randomness(Protocol):
-    """The part of `random.Random` that the pure code uses. The caller seeds it."""
-
-    def random(self) -> float:
-        """Uniform in [0, 1)."""
-        ...
+__all__ = ["EvictionPolicy"]
 
 
 class EvictionPolicy(Protocol):
