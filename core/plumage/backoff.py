@@ -44,7 +44,8 @@ class Backoff:
         span = delay(self.failures, self._first, self._longest)
         if self._rng is None:
             return span
-        return self._rng.uniform(self._first / 2, max(span, self._first))
+        lowest = min(self._first, self._longest) / 2
+        return self._rng.uniform(lowest, span)
 
     def reset(self) -> None:
         self.failures = 0

@@ -54,6 +54,8 @@ def check_pool(view: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
             )
     if not view["replicas"]:
         yield Finding(Verdict.WARNING, f"pool {pool} has no replica", "plumage scale 1")
+    for problem in view["problems"]:
+        yield Finding(Verdict.WARNING, problem)
     for name, process in processes(view):
         yield from _process(name, process, folder)
     if traffic.get("directory") == "Degraded":

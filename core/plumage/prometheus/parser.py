@@ -1,7 +1,8 @@
 """Reads the samples of a page in Prometheus' text form, version 0.0.4. Pure.
 
 An agent reads its engine's page several times a second and needs a few of its names. So a sample's labels and value are
-parsed only when they are asked for. Lines that are no samples are skipped; a value that is no number is 0.
+parsed only when they are asked for. Lines that are no samples are skipped; a value that is no number is 0, and so is
+one that is infinite.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-__all__ = ["Buckets", "Sample", "buckets_of", "number", "samples"]
+__all__ = ["Buckets", "Sample", "amount", "buckets_of", "samples"]
 
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
+_MOST: Final = 2.0**63
 
 
 class Sample(NamedTuple):
@@ -31,7 +33,7 @@ class Sample(NamedTuple):
     def value(self) -> float:
         """A label's value may hold blanks and braces, so the number stands behind the last brace."""
         words = self.rest.rpartition("}")[2].split(maxsplit=1)
-        return number(words[0]) if words else 0.0
+        return amount(words[0]) if words else 0.0
 
 
 class Buckets(NamedTuple):
@@ -56,7 +58,7 @@ def buckets_of(found: Iterable[Sample], name: str) -> Buckets | None:
     total = 0.0
     for sample in found:
         if sample.name == f"{name}_bucket":
-            counts[number(sample.labels.get("le", ""))] += sample.value
+            counts[_number(sample.labels.get("le", ""))] += sample.value
         elif sample.name == f"{name}_sum":
             total += sample.value
     if not counts:
@@ -67,7 +69,13 @@ def buckets_of(found: Iterable[Sample], name: str) -> Buckets | None:
     return Buckets(finite, reached if len(finite) < len(reached) else [*reached, reached[-1]], total)
 
 
-def number(text: str) -> float:
+def amount(text: str) -> float:
+    """A count, time or size, so small that a sum of them is finite. 0 for what is no number, and for larger ones."""
+    value = _number(text)
+    return value if abs(value) < _MOST else 0.0
+
+
+def _number(text: str) -> float:
     """0 for what is no number, NaN included."""
     try:
         value = float(text)

@@ -52,6 +52,13 @@ def test_engine_without_figures(page: str) -> None:
     assert parse_figures(page) == EngineFigures()
 
 
+def test_infinite_figures_are_zero() -> None:
+    page = PAGE.replace("} 3.0\n", "} +Inf\n").replace("70.0", "+Inf")
+    found = parse_figures(page.replace('num_gpu_blocks="1000"', 'num_gpu_blocks="Inf"'))
+    assert found.queue_wait.counts == [1, 6, 7]
+    assert (found.cache_tokens, found.output_tokens, found.held_back) == (0, 7, 2)
+
+
 def resolve(monkeypatch: pytest.MonkeyPatch, names: dict[str, list[str]]) -> None:
     def getaddrinfo(name: str, *_: Any, **__: Any) -> list[Any]:
         if name not in names:

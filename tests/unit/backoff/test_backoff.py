@@ -19,6 +19,12 @@ def test_backoff_without_jitter_repeats_the_delays() -> None:
     assert (backoff.failures, backoff.next()) == (0, 1.0)
 
 
+def test_backoff_never_exceeds_the_longest_wait() -> None:
+    assert Backoff(None, 5.0, 1.0).next() == 1.0
+    backoff = Backoff(random.Random(1), 5.0, 1.0)
+    assert all(0.5 <= backoff.next() <= 1.0 for _ in range(200))
+
+
 def test_jitter_draws_from_the_whole_span() -> None:
     spans = []
     for seed in range(200):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +30,21 @@ def test_open_file_limit_is_reported_as_the_router_will_raise_it(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     remedy = "raise the hard limit (ulimit -Hn), or lower spec.router.limits" if verdict is Verdict.WARNING else ""
     assert checks._files() == Finding(verdict, what, remedy)
+
+
+def test_problems_of_a_pools_folder_are_reported(tmp_path: Path) -> None:
+    problem = "events-0 is gone: an agent that starts learns nothing"
+    child = {"pid": 1, "state": "Running", "restarts": 0, "lastExit": None}
+    replica = {"id": "chat-0", "state": "Ready", "engine": child, "agent": child}
+    view = {
+        "pool": "chat",
+        "endpoint": "http://127.0.0.1:8000",
+        "router": child,
+        "directory": None,
+        "replicas": [replica],
+        "problems": [problem],
+        "traffic": {},
+    }
+    found = list(checks.check_pool(view, tmp_path))
+    assert [one.what for one in found if one.verdict is Verdict.WARNING] == [problem]
+    assert not [one for one in checks.check_pool({**view, "problems": []}, tmp_path) if one.verdict is Verdict.WARNING]

@@ -147,6 +147,28 @@ async def test_socket_without_any_path_is_recreated_or_reported(folder: PoolFold
     assert sorted(lines) == ["control.sock was deleted and is opened again", *watcher.missing_sockets]
 
 
+async def test_socket_that_cannot_be_opened_again_is_reported_as_missing(folder: PoolFolder, stack: ExitStack) -> None:
+    lines: list[str] = []
+    path, tries = folder.path / "redis.sock", 0
+    bound(stack, path)
+
+    async def fail() -> None:
+        nonlocal tries
+        tries += 1
+        raise CliError("no memory")
+
+    watcher = FolderWatcher(folder, lambda: [watched], lines.append)
+    watched = WatchedSocket(path, os.getpid, "agents that start can't reach the directory", fail)
+    await watcher.check()
+    shutil.rmtree(folder.path / ".sockets")
+    path.unlink()
+    for _ in range(3):
+        await watcher.check()
+    assert tries == 3
+    assert lines == ["redis.sock was deleted and can't be opened again: no memory"]
+    assert watcher.missing_sockets == ["redis.sock is gone: agents that start can't reach the directory"]
+
+
 async def test_watcher_keeps_restoring_files_when_reports_fail(
     folder: PoolFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,12 +34,17 @@ def test_buckets_of_several_series_are_summed() -> None:
     assert buckets_of(samples(text + text.replace('"0"', '"1"'), "x"), "x") == Buckets([1.0], [4, 6], 8.0)
 
 
+def test_infinite_counts_of_a_histogram_are_zero() -> None:
+    text = 'x_bucket{le="1"} +Inf\nx_bucket{le="+Inf"} 3\nx_sum +Inf\n'
+    assert buckets_of(samples(text, "x"), "x") == Buckets([1.0], [0, 3], 0.0)
+
+
 def test_page_without_the_histogram_has_no_buckets() -> None:
     assert buckets_of(samples("x 1\n", "x"), "x") is None
 
 
-@pytest.mark.parametrize("line", ["x", "x{", "x NaN", "x{a=}", 'x{a="b"}', "x word"])
-def test_line_without_a_number_is_zero(line: str) -> None:
+@pytest.mark.parametrize("line", ["x", "x{", "x NaN", "x +Inf", "x -Inf", "x 1e300", "x{a=}", 'x{a="b"}', "x word"])
+def test_line_without_a_finite_number_is_zero(line: str) -> None:
     assert [sample.value for sample in samples(line, "x")] == [0.0]
 
 

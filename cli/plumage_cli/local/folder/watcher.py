@@ -38,7 +38,7 @@ class WatchedSocket:
     """One socket of the folder.
 
     owner: the pid of the process that binds it, None while none runs. effect: what does not work without the socket,
-    for the view. reopen: opens it again without losing requests; None where that is impossible.
+    for the view. reopen: opens it again without losing requests, or raises CliError; None where that is impossible.
     """
 
     path: Path
@@ -147,10 +147,18 @@ class FolderWatcher:
             if (restored := one.check()) is not None:
                 self._report(restored)
             if one.missing and one.reopen is not None:
-                await one.reopen()
-                self._report(f"{one.path.name} was deleted and is opened again")
+                await self._reopen(one, one.reopen)
             elif one.missing:
                 self._report_once(f"{one.path.name} is gone: {one.effect}")
+
+    async def _reopen(self, socket: WatchedSocket, reopen: Callable[[], Awaitable[None]]) -> None:
+        name = socket.path.name
+        try:
+            await reopen()
+        except CliError as error:
+            self._report_once(f"{name} was deleted and can't be opened again: {error}")
+        else:
+            self._report(f"{name} was deleted and is opened again")
 
     def _report_once(self, message: str) -> None:
         if message not in self._reported and len(self._reported) < 1000:

@@ -53,16 +53,21 @@ class WatchedDirectory:
         return self._server.socket
 
     async def restart(self) -> None:
-        """Replace a server whose socket is gone. Agents publish their caches again."""
+        """Replace a server whose socket is gone. Agents publish their caches again. CliError if the new one does not
+        start; then `_watch` tries again."""
         self.restarts += 1
-        await self._try(self._replace)
+        error = await self._try(self._replace)
+        if error is not None:
+            raise CliError(f"the directory's server did not start: {error}")
 
-    async def _try(self, start: Callable[[], None]) -> None:
+    async def _try(self, start: Callable[[], None]) -> Exception | None:
         async with self._starting:
             try:
                 await asyncio.to_thread(start)
             except (PlumageError, OSError, redis.RedisError) as error:
                 log.warning("the directory's server did not start: %s", error)
+                return error
+        return None
 
     def _replace(self) -> None:
         self._server.stop()

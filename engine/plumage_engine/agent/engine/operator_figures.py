@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import Final, NamedTuple
 
 from plumage.fleet_report import HistogramReport
-from plumage.prometheus.parser import Buckets, buckets_of, number, samples
+from plumage.prometheus.parser import Buckets, amount, buckets_of, samples
 
 __all__ = ["EngineFigures", "parse_figures"]
 
@@ -40,7 +40,7 @@ def parse_figures(text: str) -> EngineFigures:
             sums[sample.name] += sample.value
         elif sample.name == "vllm:cache_config_info":
             labels = sample.labels
-            cache += number(labels.get("block_size", "0")) * number(labels.get("num_gpu_blocks", "0"))
+            cache += amount(labels.get("block_size", "0")) * amount(labels.get("num_gpu_blocks", "0"))
     return EngineFigures(
         queue_wait=_histogram(buckets_of(found, "vllm:request_queue_time_seconds")),
         ttft=_histogram(buckets_of(found, "vllm:time_to_first_token_seconds")),
