@@ -121,7 +121,7 @@ async def test_a_replica_that_falls_silent_is_unknown_cache_not_dead(world: Any,
     writer.publish(held(CHAIN))
     await until(lambda: router.mirror.match(CHAIN) == {0: WHOLE})
     router.mirror.hold_pending([*CHAIN[:2], 5], 0, 0.0, 1e12)
-    router._grace_until = 0.0
+    router._server.grace_until = 0.0
     writer._task.cancel()  # the agent was killed: nothing is taken back
     await client.pexpire(Keys("p", "r0").beat, 1)
     await until(lambda: not router.view("r0").cache_known)

@@ -149,11 +149,11 @@ async def test_heartbeats_continue(caplog: pytest.LogCaptureFixture, monkeypatch
 
 
 async def test_snapshot_is_retried(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumage.directory.mirror.sync.read_snapshot", broken)
+    monkeypatch.setattr("plumage.directory.mirror.snapshot_loader.read_snapshot", broken)
     sync = DirectorySync(NOWHERE, pool="chat", mirror=Mirror(64))
     known = ReplicaView("chat", "chat-0", LogReader(sync.mirror, 0), Backoff(random.Random(1)))
     for _ in range(2):
-        await sync._load(known, "1.a")
+        await sync._snapshots.load(known, "1.a")
     assert known.not_before > 0.0
     assert sync.counts["failures"] == 2
     assert logged(caplog) == 1

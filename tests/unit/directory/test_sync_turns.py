@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from plumage.directory.client.tasks import end
-from plumage.directory.mirror import sync as sync_module
+from plumage.directory.mirror import log_follower
 from plumage.directory.mirror.mirror import Mirror
 from plumage.directory.mirror.staged_snapshot import PIECE
 from plumage.directory.mirror.sync import DirectorySync
@@ -35,7 +35,7 @@ def _bytes(value: Any) -> bytes:
 
 async def turns_of_a_read(monkeypatch: pytest.MonkeyPatch, replicas: int, records: int) -> int:
     """How often the loop ran while an entry of so many records was read from each replica."""
-    monkeypatch.setattr(sync_module, "PACE", 0.0)
+    monkeypatch.setattr(log_follower, "PACE", 0.0)
     router = DirectorySync("unix:///nowhere", pool="p", mirror=Mirror())
     router.set_replicas({f"r{slot}": slot for slot in range(replicas)})
     for known in router._replicas.values():
@@ -46,8 +46,8 @@ async def turns_of_a_read(monkeypatch: pytest.MonkeyPatch, replicas: int, record
     async def read(logs: Any) -> Any:
         return [(key, [entry(records)]) for key in logs]
 
-    monkeypatch.setattr(router, "_read", read)
-    feeding, turns = asyncio.ensure_future(router._read_logs(None)), 0
+    monkeypatch.setattr(router._logs, "_fetch", read)
+    feeding, turns = asyncio.ensure_future(router._logs.read(router._replicas.values())), 0
     while not feeding.done():
         turns += 1
         await asyncio.sleep(0)
