@@ -15,6 +15,7 @@ import logging
 import math
 import select
 from collections import deque
+from ipaddress import IPv6Address, IPv6Network
 from typing import Final, Protocol, cast
 
 from plumage.settings.router_config import LimitsConfig, TimeoutsConfig
@@ -62,7 +63,11 @@ class DownstreamHost(Protocol):
 
 
 class DownstreamConnection(asyncio.Protocol):
-    """One client connection. The port calls `expire` once `deadline` has passed."""
+    """One client connection. The port calls `expire` once `deadline` has passed.
+
+    peer: the client's address, for the shares of memory and time; "" on a Unix socket. An IPv6 client is its network
+    of 64 bits, since it can have any address of that.
+    """
 
     __slots__ = (
         "_closing",
@@ -79,6 +84,7 @@ class DownstreamConnection(asyncio.Protocol):
         "_waiting",
         "_write_paused",
         "deadline",
+        "peer",
         "transport",
     )
 
@@ -98,11 +104,13 @@ class DownstreamConnection(asyncio.Protocol):
         self._half_closed = False  # the client ended its stream and may still read
         self.transport = cast(asyncio.Transport, None)
         self.deadline = math.inf
+        self.peer = ""
 
     # -- callbacks of the transport -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.peer = _peer(transport.get_extra_info("peername"))
         self.deadline = self._host.tick + self._timeouts.header
         error = self._host.opened(self)
         if error is not None:
@@ -326,6 +334,16 @@ class DownstreamConnection(asyncio.Protocol):
         """A client that has bytes to read gets the time of any slow reader."""
         waiting = self.transport.get_write_buffer_size() > 0
         self.deadline = self._host.tick + (self._timeouts.write if waiting else LINGER)
+
+
+def _peer(name: object) -> str:
+    """name: what the system says of a socket's other side; a tuple for TCP."""
+    if not isinstance(name, tuple):
+        return ""
+    host = str(name[0])
+    if len(name) == 2 or host.startswith("::ffff:"):
+        return host
+    return str(IPv6Network((int(IPv6Address(host.partition("%")[0])), 64), strict=False))
 
 
 def _is_reset(transport: asyncio.BaseTransport) -> bool:

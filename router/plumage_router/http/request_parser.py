@@ -36,7 +36,9 @@ class Admission(Protocol):
 
 
 class RequestSink(Protocol):
-    """The connection that gets the requests."""
+    """The connection that gets the requests. `peer`: the client's address."""
+
+    peer: str
 
     def request_began(self) -> None: ...
 
@@ -191,7 +193,7 @@ class RequestParser:
     def on_message_begin(self) -> None:
         if self._stopped:
             return
-        self.request = Request()
+        self.request = Request(self._sink.peer)
         self._in_head = True
         self._head_bytes = self._unfinished_line = 0
         self._sink.request_began()

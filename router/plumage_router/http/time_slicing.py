@@ -1,7 +1,15 @@
 """Runs long work on the event loop in slices, and serves small requests between two slices.
 
-Work is a generator that yields between its slices. One work runs at a time, the smallest first, so the memory for
-parsing is needed once. After each slice the loop is free for as long as the slice took, within bounds.
+Work is a generator that yields between its slices. One work runs at a time, so the memory for parsing is needed once.
+After each slice the loop is free for as long as the slice took, within bounds.
+
+The order of works:
+- Between tenants: each gets the same share of bytes (self-clocked fair queueing; Golestani, INFOCOM 1994). The tenant
+  whose next work would end first at an equal share is next.
+- Within a tenant: smaller works first. A work of `size` bytes is overtaken only by works that were added before its
+  tenant had `size` bytes more, so by `size` bytes and what the memory for bodies holds at once.
+
+So no stream of small works starves a large one.
 """
 
 from __future__ import annotations
@@ -36,9 +44,10 @@ def run_now(steps: Steps[_Result]) -> _Result:
 class SlicedWork:
     """Work that runs in slices, or waits to."""
 
-    __slots__ = ("cancelled", "done", "steps")
+    __slots__ = ("cancelled", "done", "size", "steps")
 
-    def __init__(self, steps: Steps[Any], done: Callable[[Any, Exception | None], None]) -> None:
+    def __init__(self, size: int, steps: Steps[Any], done: Callable[[Any, Exception | None], None]) -> None:
+        self.size = size
         self.steps = steps
         self.done = done
         self.cancelled = False
@@ -49,29 +58,66 @@ class SlicedWork:
         self.steps.close()
 
 
+class _TenantQueue:
+    """The waiting works of one tenant; never empty in `TimeSlicer._queues`.
+
+    `share`: the bytes that the tenant has had, on the clock that all tenants share.
+    """
+
+    __slots__ = ("_heap", "_number", "share")
+
+    def __init__(self, share: int) -> None:
+        self.share = share
+        self._heap: list[tuple[int, int, SlicedWork]] = []
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def end(self) -> int:
+        """`share` after the next work."""
+        return self.share + self._heap[0][2].size
+
+    def add(self, work: SlicedWork) -> None:
+        heapq.heappush(self._heap, (self.share + work.size, self._number, work))
+        self._number += 1
+
+    def take(self) -> SlicedWork:
+        return heapq.heappop(self._heap)[2]
+
+
 class TimeSlicer:
     """All long work of one process."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: list[tuple[int, int, SlicedWork]] = []
-        self._added = 0
+        self._queues: dict[str, _TenantQueue] = {}  # by tenant, in the order of their first waiting work
+        self._share = 0  # of the tenant whose work ran last
         self._current: SlicedWork | None = None
         self._scheduled = False
 
     def __len__(self) -> int:
-        return len(self._waiting) + (self._current is not None)
+        return sum(map(len, self._queues.values())) + (self._current is not None)
 
     def add(
-        self, size: int, steps: Steps[_Result], done: Callable[[_Result | None, Exception | None], None]
+        self,
+        size: int,
+        steps: Steps[_Result],
+        done: Callable[[_Result | None, Exception | None], None],
+        *,
+        tenant: str = "",
     ) -> SlicedWork:
-        """Starts the work with the next turn of the loop, or after works with a smaller `size`.
+        """Starts the work with the next turn of the loop, or when its turn comes among others.
 
+        size: bytes of the body, as a measure of the work. tenant: who sent it.
         done: gets the generator's result or its exception; never after `cancel`.
         """
-        work = SlicedWork(steps, done)
-        self._added += 1
-        heapq.heappush(self._waiting, (size, self._added, work))
+        work = SlicedWork(size, steps, done)
+        queue = self._queues.get(tenant)
+        if queue is None:
+            queue = self._queues[tenant] = _TenantQueue(self._share)
+        queue.add(work)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
@@ -85,17 +131,28 @@ class TimeSlicer:
         began = monotonic()
         self._run_slice(work)
         pause = min(MOST_PAUSE, max(LEAST_PAUSE, monotonic() - began))
-        if self._current is not None or self._waiting:
+        if self._current is not None or self._queues:
             self._scheduled = True
             self._loop.call_later(pause, self._run)
 
     def _next(self) -> SlicedWork | None:
         if self._current is not None and self._current.cancelled:
             self._current = None
-        while self._current is None and self._waiting:
-            work = heapq.heappop(self._waiting)[2]
+        while self._current is None and self._queues:
+            work = self._take()
             self._current = None if work.cancelled else work
         return self._current
+
+    def _take(self) -> SlicedWork:
+        """Takes a work from the queue of the tenant whose turn it is. Cancelled work costs its tenant nothing."""
+        tenant, queue = min(self._queues.items(), key=lambda entry: entry[1].end)
+        work = queue.take()
+        if not work.cancelled:
+            queue.share += work.size
+            self._share = max(self._share, queue.share)
+        if not queue:
+            del self._queues[tenant]
+        return work
 
     def _run_slice(self, work: SlicedWork) -> None:
         try:

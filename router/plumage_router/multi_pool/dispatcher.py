@@ -181,7 +181,8 @@ class _FindPool:
 
     def start(self) -> None:
         body = self._request.body
-        self._work = self._dispatcher.time_slicer.add(len(body), parse_steps(body), self._parsed)
+        slicer, sender = self._dispatcher.time_slicer, self._request.sender
+        self._work = slicer.add(len(body), parse_steps(body), self._parsed, tenant=sender)
 
     def pause(self) -> None:
         self._paused = True

@@ -92,7 +92,7 @@ class ProxiedRequest:
             size = len(self._request.body)
             if size > LARGE:
                 pool.in_flight.add(self)
-                self._reading = pool.time_slicer.add(size, steps, self._read_done)
+                self._reading = pool.time_slicer.add(size, steps, self._read_done, tenant=self._request.sender)
                 return
             self._prompt = prompt = run_now(steps)
             pool.check_quarantine(prompt)

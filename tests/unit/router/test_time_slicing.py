@@ -7,6 +7,7 @@ from collections.abc import Generator
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from support.conditions import until
 
 from plumage_router.http.time_slicing import TimeSlicer, run_now
@@ -46,6 +47,49 @@ async def test_smallest_work_runs_first_to_its_end() -> None:
     assert ends == ["small", "middle", "big"]
     assert seen == ["small0", "small1", "middle0", "middle1", "big0", "big1"]
     assert len(pieces) == 0
+
+
+class Stream:
+    """Sends works of 70,000 bytes for ever: the next as soon as one ended."""
+
+    def __init__(self, slicer: TimeSlicer, tenant: str) -> None:
+        self.slicer, self.tenant = slicer, tenant
+        self.ended = 0
+        self.stopped = False
+        self.send()
+
+    def send(self) -> None:
+        self.slicer.add(70_000, work(self.tenant, 2, []), self._end, tenant=self.tenant)
+
+    def _end(self, result: str | None, error: Exception | None) -> None:
+        self.ended += 1
+        if not self.stopped and self.ended < 1000:
+            self.send()
+
+
+@pytest.mark.parametrize("tenant", ["a", "b"])
+async def test_small_works_without_end_do_not_starve_a_large_one(tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both beside its own tenant's stream and beside another's."""
+    monkeypatch.setattr("plumage_router.http.time_slicing.LEAST_PAUSE", 0)
+    monkeypatch.setattr("plumage_router.http.time_slicing.MOST_PAUSE", 0)
+    slicer, ends = TimeSlicer(asyncio.get_running_loop()), list[int]()
+    small = [Stream(slicer, "a") for _ in range(3)]
+    slicer.add(700_000, work("large", 3, []), lambda *_: ends.append(sum(s.ended for s in small)), tenant=tenant)
+    await until(lambda: ends)
+    for stream in small:
+        stream.stopped = True
+    assert 0 < ends[0] <= 700_000 // 70_000 + len(small)
+    await until(lambda: not len(slicer))
+
+
+async def test_tenant_with_many_works_leaves_half_to_another() -> None:
+    slicer, ends = TimeSlicer(asyncio.get_running_loop()), list[Any]()
+    for number in range(8):
+        slicer.add(100, work("many", 1, []), lambda *outcome: ends.append(outcome[0]), tenant=f"t{number % 2}")
+    for _ in range(2):
+        slicer.add(100, work("few", 1, []), lambda *outcome: ends.append(outcome[0]), tenant="few")
+    await until(lambda: len(ends) == 10)
+    assert [place for place, name in enumerate(ends) if name == "few"] == [2, 5]
 
 
 async def test_errors_reach_owner_and_cancelled_work_calls_nothing() -> None:
