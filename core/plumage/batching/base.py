@@ -1,8 +1,10 @@
-"""What every waiting queue keeps: who waits, who runs, the front lane of preempted requests, and the ageing bound.
+"""What every waiting queue keeps: waiting and running requests, preempted requests, and the ageing bound.
 
-A policy says only which request it would admit (`_pick`); three rules stand above it. Preempted requests come first,
-the last preempted ahead of the others. A request older than `max_wait` seconds is admitted next, whatever the policy
-says. And with nothing active there is no STOP.
+A policy chooses a request (`_pick`). Three rules come before it:
+
+- Preempted requests come first, the last preempted ahead of the others.
+- A request that has waited for `max_wait` seconds is admitted next.
+- With nothing active there is no STOP.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ MAX_WAIT = float(MAX_WAIT_SECONDS)
 
 
 class WaitingQueue(ABC):
-    """A `BatchQueue` but for the choice. OrderedDicts, because the first key of a plain dict is found in O(deleted).
+    """A `BatchQueue` without the choice. OrderedDicts, because the first key of a plain dict is found in O(deleted).
 
     tip_loss: levels of the prefix shared by all active requests that admissions have cost so far; 0 where the policy
     knows of none."""

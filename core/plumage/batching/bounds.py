@@ -1,4 +1,4 @@
-"""Settings of queues and stop policies, checked where they come in: a NaN learns nothing and says nothing."""
+"""Checks the settings of queues and stop policies. A NaN would pass each later comparison unseen."""
 
 from __future__ import annotations
 

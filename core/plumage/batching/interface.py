@@ -2,7 +2,7 @@
 
 A queue owns two sets: *waiting* requests and *active* ones (admitted, not finished). The engine asks `select` for the
 next request to admit; None means STOP for this step. The engine then reports what truly happened: `add` for a real
-admission (select alone promises nothing: blocks or budget may still refuse), `finish` for an active request that
+admission (after `select`, blocks or the token budget may still prevent it), `finish` for an active request that
 ended, `remove` for a waiting one that was aborted, `requeue` for a preempted one.
 
 What is passed here is made at each request or step; named tuples, because a frozen dataclass takes three times as long.
@@ -80,13 +80,13 @@ class BatchState(NamedTuple):
 
     @property
     def dilutes(self) -> bool:
-        """The candidate's kin would make a better batch of their own than this one is with it."""
+        """Whether the candidate and its kin would share more in a batch of their own than this batch shares with it."""
         return self.forgone > self.kept
 
     @property
     def at_stake(self) -> bool:
-        """Whether a STOP could pay at all. It protects what two or more share, or lets the candidate lead its kin; a
-        lone request and a stranger without kin only wait for each other."""
+        """Whether a STOP can pay: it protects a shared prefix, or leaves the candidate to a batch with its
+        kin. If neither holds, a STOP only makes the candidate wait."""
         return self.dilutes or (self.batch > 1 and self.loss > 0)
 
 

@@ -1,12 +1,14 @@
 """A limit of running requests that follows the pressure on KV memory (the article §4.2).
 
-A batch larger than memory bears is thrashed: a running request that needs a block takes it from another, whose work is
-computed again. A static limit is either below that point, and wastes throughput while requests are short, or above it.
-The article asks that the batch shrinks as evictions and KV use rise, and says no more; this is our rule: a step that
-had to preempt cuts the limit below the batch it had. A full batch with memory to spare raises it by one, but only
-after some requests have ended in peace: twice as many after each preemption, half as many after each rise, so that a
-batch at the edge is not thrashed again and again, and a load that has become lighter is soon served in full. Blocks
-that are evicted from the cache while no request holds them are no sign of thrashing: a full cache is the usual state.
+With too large a batch, a running request that needs a block takes it from another one, whose work is computed again. A
+static limit has no good value: a low one wastes throughput while requests are short. The article asks that the batch
+shrinks as evictions and KV use rise, and gives no formula. Ours has three rules:
+
+- After a step that preempted requests, the limit is a share of the batch that the step had.
+- A full batch with free memory raises the limit by one, but only after some requests have ended without a preemption.
+- That number of requests doubles with each preemption, and halves with each rise.
+
+Blocks that are evicted while no request holds them do not count: a full cache is the usual state.
 """
 
 from __future__ import annotations
@@ -18,27 +20,27 @@ from plumage.batching.bounds import within
 __all__ = ["BatchLimit"]
 
 
-_MOST_PATIENCE: Final = 16
+_MOST_TO_END: Final = 16
 
 
 class BatchLimit:
-    """`limit`: requests that may run. most: where it begins, and what it never passes. cut: what a preemption leaves of
-    the batch. high: share of the KV blocks in use from which on the limit does not rise."""
+    """`limit`: requests that may run. most: the first and the highest limit. cut: the limit after a preemption ÷ the
+    batch. high: the limit does not rise while this share of the KV blocks, or more, is in use."""
 
     def __init__(self, most: int, *, cut: float = 0.9, high: float = 0.95) -> None:
         self.limit = self._most = int(within("most", most, 1))
         self._cut, self._high = within("cut", cut, 0, 1), within("high", high, 0, 1)
-        self._patience = 1  # requests that must end before the limit rises
+        self._to_end = 1  # requests that must end before the limit rises
         self._ended = 0
 
     def observe(self, running: int, preempted: int, kv_usage: float, ended: int) -> None:
-        """A step ran with `running` requests, having sent `preempted` others back to wait; `ended` were answered."""
+        """A step ran with `running` requests, preempted `preempted` others, and `ended` requests ended in it."""
         if preempted:
             self.limit = max(1, min(self.limit, int((running + preempted) * self._cut)))
-            self._patience, self._ended = min(_MOST_PATIENCE, 2 * self._patience), 0
+            self._to_end, self._ended = min(_MOST_TO_END, 2 * self._to_end), 0
             return
         self._ended += ended
         full = running >= self.limit and kv_usage < self._high
-        if full and self._ended >= self._patience and self.limit < self._most:
+        if full and self._ended >= self._to_end and self.limit < self._most:
             self.limit += 1
-            self._patience, self._ended = max(1, self._patience // 2), 0
+            self._to_end, self._ended = max(1, self._to_end // 2), 0

@@ -77,7 +77,7 @@ class Node:
         self.warm: list[_Ranked] = []  # active children, by (missing, arrival) of their best
         self.key: Key | None = None
         self.hot = False  # was active when the parent last got the key
-        self.stamp = 0  # the heap item of the parent's that speaks for this node
+        self.stamp = 0  # this node's valid item in the parent's heap
         self.stamps = 0  # stamps given to children so far
 
     @property
@@ -119,14 +119,14 @@ class Node:
         return upper
 
     def leave(self) -> Node:
-        """An empty leaf goes; returns the parent."""
+        """Removes this empty leaf. Returns the parent."""
         parent = self.above
         del parent.children[self.vector[self.start]]
         self.stamp = 0
         return parent
 
     def dissolve(self) -> Node:
-        """Join with the only child, which takes this node's place; returns the parent."""
+        """Joins this node with its only child, which takes its place. Returns the parent."""
         parent = self.above
         (child,) = self.children.values()
         child.start, child.parent = self.start, parent
@@ -158,7 +158,7 @@ class Node:
             at = at.parent
 
     def refresh(self) -> bool:
-        """Recompute the key; tell the parent and return True if it, or being active, changed."""
+        """Recomputes the key. If it or the state changed, tells the parent and returns True."""
         key = self._best() if self.waiting else None
         if key == self.key and (self.active > 0) == self.hot:
             return False
@@ -167,7 +167,7 @@ class Node:
         return True
 
     def tell_parent(self) -> None:
-        """Rank this node in its parent's heap for its state; older items of it turn stale."""
+        """Puts this node into its parent's heap for its state. Its older items become stale."""
         self.hot = self.active > 0
         parent, key = self.parent, self.key
         if parent is None:

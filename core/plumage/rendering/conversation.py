@@ -1,11 +1,15 @@
 """A chat request's messages and tools as the template gets them: vLLM's reading of them, then transformers'.
 
-Both rewrite what the client sent before the template sees it, and the rewriting shows in the prompt: content becomes
-one string or a list of parts, `null` fields vanish, a tool call's arguments are parsed, keys come in a fixed order
-(which `tojson` prints), a "developer" becomes a "system" where the template knows no developers.
+Both change what the client sent, and the prompt shows it:
 
-An image or audio is tokens that no text stands for: the chain of chunks ends before the first of them. `MultimodalCut`
-puts a mark there, and cuts the rendered prompt at the mark.
+- Content becomes one string or a list of parts.
+- Fields that are `null` are removed.
+- The arguments of a tool call are parsed.
+- Keys have a fixed order, which `tojson` prints.
+- The role "developer" becomes "system" where the template does not have it.
+
+No text stands for the tokens of an image or audio, so the chain of chunks ends before the first of them.
+`MultimodalCut` puts a mark there, and cuts the rendered prompt at the mark.
 """
 
 from __future__ import annotations

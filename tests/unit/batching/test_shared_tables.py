@@ -10,7 +10,7 @@ import pytest
 
 from plumage.batching.interface import Decision
 from plumage.batching.stop import Heuristic, QLearning, Ucb
-from plumage.batching.stop.shared import CELL, MOST_ROWS, Teachable, checked, merged, pack, unpack
+from plumage.batching.stop.shared import CELL, MOST_ROWS, SharesTable, checked, merged, pack, unpack
 from plumage.errors import ConfigurationError
 
 ROWS = [(3, 1, 2, "Add", 10.0, 5000.0), (3, 1, 2, "Stop", 30.0, 30000.0)]
@@ -61,8 +61,8 @@ def test_echo_is_no_experience() -> None:
 
 
 @pytest.mark.parametrize("policy", [Ucb(), QLearning(random.Random(1))])
-def test_learning_policy_takes_a_table(policy: Teachable) -> None:
-    assert isinstance(policy, Teachable)
+def test_learning_policy_takes_a_table(policy: SharesTable) -> None:
+    assert isinstance(policy, SharesTable)
     policy.merge(ROWS)
     assert [row[:5] for row in policy.rows()] == [row[:5] for row in ROWS]
     with pytest.raises(ConfigurationError):
@@ -71,7 +71,7 @@ def test_learning_policy_takes_a_table(policy: Teachable) -> None:
 
 
 def test_policy_without_learning_takes_no_table() -> None:
-    assert not isinstance(Heuristic(), Teachable)
+    assert not isinstance(Heuristic(), SharesTable)
 
 
 def test_started_bandit_chooses_as_the_bandit_that_shared_its_table() -> None:

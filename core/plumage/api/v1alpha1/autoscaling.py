@@ -1,7 +1,7 @@
-"""`spec.autoscaling`: between which bounds, and on which signals, the pool's size follows its load.
+"""`spec.autoscaling`: the bounds of the pool's size, and the signals that it follows.
 
-Names and behaviour are those of Kubernetes' HorizontalPodAutoscaler where it has them (stabilisation windows, policies,
-tolerance), so that nobody has to learn them twice; the defaults are a fleet's whose replicas are dear while cold.
+Names and behaviour are those of Kubernetes' HorizontalPodAutoscaler where it has them: stabilization windows, policies,
+tolerance. The defaults suit replicas that start slowly and have cold caches at first.
 """
 
 from __future__ import annotations

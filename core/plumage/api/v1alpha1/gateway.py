@@ -1,4 +1,4 @@
-"""`InferenceGateway`: one address for several pools (listeners, models → pools with weights, auth, flow control)."""
+"""`InferenceGateway`: one address for several pools (listeners, the pools of each model, keys, limits)."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Listener(Struct):
 
 
 class WeightedPool(Struct):
-    """A share of a model's requests."""
+    """A pool that may serve a model."""
 
     pool_ref: ObjectRef = Field(description="The InferencePool, whose spec.router.gatewayRef names this gateway.")
     weight: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        1, description="Its share; 0 is none. So far the oldest pool with one serves the name alone."
+        1, description="0: the pool does not serve the model. Of the others the oldest pool serves it alone."
     )
 
 
@@ -52,7 +52,7 @@ class GatewayModel(Struct):
         (), strict=False, max_length=16, description="Further names.", json_schema_extra={LIST_KEY: ""}
     )
     pools: tuple[WeightedPool, ...] = Field(
-        strict=False, min_length=1, max_length=16, description="The pools, by weight."
+        strict=False, min_length=1, max_length=16, description="The pools that may serve it."
     )
     rules: ClassVar = (
         Rule(

@@ -1,4 +1,4 @@
-"""Order only: every candidate is added, the tree alone decides who comes next. The learned policies must beat it."""
+"""Order only: every candidate is added, and the tree alone decides the order. A learned policy must serve more."""
 
 from __future__ import annotations
 

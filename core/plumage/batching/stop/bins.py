@@ -3,8 +3,8 @@
 b and w, the batch and the waiting peers, in exponential bins; Δ, the loss of the tip, in coarse thresholds relative to
 the tip: losing 2 of 4 levels is not losing 2 of 80.
 
-Ours: a mixed batch has no tip left to lose, so the paper's Δ = 0 calls its next stranger as free as a sibling. Where
-the candidate's kin would make a better batch of their own, Δ has a value of its own, and w counts those kin.
+Ours: a mixed batch has no tip to lose, so in the paper Δ is 0 for any candidate. Where the candidate and its kin would
+share more in a batch of their own, Δ has a value of its own, and w counts those kin.
 """
 
 from __future__ import annotations

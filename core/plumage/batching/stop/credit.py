@@ -14,7 +14,7 @@ from plumage.errors import ConfigurationError
 
 __all__ = ["Credit", "Credited", "NextStep", "make_credited"]
 
-_MOST = 4096  # decisions that wait for a step to judge them, on engines that decode nothing
+_MOST = 4096  # decisions that are not judged yet, on engines that decode nothing
 
 
 class Credit(Enum):

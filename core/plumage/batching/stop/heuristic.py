@@ -2,10 +2,10 @@
 
 A candidate that costs no level of the tip is always added. Below the batch floor any candidate is. Otherwise the loss
 must be within a threshold, relaxed when many waiting requests share the prefix that would remain. The floor starts at 1
-and rises by one with each free admission, up to 10: a batch that found its group can afford to be choosy later.
+and rises by one with each free admission, up to 10: a batch that found its group can be more selective later.
 
-Ours: where nothing is at stake the candidate is added. With the floor at 1 and no shared prefixes, a batch of one would
-otherwise stop at each stranger, run alone to its end, and never meet the free admission that raises the floor.
+Ours: where a STOP cannot pay (`BatchState.at_stake`), the candidate is added. Otherwise a batch of one with no shared
+prefix would stop at each candidate, run alone, and never raise the floor.
 """
 
 from __future__ import annotations

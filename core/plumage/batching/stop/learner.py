@@ -1,4 +1,4 @@
-"""What the learning policies share: they choose, and learn when what they chose can be judged (`credit.py`)."""
+"""What the learning policies share. They choose, and learn once a choice can be judged (`credit.py`)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Learner(ABC):
 
     @abstractmethod
     def _learn(self, credits: Sequence[tuple[Bin, Decision, float]]) -> None:
-        """A trial or a step ended: the states come to, in order, the choice there, and the tokens/s that followed."""
+        """A trial or a step ended. Its states in order, the choice in each, and the tokens/s that followed."""
 
     @abstractmethod
     def _best(self) -> float:

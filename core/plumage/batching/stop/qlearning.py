@@ -1,22 +1,23 @@
-"""The Q-learning agent of FEATHER §4.3.4: an episode is a trial (`trial.py`), its steps are the states it came to.
+"""The Q-learning agent of FEATHER §4.3.4. An episode is a trial (`trial.py`). Its steps are the states that it reached.
 
     Q(s, a) ← Q(s, a) + α·[(1 − γ)·r + γ·max_a' Q(s', a') − Q(s, a)]
 
-and α·[r − Q(s, a)] for the last state of an episode. r is the throughput from the choice's first use to the episode's
-end (decode tokens/s without prefill's share).
-Departures, beside the longer view of r that the bandit takes too:
-- The paper's r + γ·max Q comes after an episode, when only the last decision has a throughput of its own. STOP ends
-  one, ADD does not; so at γ = 0.9 an ADD would have to gain 11 % to be worth as much. With (1 − γ)·r each value is a
-  throughput, however long the episode.
-- ε-greedy, ε decaying from 1.0 to `min_epsilon` with every episode; but exploring is drawn once an episode for all
-  states with the same loss. A single random ADD among careful STOPs would show nothing but its harm.
-- An action not seen in a state is worth what it is in the states with the same loss.
+For the last state of an episode it is α·[r − Q(s, a)]. r is the decode throughput (tokens/s, without prefill's share)
+from the first use of the choice until the episode ends.
 
-With `credit="Step"` none of these departures is made: an episode is the decisions that formed one step's batch, r is
-that step's throughput, the update the printed one with the plain α, an unknown value is 0, and ε is drawn at each
-decision and decays with each step (so its decay wants to be near 1).
+Departures from the paper:
+- r covers the whole trial, as the bandit's does.
+- r is weighted by (1 − γ), so each value is a throughput. In the paper's r + γ·max Q, STOP ends an episode and ADD does
+  not. At γ = 0.9 an ADD would have to gain 11 % to be worth as much as a STOP.
+- ε decays from 1.0 to `min_epsilon` with every episode. Exploration is drawn once an episode for all states with the
+  same loss, because a single random ADD among many STOPs only does harm.
+- An action that was not seen in a state has its value from the states with the same loss.
 
-Greedy choices and updates do not depend on the reward's unit, so it needs no scale.
+With `credit="Step"` there are no departures. An episode is the decisions that formed one step's batch, and r is that
+step's throughput. An unknown value is 0. ε is drawn at each decision and decays with each step.
+Set its decay near 1.
+
+Choices and updates do not depend on the unit of r.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """From a step's outcome to a reward: decode throughput without prefill's share.
 
-A step that carries prefill is slow because of the prompt, not because of the batch: taken as it is, it would punish
-ADD. So prefill's cost per token is learned (the slope of step time over prefill tokens, recent steps weighing most) and
-its share subtracted. Throughputs are kept as they are, tokens per second, so that what was learned early compares with
-what is learned later.
+A step with prefill is slow because of the prompt, not because of the batch, and would count against ADD. So prefill's
+cost per token is learned: the slope of step time over prefill tokens, with more weight on recent steps. Its share is
+subtracted. Rewards are tokens per second without scaling, so that old and new ones compare.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from plumage.batching.interface import StepOutcome
 
 __all__ = ["DecodeReward"]
 
-_LEAST_SHARE = 0.02  # of a step's time that decoding is granted, whatever the estimate says
+_LEAST_SHARE = 0.02  # least share of a step's time that counts as decoding, whatever the estimate is
 
 
 @dataclass(slots=True)

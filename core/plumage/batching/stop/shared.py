@@ -15,7 +15,7 @@ import msgspec
 from plumage.batching.stop.table import ActionTable, Row
 from plumage.errors import ConfigurationError
 
-__all__ = ["CELL", "MOST_ROWS", "LearnedTable", "Teachable", "checked", "merged", "pack", "unpack"]
+__all__ = ["CELL", "MOST_ROWS", "LearnedTable", "SharesTable", "checked", "merged", "pack", "unpack"]
 
 CELL = 32.0
 MOST_ROWS = 4096
@@ -31,7 +31,7 @@ class LearnedTable(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
-class Teachable(Protocol):
+class SharesTable(Protocol):
     """A stop policy that learns in a table."""
 
     def rows(self) -> Iterator[Row]: ...

@@ -1,4 +1,4 @@
-"""What a stop policy has learned: per state and action, how often and how well (tokens/s). Serialises, merges, forgets.
+"""What a stop policy has learned: per state and action, how often it was chosen, and its tokens/s.
 
 Tables of replicas on the same device and model add up, so a new replica starts trained. No text and no token id is in
 them.
@@ -22,7 +22,7 @@ Row = tuple[int, int, int, str, float, float]
 
 
 class Seen(NamedTuple):
-    """How often, the mean reward, and the summed squares of what rewards were off it."""
+    """How often, the mean reward, and the summed squared deviation from it."""
 
     times: float
     mean: float
@@ -37,7 +37,9 @@ class ActionTable:
     keys. Scatter is what this replica saw: rows that are merged in bring none."""
 
     def __init__(self) -> None:
-        self._cells: dict[tuple[Bin, Decision], list[float]] = {}  # [count, summed reward, summed squares off the mean]
+        self._cells: dict[
+            tuple[Bin, Decision], list[float]
+        ] = {}  # [count, summed reward, summed squared deviation from the mean]
         self.total = 0.0
         self._best: float | None = None  # None when it must be found again
 
@@ -51,7 +53,7 @@ class ActionTable:
         self._best = None
 
     def withdraw(self, state: Bin, action: Decision, reward: float) -> None:
-        """Take back what `credit` added; a cell that nothing speaks for any more is dropped."""
+        """Takes back what `credit` added. A cell with a count of 0 is dropped."""
         cell = self._cells[state, action]
         off = reward - cell[1] / cell[0]
         cell[0] -= 1.0
@@ -73,7 +75,7 @@ class ActionTable:
         return _pooled([cell]) if cell else _NOTHING
 
     def alike(self, state: Bin, action: Decision) -> Seen:
-        """What is known of `action` in all states with this loss, whatever the batch and the peers."""
+        """What is known of `action` in all states with this loss, of any batch and peers."""
         cells = self._cells.items()
         return _pooled([cell for (known, taken), cell in cells if taken is action and known[1] == state[1]])
 
@@ -84,7 +86,7 @@ class ActionTable:
         return self._best
 
     def discount(self, factor: float) -> None:
-        """Everything known so far weighs `factor` of what it did: workloads drift."""
+        """Multiplies all counts and rewards by `factor`, because workloads change."""
         for cell in self._cells.values():
             cell[:] = [part * factor for part in cell]
         self.total *= factor

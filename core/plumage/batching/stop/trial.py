@@ -1,10 +1,10 @@
 """What a choice is worth: the throughput from its first use until the batch has turned over (FEATHER §4.3.1, changed).
 
-The paper credits a decision with the next step. A STOP costs throughput at first, while the strangers that run already
-drain, and pays once the batch that follows is homogeneous; no single step shows both. So a choice made in a state is
-*held*, and credited at the end of the *trial* with all that came after its first use. A trial lasts two lives of a
-request, in steps: one for the old batch to go, one for the new; a life is the tokens that a request decodes. A trial
-that has fallen behind the best known throughput by the tokens of a whole batch ends at once: none costs more than that.
+The paper credits a decision with the next step. A STOP first costs throughput, while running requests without a shared
+prefix end. It pays once the next batch shares one. No single step shows both. So a choice made in a state is kept for
+a *trial*, and credited at its end with all that came after its first use. A trial lasts twice the steps of a request:
+once for the old batch to end, once for the new one. A trial that has fallen behind the best known throughput by the
+tokens of a whole batch ends at once, so no trial costs more than that.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from plumage.batching.stop.bins import Bin
 __all__ = ["Trial"]
 
 _LONGEST = 8192  # steps; for engines on which nothing ever finishes
-_FORGET = 0.999  # a step: what is known of lives and batches fades
+_FORGET = 0.999  # a step: the weight of what is known of request lengths and batches
 
 
 class _Choice(NamedTuple):
-    """An action, and where the trial stood at its first use."""
+    """An action, and the state of the trial at its first use."""
 
     action: Decision
     steps: int
@@ -42,7 +42,7 @@ class Trial:
         self._batch = 0.0  # the largest lately
 
     def choice(self, state: Bin) -> Decision | None:
-        """What this trial does in `state`; None when it has not come to it yet."""
+        """What this trial does in `state`; None if it has not been in this state yet."""
         held = self._choices.get(state)
         return held.action if held else None
 
@@ -65,8 +65,8 @@ class Trial:
         return self._steps >= self._lives * self._life or behind > self._batch * self._life
 
     def end(self) -> Iterator[tuple[Bin, Decision, float]]:
-        """Each state's choice and its throughput, in the order of first use; those of less than half the trial have
-        shown too little. A new trial begins."""
+        """Each state's choice and its throughput, in the order of first use; choices
+        that covered less than half of the trial are dropped. A new trial begins."""
         choices, self._choices = self._choices, {}
         steps, tokens, seconds = self._steps, self._tokens, self._seconds
         self._steps, self._tokens, self._seconds = 0, 0.0, 0.0

@@ -6,12 +6,12 @@
 - the mean is taken relative to the best mean known, so c means the same on every device (decision 0138);
 - c is the deviation of this choice's trials from their mean, and `exploration` until there are enough trials. As in
   UCB-V (Audibert, Munos and Szepesvári 2009), uncertain choices are explored more. ADD, as vLLM does it, has four
-  times the bonus, so that one slow moment does not turn into a habit of STOP (0150);
+  times the bonus, so that one slow moment does not make STOP the usual choice (0150);
 - a choice is held, and credited with what followed until the batch turned over (`trial.py`), not with one step;
 - an action not seen in a state is judged by the states with the same loss; unseen there too, it is tried first;
-- where nothing is at stake it is not asked (`BatchState.at_stake`);
-- knowledge fades, because workloads drift: by a factor every `period` credits (discounted UCB), or by a window of the
-  last credits (sliding-window UCB).
+- it decides only where a STOP can pay (`BatchState.at_stake`);
+- old rewards lose weight, because workloads change: by a factor every `period` credits (discounted UCB), or by a
+  window of the last credits (sliding-window UCB).
 
 With `credit="Step"` a decision is credited with the next step and an unseen action is tried first in each state, as
 printed, and c is constant; with a memory that forgets nothing that is the paper's bandit (it does not
@@ -48,7 +48,7 @@ class Memory(Protocol):
 
 
 class Discounted:
-    """Every `period` credits, all that is known weighs `factor` of what it did."""
+    """Every `period` credits, all counts and rewards are multiplied by `factor`."""
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ class SlidingWindow:
 
 
 class Ucb(Learner):
-    """The bandit. `exploration` is the paper's c, for mean rewards relative to the best one known: how far one trial is
-    taken to be off, until trials tell."""
+    """The bandit. `exploration` is the paper's c, for mean rewards relative to the best one known: the
+    deviation of one trial until enough trials have shown it."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Ucb(Learner):
         return self.table.rows()
 
     def merge(self, rows: Iterable[Row]) -> None:
-        """Learn what others have; ConfigurationError for rows that are none."""
+        """Adds the rows of others. ConfigurationError for invalid rows."""
         self.table.merge(ActionTable.from_rows(rows))
 
     def _choose(self, state: Bin) -> Decision:

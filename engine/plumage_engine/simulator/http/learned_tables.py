@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from xxhash import xxh3_64_hexdigest
 
-from plumage.batching.stop.shared import LearnedTable, Teachable, checked
+from plumage.batching.stop.shared import LearnedTable, SharesTable, checked
 from plumage.errors import ConfigurationError
 from plumage.settings.engine_policies import FeatherConfig, refuse_code
 from plumage.settings.simulator_config import SimulatorConfig
@@ -48,7 +48,7 @@ class Tables:
         """Use the engine's present policy. Its table is a new one, so it counts as a new start of the engine."""
         self._config = config
         policy = getattr(self._engine.queue, "policy", None)
-        self._policy = policy if isinstance(policy, Teachable) else None
+        self._policy = policy if isinstance(policy, SharesTable) else None
         self._name = config.feather.policy
         self._fingerprint = fingerprint(config)
         self._life = secrets.token_hex(8)
@@ -83,7 +83,7 @@ class Tables:
             raise ApiError(400, f"the body must be what the configuration has as `feather`: {error}") from None
         return Response(status_code=204)
 
-    def _learner(self) -> Teachable:
+    def _learner(self) -> SharesTable:
         if self._policy is None:
             raise ApiError(404, f"the queue {self._name} learns nothing", kind="NotFoundError")
         return self._policy

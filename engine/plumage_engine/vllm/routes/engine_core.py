@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from plumage.batching.stop.shared import LearnedTable, Teachable, checked
+from plumage.batching.stop.shared import LearnedTable, SharesTable, checked
 from plumage.errors import ConfigurationError, PlumageError
 from plumage_engine.vllm.compat import events
 from plumage_engine.vllm.features import Features
@@ -257,10 +257,10 @@ class Fleet:
             self._fingerprint, self._life = None, secrets.token_hex(8)
         return 204, b""
 
-    def _learner(self) -> Teachable:
+    def _learner(self) -> SharesTable:
         order = self._features.order
         policy = getattr(order.queue, "policy", None) if order is not None else None
-        if not isinstance(policy, Teachable):
+        if not isinstance(policy, SharesTable):
             raise _RefusedError(404, f"the queue {self._policy_name() or 'of vLLM'} learns nothing")
         return policy
 
