@@ -1,1 +1,1 @@
-"""Benchmarks: each prints a table, writes JSON and a plot, and closes with one line of figures."""
+"""Benchmarks. Each prints a table, writes JSON and a plot, and ends with one line of figures."""

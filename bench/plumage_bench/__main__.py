@@ -1,4 +1,5 @@
-"""`python -m plumage_bench NAME [--quick] [--seed N] [--out DIR] [--device D] [key=value …]`: `plumage bench` too."""
+"""`python -m plumage_bench NAME [--quick] [--seed N] [--out DIR] [--device D] [key=value …]`, the same as `plumage
+bench`."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from plumage_bench.runner import run_benchmark
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse, run, and return the exit status: 2 for a mistake of the caller's."""
+    """Parse the arguments and run the benchmark. Returns the exit status: 2 for a mistake of the caller."""
     parser = argparse.ArgumentParser(prog="plumage bench", description=__doc__)
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--quick", action="store_true", help="a shorter run; says what it left out")

@@ -1,8 +1,9 @@
-"""One decode step's attention of a batch, whose requests read one shared prefix or one each: the kernels that do it.
+"""The kernels of `attention-premise`: one decode step's attention of a batch, over one shared prefix or over separate
+ones.
 
-Both ways compute the same numbers, since all prefixes hold the same values, and differ in where those lie in memory
-only. Several layers' worth of keys and values are read in turn, as in a model: one layer alone would find its own in a
-cache because it was the last to be read.
+All prefixes have the same values, so both cases compute the same numbers. They differ only in the memory that is read.
+The keys and values of several layers are read in turn, as in a model. With a single layer the data of the last
+repetition would still be in a cache.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from plumage_bench.device import CPU
 __all__ = ["BLOCK", "SHAPES", "Shape", "Step", "make_step"]
 
 BLOCK = 32
-"""Tokens of a block where the kernel reads through a block table."""
+"""Tokens of a block, for the kernel that reads through a block table."""
 
 Step: TypeAlias = Callable[[bool], list[Any]]
-"""One step over shared prefixes, or over different ones; what came out, by layer, [batch, heads × head size]."""
+"""One step over a shared prefix or over different ones. Returns the output of each layer: [batch, heads × head
+size]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """heads: that ask; kv_heads: that are kept. layers: read in turn."""
+    """heads: of queries. kv_heads: of keys and values. layers: read in turn."""
 
     heads: int
     kv_heads: int
@@ -33,25 +35,25 @@ class Shape:
     layers: int
 
     def prefix_bytes(self, tokens: int) -> int:
-        """Keys and values of one prefix in one layer, in bf16."""
+        """Bytes of one prefix's keys and values in one layer, in bf16."""
         return tokens * self.kv_heads * self.head_size * 2 * 2
 
 
 SHAPES = {CPU: Shape(8, 8, 64, 8), "cuda": Shape(32, 8, 128, 8)}
-"""cpu: the model of `vllm-feather`. cuda: Llama 3 8B's attention, eight layers of it."""
+"""cpu: the model of `vllm-feather`. cuda: eight layers of Llama 3 8B's attention."""
 
 
 def make_step(device: str, shape: Shape, batch: int, prefix: int) -> tuple[str, Step]:
-    """The kernel's name, and it. vLLM's own paged one on a CPU where vLLM is, else torch's over contiguous prefixes.
-    prefix: tokens, a multiple of BLOCK."""
+    """The name of the kernel, and a function that runs it. On a CPU with vLLM it is vLLM's paged kernel, else torch's
+    kernel over contiguous prefixes. prefix: tokens, a multiple of BLOCK."""
     if device == CPU and find_spec("vllm") is not None:
         return "vLLM, paged", _paged(shape, batch, prefix)
     return "torch, contiguous", _dense(device, shape, batch, prefix)
 
 
 def _dense(device: str, shape: Shape, batch: int, prefix: int) -> Step:
-    """torch's attention: the heads that share keys stand as queries of one sequence, without a mask. A shared prefix is
-    the same memory for all of the batch."""
+    """torch's attention. Query heads that share keys are passed as queries of one sequence, without a mask. A shared
+    prefix is the same memory for the whole batch."""
     import torch
 
     attend = torch.nn.functional.scaled_dot_product_attention
@@ -70,7 +72,8 @@ def _dense(device: str, shape: Shape, batch: int, prefix: int) -> Step:
 
 
 def _paged(shape: Shape, batch: int, prefix: int) -> Step:
-    """vLLM's CPU kernel, as its attention backend calls it: one slab of blocks a layer, and block tables into it."""
+    """vLLM's CPU kernel, called as by its attention backend: for each layer a slab of blocks, and block tables into
+    it."""
     import torch
     from vllm import _custom_ops as ops
     from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
@@ -102,7 +105,8 @@ def _paged(shape: Shape, batch: int, prefix: int) -> Step:
 
 
 def _slab(shape: Shape, batch: int, blocks: int) -> Any:
-    """Of each request's own prefix, block by block, all with the same content; keys and values lie side by side."""
+    """The slab with each request's own prefix, block by block, all with the same content. Keys and values are side by
+    side."""
     return _random(CPU, blocks, shape.kv_heads, 2 * BLOCK, shape.head_size).repeat(batch, 1, 1, 1)
 
 

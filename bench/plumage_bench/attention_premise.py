@@ -1,15 +1,16 @@
-"""`attention-premise`: is a batch that shares its prefix cheaper to decode than one whose prefixes differ?
+"""`attention-premise`: is decoding cheaper for a batch that shares its prefix than for one with different prefixes?
 
-FEATHER rests on it: requests of one group read the same keys and values, which the hardware's caches then hold, while a
-mixed batch reads each request's own from memory. No scheduler and no model runs here: one decode step's attention of a
-batch, through 8 layers' keys and values in turn, each prefix as long as the others. With vLLM on a CPU it is vLLM's own
-kernel over paged blocks; else, and on a GPU, torch's attention over contiguous prefixes, which reads the same bytes
-without a block table. The numbers computed are the same to the bit (`wrong` counts where not): only where the prefixes
-lie differs.
+FEATHER assumes this. Requests of one group read the same keys and values, which then are in the hardware's caches. A
+mixed batch reads the keys and values of each request from memory. The benchmark runs no scheduler and no model. It
+computes one decode step's attention of a batch, through the keys and values of 8 layers in turn; all prefixes have the
+same length. With vLLM on a CPU it runs vLLM's own kernel over paged blocks. Otherwise, and on a GPU, it runs torch's
+attention over contiguous prefixes, which reads the same bytes without a block table. Both cases compute the same bits
+(`wrong` counts differences), since only the place of the prefixes differs.
 
-`different ÷ shared` is what a step over different prefixes takes, in times of a shared one: the most that ordering can
-gain where attention is all there is. A model's other layers, and prompts' own tails, thin it. `shared ÷ shared` is
-noise. On a CPU the time is the process' own, on a GPU the wall's until the device is done.
+`different ÷ shared` is the time of a step over different prefixes, relative to a shared one. It is the largest gain of
+an order of requests if there were only attention. A model's other layers and the prompts' own tails reduce it. `shared
+÷ shared` is the noise. On a CPU the time is the CPU time of the process, on a GPU the wall-clock time until the device
+is done.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ PAIRS, PAIRS_QUICK = 20, 5
 _PREFIXES, _PREFIXES_QUICK = (1024, 2048, 4096, 8192), (1024, 4096)
 _BATCHES = {CPU: (4, 16), "cuda": (16, 64)}
 _REPORTED_PREFIX = 4096
-"""Tokens of the prefix that the closing line reports, in the largest batch: a group of `vllm-feather`'s cells."""
+"""The prefix length, in tokens, that the closing line reports for the largest batch; a group of `vllm-feather` has
+it."""
 
 
 @dataclass(slots=True)
 class Cell:
-    """Seconds a step, pair by pair. again: of the shared prefix once more."""
+    """Seconds of a step, pair by pair. again: the shared prefix measured a second time."""
 
     batch: int
     prefix: int
@@ -51,7 +53,7 @@ class Cell:
 
 
 def run(context: Context) -> Report:
-    """Batches × prefixes, in interleaved rounds."""
+    """Measures all batch sizes and prefix lengths, in interleaved rounds."""
     import torch
 
     shape, batches = SHAPES[context.device], _BATCHES[context.device]

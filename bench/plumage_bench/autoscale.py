@@ -1,9 +1,10 @@
-"""`autoscale`: a pool that follows its load by each metric, up and down, in virtual time; and that a replica is bought
-for the hit ratio only where the miss-ratio curve says that its cache helps.
+"""`autoscale`: a pool that follows its load by each metric, up and down, in virtual time. For the hit ratio a replica
+must be added only where the miss-ratio curve predicts that its cache helps.
 
-Small engines (an eighth of the stated device's speed), the rules of `plumage.autoscaling` at the manifest's default
-behaviour but for a shorter window downwards. The load is low, high, low. For the hit ratio it is always low, and what
-is shared changes: many groups that fit into a larger fleet, then few; against prompts that share nothing.
+Engines are small (an eighth of the stated device's speed). The rules are those of `plumage.autoscaling` with the
+manifest's default behaviour, but with a shorter window for scaling down. The load is low, high, low. For the hit ratio
+the rate is always low and the shared prefixes change: many groups that fit into a larger fleet, then few. A second case
+has prompts that share nothing.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ __all__ = ["CASES", "Case", "Phase", "arrivals", "engine", "follow", "run"]
 
 INTERVAL = 15.0
 BLOCK = 16
-CACHE_TOKENS = 40_000  # of a replica
+CACHE_TOKENS = 40_000  # tokens of a replica's cache
 MOST = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """seconds long, `rate` requests a second. groups: prompts that share 7/8 of their tokens with their group's; 0 for
+    """seconds long, with `rate` requests a second. groups: each prompt shares 7/8 of its tokens with its group; 0 for
     prompts that share nothing."""
 
     seconds: float
@@ -45,7 +46,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """metric: as in a manifest. rises: whether the high load is to add replicas."""
+    """metric: as in a manifest. rises: whether the high load should add replicas."""
 
     name: str
     metric: Mapping[str, Any]
@@ -84,12 +85,12 @@ DEVICE = make_device("gpu", time_scale=8.0)
 
 
 def engine() -> EngineSettings:
-    """A replica: an eighth of the stated device, a cache of some twenty prompts, eight requests at once."""
+    """A replica: an eighth of the stated device's speed, a cache of about twenty prompts, eight requests at once."""
     return REPLICA.engine(DEVICE)
 
 
 def arrivals(phases: Sequence[Phase], tokens: int, seed: int, *, zipf: float = 0.0) -> Iterator[Arrival]:
-    """Poisson arrivals, phase after phase. zipf: exponent of the groups' popularity, 0 for all alike."""
+    """Poisson arrivals, phase after phase. zipf: exponent of the groups' popularity; 0 for equal popularity."""
     rng = random.Random(f"autoscale-{seed}")
     names, now, began, client = BlockNames(rng, BLOCK), 0.0, 0.0, 0
     for phase in phases:
@@ -105,7 +106,7 @@ def arrivals(phases: Sequence[Phase], tokens: int, seed: int, *, zipf: float = 0
 
 
 def follow(case: Case, seed: int, scale: float) -> list[Look]:
-    """One run under the autoscaler. scale: of the phases' lengths."""
+    """One run under the autoscaler. scale: factor of the phases' lengths."""
     phases = [Phase(phase.seconds * scale, phase.rate, phase.groups) for phase in case.phases]
     until = sum(phase.seconds for phase in phases)
     spec = AutoscalingSpec.model_validate(
@@ -131,7 +132,7 @@ def follow(case: Case, seed: int, scale: float) -> list[Look]:
 
 
 def run(context: Context) -> Report:
-    """right: cases in which the pool grew and shrank as it was to, of `cases`."""
+    """right: in how many of `cases` the pool grew and shrank as expected."""
     scale = 0.6 if context.quick else 1.0
     runs: dict[str, list[Look]] = {}
     with context.progress("autoscale", len(CASES)) as advance:

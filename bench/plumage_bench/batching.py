@@ -1,11 +1,12 @@
-"""`batching`: what batching policies make of one simulated engine, by load and device; credits compared.
+"""`batching`: compares batching policies on one simulated engine, by load and device, and two rules of credit.
 
-One engine in virtual time, ageing off, output tokens a second from the first arrival to the last token. FEATHER's load
-(§5.1: 5 groups of 5,000 shared tokens, 100 requests/s, 200 output tokens, batches up to 500) and three in which there
-is less or nothing to win. `credit=Trial` is ours, `credit=Step` the paper's: each decision is judged by the next step.
-With it the bandit forgets nothing and has the paper's unseen-first rule; Q-learning has r + γ·max Q, and an ε whose
-decay is chosen for episodes of one step. Sorting the running batch helps on the cpu model alone. A modelled device
-shows that a policy learns, never FEATHER's gain. `--sweep` adds FEATHER's ranges (`batching_sweep`).
+One engine runs in virtual time without ageing. The figure is output tokens a second from the first arrival to the last
+token. The loads are FEATHER's (§5.1: 5 groups of 5,000 shared tokens, 100 requests/s, 200 output tokens, batches up to
+500) and others where the order can gain less or nothing. `credit=Trial` is Plumage's rule. With `credit=Step`, the
+paper's, the next step judges each decision. With it the bandit forgets nothing and tries unseen actions first, as in
+the paper. Q-learning uses r + γ·max Q, with a decay of ε that suits episodes of one step. A sorted running batch helps
+only on the cpu model. A modelled device shows whether a policy learns, not how large FEATHER's gain is. `--sweep` adds
+FEATHER's ranges (`batching_sweep`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _STEP = tuple(one.label for one in CONTENDERS if one.options.get("credit") == "S
 
 
 def run(context: Context) -> Report:
-    sweep = context.switch("sweep")  # first: a mistake in it must not cost the whole run
+    sweep = context.switch("sweep")  # parsed first, so that an invalid option fails before the run
     seeds = [context.seed + offset for offset in range(2 if context.quick else 3)]
     loads = _QUICK if context.quick else LOADS
     calls = [(load, contender, seed) for load in loads for contender in CONTENDERS for seed in seeds]
@@ -40,8 +41,8 @@ def run(context: Context) -> Report:
 
 
 def _keys(rates: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, float]:
-    """The least over loads of each learner against FCFS; of the step's variants the better one in each load. The most
-    that sorting the running batch adds to the tree's order."""
+    """For each learner the smallest gain over FCFS of all loads; with the step's credit the better of its variants
+    counts in each load. Also the largest gain that a sorted running batch adds to the tree's order."""
     means = [{label: mean(values) for label, values in row.items()} for row in rates.values()]
     return {
         "bandit_trial": min(row["bandit, trial"] / row["FCFS"] for row in means),

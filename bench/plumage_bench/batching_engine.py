@@ -1,4 +1,4 @@
-"""One simulated engine under a load of shared prefixes, for `batching` and its sweep: loads, contenders, results."""
+"""One simulated engine under a load of shared prefixes, for `batching` and its sweep: loads, policies, results."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ __all__ = [
 ]
 
 BLOCK, CACHE_BLOCKS, BUDGET = 16, 200_000, 32_768
-NO_AGEING = 86_400  # seconds; the most that a manifest can say
-TAIL_BLOCKS = 6  # of each request's own
+NO_AGEING = 86_400  # seconds; the largest value that a manifest accepts
+TAIL_BLOCKS = 6  # tokens that only this request has
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Equal `groups` with `prefix` shared tokens, in random order; Poisson arrivals, `rate` a second. `batch`: most
-    running requests. `levels`: of the prefix tree; two neighbours on one level share all levels above it. `steps`:
-    rates that follow each other instead of `rate`, each for its part of the requests."""
+    """Equal `groups` with `prefix` shared tokens, in random order. Arrivals are a Poisson process with `rate` requests
+    a second. `batch`: most running requests. `levels`: of the prefix tree; two neighbours on one level share all levels
+    above it. `steps`: rates that follow each other instead of `rate`, each for an equal part of the requests."""
 
     name: str
     device: str
@@ -53,7 +53,7 @@ class Load:
     cache_blocks: int = CACHE_BLOCKS
 
     def rate_at(self, number: int) -> float:
-        """Requests a second when this one comes."""
+        """The rate, in requests a second, at this request."""
         return self.steps[number * len(self.steps) // self.count] if self.steps else self.rate
 
     def prefix_blocks(self, group: int) -> list[int]:
@@ -95,7 +95,7 @@ CONTENDERS = (
 
 
 def requests(load: Load, seed: int) -> list[SimRequest]:
-    """In order of arrival."""
+    """The requests in order of arrival."""
     rng, now, made = random.Random(f"batching {load.name} {seed}"), 0.0, []
     groups = [number % load.groups for number in range(load.count)]
     rng.shuffle(groups)
@@ -110,7 +110,7 @@ def requests(load: Load, seed: int) -> list[SimRequest]:
 @dataclass(frozen=True, slots=True)
 class Played:
     """Output tokens a second over the whole load; mean seconds between two tokens of an answer; mean size of the
-    running batch over the time that anything ran."""
+    running batch while requests ran."""
 
     throughput: float
     between: float
@@ -123,7 +123,8 @@ def throughput(load: Load, contender: Contender, seed: int) -> float:
 
 
 def ours_of(load: Load, contender: Contender) -> Ours:
-    """The manifest of an engine under that load. Ageing is out of reach, so that orders are compared."""
+    """The manifest of an engine for that load. The ageing bound is too large to be reached, so that only orders are
+    compared."""
     feather = {"policy": contender.queue, "maxWaitSeconds": NO_AGEING, "orderBatch": contender.ordered}
     return Ours(
         {
@@ -139,13 +140,13 @@ def ours_of(load: Load, contender: Contender) -> Ours:
 
 
 def settings_of(load: Load, contender: Contender) -> EngineSettings:
-    """Of the engine: the manifest's, and the contender's own options of a policy."""
+    """The engine's settings: the manifest's, and the policy options of this contender."""
     made = ours_of(load, contender).engine(PRESETS[load.device])
     return replace(made, queue_options={**made.queue_options, **contender.options})
 
 
 def play(load: Load, contender: Contender, seed: int) -> Played:
-    """Serve the load whole."""
+    """Serve the whole load."""
     engine, now = SimEngine(settings_of(load, contender), rng=random.Random(f"policy {seed}")), 0.0
     left = list(reversed(requests(load, seed)))
     busy = decoded = waited = batched = 0.0

@@ -1,8 +1,8 @@
-"""FEATHER's ranges (§5.2) for `batching --sweep`: one parameter moves, the others stay at 5 groups × 5,000 tokens, 100
+"""FEATHER's ranges (§5.2) for `batching --sweep`: one parameter varies, the others stay at 5 groups × 5,000 tokens, 100
 requests/s, 200 output tokens, batches up to 500.
 
-The paper's own figures are tokens a second, the time between tokens and the size of the batch. Its chunk sizes are
-`bench cht`'s. Where the cache has room for a fifth of the prefixes, it has room for a whole batch's own blocks besides.
+The paper's figures are tokens a second, the time between tokens and the batch size. Its chunk sizes are in `bench cht`.
+A cache for a fifth of the prefixes also has room for the own blocks of a whole batch.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _STRANGERS = 600  # requests that share nothing
 
 
 def sweeps() -> Mapping[str, Sequence[tuple[str, Load]]]:
-    """By parameter, labelled loads."""
-    base = LOADS[0]  # with as many requests as learners need
+    """Labelled loads by parameter."""
+    base = LOADS[0]  # enough requests for learners
     return {
         "requests a second": [(f"{rate}", replace(base, rate=float(rate))) for rate in (5, 20, 50, 100)],
         "a rate in steps": [
@@ -47,7 +47,7 @@ def _tight(load: Load, groups: int) -> Load:
 
 
 def sweep_tables(context: Context, seeds: Sequence[int]) -> list[ResultTable]:
-    """A table a parameter."""
+    """A table for each parameter."""
     settings = [(parameter, *setting) for parameter, loads in sweeps().items() for setting in loads]
     calls = [(load, contender, seed) for _, _, load in settings for contender in COMPARED for seed in seeds]
     with context.progress("batching: FEATHER's ranges", len(calls)) as advance:
@@ -60,7 +60,7 @@ def sweep_tables(context: Context, seeds: Sequence[int]) -> list[ResultTable]:
 
 
 def _figures(played: Sequence[Sequence[Played]]) -> list[float]:
-    """Of each contender, one figure after the other."""
+    """The figures of each contender, one figure after the other."""
     return [
         *(round(mean(one.throughput for one in own), 1) for own in played),
         *(round(1000 * mean(one.between for one in own), 2) for own in played),

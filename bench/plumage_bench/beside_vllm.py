@@ -1,7 +1,7 @@
-"""Benchmarks of real vLLM, or of torch, run where that is: in `.venv-vllm`, another Python than the developer's.
+"""Runs benchmarks of real vLLM or of torch in the Python that has them: `.venv-vllm`, not the developer's environment.
 
-So the command hands itself over: the process becomes the same command, run by that Python. For a GPU that is a virtual
-environment with CUDA builds, which VLLM_VENV names and nobody here sets up.
+The process replaces itself by the same command in that Python. For a GPU, VLLM_VENV names a virtual environment with
+CUDA builds, which the user must set up.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _CHECKOUT = Path(__file__).parents[2]
 
 
 def go_where_it_runs(benchmark: Benchmark, device: str, module: str, arguments: Sequence[str]) -> str:
-    """Return, in a Python that has what the benchmark needs, the device that it will run on: `device`, or the CPU for
-    one that computes on none. ConfigurationError where that Python, or the device, is not there."""
+    """Continue in a Python that has what the benchmark needs. Returns the device for the run: `device`, or the CPU for
+    a benchmark that computes on none. ConfigurationError if that Python or the device does not exist."""
     device = device if benchmark.on_device else CPU
     if benchmark.modules:
         hand_over(benchmark, module, arguments, device)
@@ -32,8 +32,9 @@ def go_where_it_runs(benchmark: Benchmark, device: str, module: str, arguments: 
 
 
 def hand_over(benchmark: Benchmark, module: str, arguments: Sequence[str], device: str = CPU) -> None:
-    """Return where what it needs can be imported; else become `python -m module arguments` of `.venv-vllm`, or of the
-    folder that VLLM_VENV names. With a GPU that folder comes first. ConfigurationError when it was not set up."""
+    """Return if the modules can be imported here. Otherwise replace the process by `python -m module arguments` of
+    `.venv-vllm`, or of the folder that VLLM_VENV names. With a GPU that folder comes first. ConfigurationError if it
+    was not set up."""
     named = os.environ.get("VLLM_VENV")
     venv = Path(named or _CHECKOUT / ".venv-vllm").absolute()
     here = venv == Path(sys.prefix)

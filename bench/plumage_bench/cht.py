@@ -1,15 +1,17 @@
-"""`cht`: what the Chunked Hash Tree costs (FEATHER Table 5.1), and that siblings do not raise the cost.
+"""`cht`: the cost of the Chunked Hash Tree (FEATHER Table 5.1), and whether siblings raise it.
 
-The paper's workload: 5,000 requests × 5,000 tokens in prefix groups, each inserted, added and finished once, FINDBEST
-asked 26,405 times, chunks of 64 tokens. Its C++ takes 1.19 s in all and 0.426 s without INSERT, on its own machine; so
-the figures here stand beside it, not against it. Tokens are 32-bit buffers, as the paper's vectors are.
+The workload is the paper's: 5,000 requests × 5,000 tokens in prefix groups. Each is inserted, added and finished once,
+FINDBEST is called 26,405 times, and chunks have 64 tokens. The paper's C++ takes 1.19 s in total and 0.426 s without
+INSERT, on its own machine. So the figures here can not be compared with it directly. Tokens are 32-bit buffers, as the
+paper's vectors are.
 
-FINDBEST's answer is cached until the next mutation, here as there. The loop asks once for each admission attempt and
-spends what is left of the 26,405 asking again at the end of a step, which is what a scheduler does that looks at its
-queue several times before it commits to a STOP; then it asks what is left over, when nothing waits any more. The table
-and the JSON tell how many answers came from the cache, and of which kind they were.
+Here as in the paper, FINDBEST's answer is cached until the next mutation. The loop calls it once for each admission.
+The rest of the 26,405 calls are repeats at the end of a step, as by a scheduler that checks its queue several times
+before it decides to STOP. Calls that are left over come at the end, when no request waits. The table and the JSON have
+the number of answers from the cache, and their kind.
 
-Three seeds: each has prompts of its own, and the median of its runs; the closing line has the median of the seeds.
+There are three seeds. Each has its own prompts, and the median of its runs counts. The closing line has the median of
+the seeds.
 """
 
 from __future__ import annotations
@@ -41,12 +43,12 @@ SEEDS = 3
 
 @dataclass(slots=True)
 class Timing:
-    """Seconds and calls of each operation, hashing apart from the rest of INSERT."""
+    """Seconds and calls of each operation. The hashing of INSERT is counted separately."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("HASH", *PAPER_MICROS), 0.0))
     calls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("HASH", *PAPER_MICROS), 0))
-    asked_again: int = 0  # FINDBEST repeated at the end of a step: from the cache
-    padding: int = 0  # FINDBEST asked at the end, to make up the paper's number: from the cache too
+    asked_again: int = 0  # FINDBEST repeated at the end of a step, answered from the cache
+    padding: int = 0  # FINDBEST called at the end, to reach the paper's number, also answered from the cache
 
     @property
     def from_cache(self) -> int:
@@ -54,7 +56,7 @@ class Timing:
 
     @property
     def operations(self) -> float:
-        """Everything but INSERT and its hashing."""
+        """Seconds of everything but INSERT and its hashing."""
         return sum(self.seconds[name] for name in ("ADD", "FINISH", "FINDBEST"))
 
     @property
@@ -67,14 +69,14 @@ class Timing:
 
 
 def prompts(requests: int, tokens: int, rng: random.Random) -> list[array[int]]:
-    """Prompts of `tokens` tokens, nine tenths of them shared within one of the groups."""
+    """Prompts of `tokens` tokens, of which nine tenths are shared within a group."""
     shared = tokens * 9 // 10
     heads = [array("I", rng.choices(range(32_000), k=shared)) for _ in range(GROUPS)]
     return [rng.choice(heads) + array("I", rng.choices(range(32_000), k=tokens - shared)) for _ in range(requests)]
 
 
 def replay(requests: Sequence[array[int]], chunk: int, questions: int, rng: random.Random) -> Timing:
-    """Insert everything, then form and finish batches until nothing is left, timing each call."""
+    """Insert everything, then form and finish batches until nothing is left. Times each call."""
     timing, tree = Timing(), ChunkedHashTree()
     for number, tokens in enumerate(requests):
         started = perf_counter()
@@ -106,7 +108,7 @@ def _serve(tree: ChunkedHashTree, timing: Timing, questions: int, rng: random.Ra
 
 
 def _admit(tree: ChunkedHashTree, timing: Timing, active: list[Any]) -> None:
-    """Add while the loss is small; a stranger ends the step, as a stop policy would."""
+    """Add requests while the loss is small. A request with another prefix ends the step, as a stop policy would."""
     while len(active) < MAX_BATCH and (best := _ask(tree, timing)) is not None:
         if active and best.loss > MAX_LOSS:
             return
@@ -124,7 +126,8 @@ def _ask(tree: ChunkedHashTree, timing: Timing) -> Best | None:
 
 
 def sibling_cost(siblings: int, rounds: int, chunks: int) -> tuple[float, float]:
-    """Nodes visited and seconds for one FINDBEST + ADD + FINISH + INSERT with `siblings` waiting below one prefix."""
+    """Nodes visited and seconds for one FINDBEST + ADD + FINISH + INSERT while `siblings` requests wait below one
+    prefix."""
     tree, stem = ChunkedHashTree(), tuple(range(1, chunks + 1))
     vectors = [(*stem, 10**9 + number) for number in range(siblings + rounds)]
     for number in range(siblings):
@@ -140,7 +143,7 @@ def sibling_cost(siblings: int, rounds: int, chunks: int) -> tuple[float, float]
 
 
 def mismatches(rng: random.Random, requests: int) -> int:
-    """Answers in which the tree and the slow reference model differ over a seeded run; must be 0."""
+    """Answers in which the tree and the slow reference model differ in a seeded run. It must be 0."""
     tree, model = ChunkedHashTree(), ReferenceTree(ChunkedHashTree().order)
     active: list[Any] = []
     wrong = 0
@@ -211,12 +214,12 @@ def run(context: Context) -> Report:
 
 
 def _middle(timings: Sequence[Timing]) -> Timing:
-    """The median by total time."""
+    """The run with the median total time."""
     return sorted(timings, key=lambda timing: timing.total)[len(timings) // 2]
 
 
 def _undisturbed(workload: Sequence[array[int]], chunk: int, seed: int) -> Timing:
-    """One replay without a garbage collection in the middle: its cost depends on what else the process holds."""
+    """One replay without garbage collection in between, whose cost depends on the other objects of the process."""
     gc.collect()
     gc.disable()
     try:
@@ -227,8 +230,8 @@ def _undisturbed(workload: Sequence[array[int]], chunk: int, seed: int) -> Timin
 
 @dataclass(frozen=True, slots=True)
 class Flatness:
-    """(visits, seconds) an operation at few and at many siblings, of the median pair. wall: many ÷ few by time; noise:
-    few ÷ few, measured the same way."""
+    """(visits, seconds) of an operation with few and with many siblings, from the median pair. wall: time with many ÷
+    with few. noise: time with few ÷ with few, measured the same way."""
 
     few: tuple[float, float]
     many: tuple[float, float]
@@ -260,11 +263,11 @@ def _operations(middle: Timing, timings: Sequence[Timing]) -> ResultTable:
 
 
 def _cached(timing: Timing) -> str:
-    """What must be known to read FINDBEST's figure: how many of its calls did no search."""
+    """How many calls of FINDBEST needed no search, for the readers of its figure."""
     return (
         f"{timing.from_cache} of the {timing.calls['FINDBEST']} FINDBEST were answered from the tree's cache: "
-        f"{timing.asked_again} repeated a question at the end of a step, {timing.padding} were asked at the end, when "
-        "nothing waits, to make up the paper's number."
+        f"{timing.asked_again} repeated a call at the end of a step, {timing.padding} were made at the end, when "
+        "no request waits, to reach the paper's number."
     )
 
 

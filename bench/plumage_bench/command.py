@@ -1,4 +1,4 @@
-"""`plumage bench NAME`, which the CLI finds by this module's name."""
+"""The command `plumage bench NAME`. The CLI finds it by the name of this module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 class _BenchCommand(TyperCommand):
-    """`bench --help` lists all benchmarks. `bench NAME --help` shows what one measures, its options and its budget."""
+    """`bench --help` lists all benchmarks. `bench NAME --help` shows what one measures, its options and its time
+    limit."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         named = next((arg for arg in args if not arg.startswith("-")), None)
@@ -33,7 +34,7 @@ class _BenchCommand(TyperCommand):
         with formatter.section("Names"):
             formatter.write_dl([(name, benchmark.summary) for name, benchmark in BENCHMARKS.items()])
         formatter.write_text(
-            "plumage bench NAME --help says what it measures, its options and what --quick leaves out."
+            "plumage bench NAME --help shows what it measures, its options and what --quick leaves out."
         )
 
 
@@ -44,14 +45,16 @@ def bench(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="The benchmark's own options.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller run within its quick budget.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder for the JSON and the plot.")] = Path("out/bench"),
-    trace: Annotated[Path | None, typer.Option(help="A Mooncake-format JSONL, for benchmarks that replay one.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="A JSONL file in Mooncake's format, for benchmarks that replay a trace.")
+    ] = None,
     device: Annotated[
-        str, typer.Option(help="cpu or cuda: for benchmarks that compute on a device; their --help says so.")
+        str, typer.Option(help="cpu or cuda, for benchmarks that compute on a device; their --help says so.")
     ] = "cpu",
     sweep: Annotated[
-        bool, typer.Option("--sweep", help="Run the whole ranges too, after the default setting.")
+        bool, typer.Option("--sweep", help="After the default setting, also run the whole ranges.")
     ] = False,
 ) -> None:
     """Run a benchmark: table, JSON, plot, and a closing line `NAME key=value …`."""
@@ -66,19 +69,19 @@ def bench(
         there = ", ".join(known) or "none"
         raise CliError(f"bench {name} has no option {', '.join(unknown)}; its options: {there}")
     used = _device(benchmark, device)
-    if find_spec("matplotlib") is None:  # what draws the plot is imported after the run
+    if find_spec("matplotlib") is None:  # checked now: it is imported after the run
         raise ModuleNotFoundError(name="matplotlib")
     from plumage_bench.harness import Context, wide_console
     from plumage_bench.runner import run_benchmark
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends like an error: what was started is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an error it also ends started processes
     run = load(name)
     _writable(out)
     run_benchmark(benchmark, run, Context(name, quick, seed, out, wide_console(), given, used))
 
 
 def _device(benchmark: Benchmark, device: str) -> str:
-    """The one that it runs on, in a Python that has what it needs."""
+    """The device for the run, in a Python that has what the benchmark needs."""
     from plumage_bench.beside_vllm import go_where_it_runs
     from plumage_bench.device import CPU, DEVICES
 
@@ -91,7 +94,7 @@ def _device(benchmark: Benchmark, device: str) -> str:
 
 
 def _writable(out: Path) -> None:
-    """Said before the run, which may take minutes."""
+    """Checked before the run, which may take minutes."""
     from tempfile import NamedTemporaryFile
 
     try:

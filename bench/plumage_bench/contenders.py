@@ -1,9 +1,9 @@
-"""Who is compared: a routing policy with its options, and the eviction policy of the engines behind it.
+"""The routing policies that are compared, each with its options and the eviction policy of its engines.
 
-Every baseline has the settings of its product. Each is met twice: over leaf-LRU, as its product's users have it, and
-over the eviction that Plumage deploys (`equal`), so that routing alone is compared. Ours is what the default manifest
-deploys. The paper's main baseline is SGLang's cache-aware routing in the authors' fork; the gateway's own defaults are
-listed beside it, because at a shared ratio of one half the fork's match threshold of one half never passes.
+Every baseline has the settings of its product. Each runs twice: with leaf-LRU, as the product's users have it, and with
+the eviction of Plumage's default manifest (`equal`), to compare routing alone. Plumage's policy is what the default
+manifest deploys. The paper's main baseline is SGLang's cache-aware routing in the authors' fork. The gateway's own
+defaults are listed too: at a shared ratio of one half, the fork's match threshold of one half is never exceeded.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """Known by its label. routing: the policy in words; policy: by its short name. `counts_characters`: the policy's
-    tree is bounded in characters, so it must know how many a block stands for. seeds_from: added to every seed, of a
-    contender that is met on other prompts and arrivals than the rest."""
+    """A contender has a unique label. routing: the policy in words. policy: by its short name. `counts_characters`: the
+    policy's tree is bounded in characters, so it must know the characters of a block. seeds_from: added to every seed,
+    so that this contender gets other prompts and arrivals than the rest."""
 
     routing: str
     policy: str
@@ -49,7 +49,7 @@ class Contender:
         return hash(self.label)
 
     def over(self, eviction: str) -> Contender:
-        """The same routing with engines that evict by `eviction`."""
+        """The same routing, with engines that evict by `eviction`."""
         return replace(self, eviction=eviction)
 
     def make(self, seed: int, block_size: int) -> RoutingPolicy:
@@ -60,7 +60,7 @@ class Contender:
 
 
 def _ours() -> Contender:
-    """What the default manifest deploys: its policy, the options it passes, its eviction."""
+    """What the default manifest deploys: its policy, the options that it passes, and its eviction."""
     ours = Ours()
     policy, options = ours.routing()
     return Contender(policy, policy, ours.engine().eviction, options)
@@ -68,9 +68,9 @@ def _ours() -> Contender:
 
 OURS = _ours()
 AGAIN = replace(OURS, routing=f"{OURS.routing}, other seeds", seeds_from=500)
-"""Ours on other seeds: ours ÷ this is what chance makes of a ratio whose truth is 1."""
+"""Plumage's policy on other seeds. Its ratio to itself is 1 but for chance, so the measured ratio shows the noise."""
 EVICTIONS = ("Lru", OURS.eviction)
-"""What everyone is compared over."""
+"""The eviction policies with which every contender runs."""
 
 CACHE_AWARE = Contender("cache-aware", "SglangCacheAware", counts_characters=True)
 
@@ -90,7 +90,8 @@ BASELINES = (
     _AUTHORS_CODE,
     Contender("PrefixAware", "PrefixAware"),
     _LLMD,
-    # llm-d asks its users to measure this; the modelled device computes so many prompt tokens a second.
+    # llm-d asks its users to measure this: the prompt tokens that a device computes a second. This is the modelled
+    # device's.
     Contender("llm-d, calibrated", "LlmD", options={"peak_prefill": 1.0 / GPU.row}),
     Contender("llm-d, weighted", "LlmDWeighted"),
     _LLMD_BLEND_PRECISE,
@@ -105,7 +106,7 @@ BASELINES = (
     Contender("random", "Random"),
 )
 
-# KVRouting's sweep of how often W decays by 1/32. Ours drains in real time and has no such interval.
+# KVRouting's sweep of the interval at which W decays by 1/32. Plumage's W drains in real time without an interval.
 DECAYS = tuple(
     Contender(
         f"{label}, {milliseconds} ms", policy, options={"decay_interval": milliseconds / 1000}, counts_characters=own
@@ -114,10 +115,10 @@ DECAYS = tuple(
     for milliseconds in (10, 20, 40, 80)
 )
 
-# The strongest of the baselines on some workload: who a quick run searches rates for.
+# A quick run searches the rates of these: each is the strongest baseline on some workload.
 QUICK_RIVALS = (_AUTHORS_CODE, _LLMD, _LLMD_BLEND_PRECISE)
 
 
 def equal(contenders: Sequence[Contender]) -> list[Contender]:
-    """Each of them over each eviction."""
+    """Each of them with each eviction policy."""
     return [one.over(eviction) for eviction in EVICTIONS for one in contenders]

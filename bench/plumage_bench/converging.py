@@ -1,4 +1,4 @@
-"""How long a policy takes to be as good as it gets, after the load has changed."""
+"""The time that a policy needs to reach its final rate after the load has changed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _FEWEST = 4
 def seconds_to_converge(
     times: Sequence[float], totals: Sequence[float], start: float, end: float, window: float, tolerance: float = 0.15
 ) -> float:
-    """From `start` to the window from which on all have at least (1 - tolerance) of the rate that the last half of the
-    windows has on average.
+    """Seconds from `start` to the window from which all windows have at least (1 - tolerance) of the mean rate of the
+    last half of the windows.
 
-    times, totals: seconds, rising, and tokens made until then; windows of `window` seconds lie from `start` to `end`.
-    NaN where there are fewer than four of them, or the last one is still below.
+    times, totals: seconds, ascending, and the tokens made until then. Windows of `window` seconds lie between `start`
+    and `end`. NaN if there are fewer than four of them, or the last one is still below.
     """
     count = int((end - start) / window)
     if count < _FEWEST or not times:

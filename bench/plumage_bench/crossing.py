@@ -1,11 +1,11 @@
-"""The rate at which requests become late too often, of many seeds together.
+"""The rate at which too many requests become late, from many seeds together.
 
-A single seed's share of late requests is no smooth function of the rate: one request more or less in a queue changes
-every decision after it, so that of two rates the higher may hold and the lower not. The rate found by halving a bracket
-is then a matter of where one looked first (multi-turn conversations: 8 % from seed to seed). Here several seeds are
-served at each rung of a ladder of rates, all their requests count together, and a straight line through five rungs, of
-the logarithm of the late share over that of the rate, says where it meets the limit. All contenders stand on the same
-rungs and serve the same seeds, so their ratio has an interval: see `rate_ratio`.
+A single seed's share of late requests is not a smooth function of the rate: one request more or less in a queue changes
+all later decisions. So a higher rate may meet the limit while a lower one does not. If a search halves a bracket on one
+seed, its result depends on its starting point (8 % from seed to seed for multi-turn conversations). Here several seeds
+are served at each of a series of rates (*rungs*), and all their requests count together. A straight line through five
+rungs, of the logarithm of the late share over the logarithm of the rate, crosses the limit at the result. All
+contenders use the same rungs and seeds, so their ratio has an interval, see `rate_ratio`.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from plumage_bench.rate_search import LATE_SHARE
 
 __all__ = ["RUNG", "Curve", "climb", "rate_ratio"]
 
-RUNG = 1.05  # a rung's rate ÷ the one below
+RUNG = 1.05  # ratio of neighbouring rungs
 _STEP = log(RUNG)
 _HALF = 2  # rungs on each side of the crossing
-_ROUNDS = 8  # of looking further up or down
-_FLATTEST = 0.2  # late share's growth ÷ the rate's: a line that is flatter crosses nowhere
+_ROUNDS = 8  # rounds of measuring higher or lower rungs
+_FLATTEST = 0.2  # smallest slope; a flatter line has no useful crossing
 _LEAST_SHARE = 1e-4  # a share of 0 has no logarithm
 
 LateShares = Callable[[Sequence[tuple[int, float]]], Sequence[Sequence[float]]]
-"""For each (curve, requests a second) each seed's share of late requests."""
+"""For each (curve, requests a second) the share of late requests of each seed."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """late: by rung, the share of each seed's requests that were late; all seeds send equally many. Rung k is
-    RUNG^k requests a second."""
+    """late: by rung, the share of late requests of each seed; all seeds send equally many. Rung k is RUNG^k requests a
+    second."""
 
     late: Mapping[int, Sequence[float]]
 
     @cached_property
     def rate(self) -> float:
-        """Requests a second at which the limit is reached."""
+        """The rate, in requests a second, at which the limit is reached."""
         return _rate(self._crossing(self._window, range(self.seeds)))
 
     @property
@@ -49,11 +49,11 @@ class Curve:
         return len(next(iter(self.late.values())))
 
     def drawn(self, seeds: Sequence[int]) -> float:
-        """The rate, had these been the seeds; the line goes through the same rungs."""
+        """The rate for these seeds only; the line goes through the same rungs."""
         return _rate(self._crossing(self._window, seeds))
 
     def missing(self) -> list[int]:
-        """Rungs about the crossing that nobody has stood on yet."""
+        """Rungs near the crossing that are not measured yet."""
         centre = round(self._crossing(self._window, range(self.seeds)))
         return [rung for rung in _around(centre) if rung not in self.late]
 
@@ -61,12 +61,12 @@ class Curve:
         return Curve({**self.late, rung: late})
 
     def plain(self) -> dict[str, list[float]]:
-        """By requests a second."""
+        """The shares by requests a second."""
         return {f"{_rate(rung):.4g}": list(self.late[rung]) for rung in sorted(self.late)}
 
     @cached_property
     def _window(self) -> Sequence[int]:
-        """The five rungs about the crossing: where their line crosses, if it lies amid them."""
+        """The five rungs about the crossing, if their line crosses the limit between them."""
         rungs = sorted(self.late)
         window = self._about(sum(rungs) / len(rungs))
         for _ in range(_ROUNDS):
@@ -81,7 +81,7 @@ class Curve:
         return sorted(nearest[: 2 * _HALF + 1])
 
     def _crossing(self, rungs: Sequence[int], seeds: Sequence[int]) -> float:
-        """In rungs, one beyond the window at most: a line says nothing of what is far from it."""
+        """The crossing, in rungs, at most one beyond the window: the line is not valid far from its points."""
         shares = [log(max(fmean(self.late[rung][seed] for seed in seeds), _LEAST_SHARE)) for rung in rungs]
         middle, level = fmean(rungs), fmean(shares)
         slope = sum((rung - middle) * share for rung, share in zip(rungs, shares, strict=True))
@@ -102,8 +102,9 @@ def _around(rung: int) -> range:
 
 
 def climb(starts: Sequence[float], shares: LateShares) -> list[Curve]:
-    """A curve for each start, a rate in requests a second at which the limit may be reached. Rungs are measured until
-    there are two on each side of it; all of one round are asked for at once, so that they can run side by side."""
+    """A curve for each start, a rate in requests a second at which the limit may be reached. Measures rungs until there
+    are two on each side of the crossing. All rungs of a round are requested at once, so that they can run in
+    parallel."""
     begun = [round(log(start) / _STEP) for start in starts]
     curves = [Curve({}) for _ in starts]
     wanted = [(index, rung) for index, centre in enumerate(begun) for rung in _around(centre)]
@@ -117,8 +118,8 @@ def climb(starts: Sequence[float], shares: LateShares) -> list[Curve]:
 
 
 def rate_ratio(ours: Curve, theirs: Curve) -> PairedRatio:
-    """Our rate ÷ theirs, both of the same five seeds or more. The interval is Student's, with the standard error that
-    leaving out one seed after the other gives (Tukey's jackknife, 1958)."""
+    """Our rate ÷ theirs, both of the same five seeds or more. The interval is Student's, with the standard error from
+    leaving out one seed after the other (Tukey's jackknife, 1958)."""
     count = ours.seeds
     ratio = log(ours.rate / theirs.rate)
     without = []

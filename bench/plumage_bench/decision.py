@@ -1,11 +1,12 @@
-"""`decision`: what it costs a router to decide, from a request's bytes to the replica that gets it.
+"""`decision`: the cost of a routing decision, from a request's bytes to the chosen replica.
 
-The router's own code, called as the router calls it: parse and check the body, render the model's chat template, hash
-the prompt's chunks, look them up in the mirror, choose by LBGR, note the work and the pending owner. Nothing is mocked;
-the replicas' answers and their caches' events are made up between decisions, outside of what is timed.
+It runs the router's own code as the router calls it: parse and check the body, render the model's chat template, hash
+the prompt's chunks, look them up in the mirror, choose by LBGR, record the work and the pending owner. Nothing is
+mocked. The replicas' answers and the events of their caches are generated between decisions, outside the timed code.
 
-Streams of 8 KB of text in six messages, 75 % of it shared over 32 prefixes, at 4 and at 1,000 replicas; one and twenty
-messages, and each step by itself, are printed beside. Every case is timed with three seeds; figures are their medians.
+Requests have 8 KB of text in six messages, of which 75 % are shared over 32 prefixes, with 4 and with 1,000 replicas.
+Results for one and for twenty messages, and for each single step, are printed too. Every case runs with three seeds,
+and the figures are their medians.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ __all__ = ["run"]
 FEW, MANY = 4, 1000
 OURS = Ours()
 MESSAGES = 6
-WARM_UP, REQUESTS, QUICK_REQUESTS = 2000, 20_000, 4000  # of each seed
+WARM_UP, REQUESTS, QUICK_REQUESTS = 2000, 20_000, 4000  # decisions of each seed
 SEEDS = 3
-REQUESTS_A_SECOND = 100.0  # at each replica, on the clock that LBGR sees
+REQUESTS_A_SECOND = 100.0  # arrivals a second at each replica, on the clock that LBGR reads
 FIRST_TOKEN, FINISH = 0.1, 1.0  # seconds after the decision
 TOKENS_A_CHUNK = 64
 FIGURES = ("mean", "P50", "P95", "P99", "mean, own", "P99, own")  # microseconds
@@ -53,7 +54,7 @@ STEPS = ("parse", "check", "render", "hash", "look up", "choose", "account")
 
 @dataclass(slots=True)
 class Fleet:
-    """A decider with its replicas, and the requests that are under way."""
+    """A decider with its replicas, and the requests in flight."""
 
     decider: Decider
     loads: list[Load]
@@ -67,7 +68,8 @@ class Fleet:
         return cls(Decider(Mirror(), policy, loads.__getitem__), loads)
 
     def answered(self, decision: Decision, now: float) -> None:
-        """Put it under way, and end what is due: engines answer, their caches' events arrive."""
+        """Add a request in flight, and end those that are due: engines answer, and the events of their caches
+        arrive."""
         self.prefilling.append((now + FIRST_TOKEN, decision))
         self.underway.append((now + FINISH, decision))
         while self.prefilling[0][0] <= now:
@@ -90,14 +92,14 @@ def reader_of_tiny_chat() -> PromptReader:
 
 
 def requests(bodies: Sequence[Body], count: int, rng: random.Random) -> Iterator[bytes]:
-    """Raw bodies, each with a text of its own from the mark on."""
+    """Raw bodies. From the mark on each has its own text."""
     for _ in range(count):
         yield rng.choice(bodies).data.replace(MARK.encode(), b"%016x" % rng.getrandbits(64))
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Nanoseconds of each decision, by the wall and by this thread's own time."""
+    """Nanoseconds of each decision: wall-clock time and CPU time of this thread."""
 
     wall: Sequence[int]
     thread: Sequence[int]
@@ -110,18 +112,18 @@ class Timing:
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1000
 
     def figures(self) -> list[float]:
-        """In the order of `FIGURES`."""
+        """The figures in the order of `FIGURES`."""
         own = sum(self.thread) / len(self.thread) / 1000
         quantiles = [self.quantile(share) for share in (0.5, 0.95, 0.99)]
         return [self.mean(), *quantiles, own, self.quantile(0.99, self.thread)]
 
 
-# By (replicas, messages), one a seed.
+# By (replicas, messages), one for each seed.
 Timings = dict[tuple[int, int], list[Timing]]
 
 
 def time_decisions(fleet: Fleet, reader: PromptReader, raw: Iterator[bytes], advance: Callable[[int], None]) -> Timing:
-    """Decide on each request. The policy's clock runs at a fixed rate, so a slow machine changes no decision."""
+    """Decide on each request. The policy's clock runs at a fixed rate, so that a slow machine changes no decision."""
     wall, thread = [], []
     rate = REQUESTS_A_SECOND * len(fleet.loads)
     for number, data in enumerate(raw):
@@ -136,7 +138,7 @@ def time_decisions(fleet: Fleet, reader: PromptReader, raw: Iterator[bytes], adv
 
 
 def time_steps(fleet: Fleet, reader: PromptReader, raw: Iterator[bytes]) -> dict[str, list[int]]:
-    """Nanoseconds of each step. `account` is what `decide` does beside looking up and choosing."""
+    """Nanoseconds of each step. `account` is what `decide` does besides the look-up and the choice."""
     taken: dict[str, list[int]] = {step: [] for step in STEPS}
     start = fleet.underway[-1][0] - FINISH
     for number, data in enumerate(raw, start=1):
@@ -177,7 +179,7 @@ def _decide_stepwise(fleet: Fleet, prompt: Prompt, now: float) -> tuple[Decision
 
 @contextmanager
 def _as_in_the_router() -> Iterator[None]:
-    """The router's settings of Python's garbage collector, which the slowest decisions feel."""
+    """The router's settings of Python's garbage collector, which affect the slowest decisions."""
     threshold = gc.get_threshold()
     freeze_startup_objects()
     try:
@@ -211,8 +213,8 @@ def _report(seeds: Sequence[int], timings: Timings, steps: dict[str, list[int]])
     few, many = (dict(zip(FIGURES, middle[replicas, MESSAGES], strict=True)) for replicas in (FEW, MANY))
     rows: list[list[str | float]] = [[f"{replicas}, {messages}", *row] for (replicas, messages), row in middle.items()]
     own = (
-        f"Medians of {len(seeds)} seeds. own: time of this thread alone, without what else runs on the machine. "
-        "Everything in microseconds."
+        f"Medians of {len(seeds)} seeds. own: CPU time of this thread, without other work on the machine. "
+        "All times are microseconds."
     )
     means = {step: sum(taken) / len(taken) / 1000 for step, taken in steps.items()}
     split: list[list[str | float]] = [[step, mean, median(steps[step]) / 1000] for step, mean in means.items()]

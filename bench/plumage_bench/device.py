@@ -1,8 +1,8 @@
-"""The device that a benchmark of real computation runs on, and the clock that measures it.
+"""The device of a benchmark that really computes, and its clock.
 
-On a CPU the device is this process' one thread, so what it took is the process' CPU time: other work on the machine
-moves the wall's clock more than that. A GPU works by itself: what it took is the wall's time until it has done all of
-its work.
+On a CPU the device is this process' single thread, so its time is the process' CPU time: other work on the machine
+affects the wall clock more. A GPU works asynchronously, so its time is the wall-clock time until it has done all its
+work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEVICES: Final = (CPU, CUDA)
 
 
 def check_device(device: str) -> None:
-    """ConfigurationError, with what to do, where the torch of this Python can't use it."""
+    """Raises ConfigurationError, with the remedy, if this Python's torch can not use the device."""
     if device == CPU:
         return
     import torch
@@ -31,12 +31,12 @@ def check_device(device: str) -> None:
         raise ConfigurationError(
             f"--device cuda: torch {torch.__version__} in {sys.prefix} finds no GPU it can use. On a machine with one, "
             "name by VLLM_VENV a virtual environment in which torch, and vLLM for the vllm benches, were installed for "
-            "CUDA, and this checkout by pip install -e '.[engine,bench]'. Without a GPU leave --device away."
+            "CUDA, and this checkout by pip install -e '.[engine,bench]'. Without a GPU omit --device."
         )
 
 
 def work_clock(device: str) -> Callable[[], float]:
-    """Seconds of the device's work so far, from any start: differences count."""
+    """Seconds of the device's work so far, from an arbitrary start: only differences are meaningful."""
     if device == CPU:
         return time.process_time
     import torch
@@ -49,7 +49,7 @@ def work_clock(device: str) -> Callable[[], float]:
 
 
 def device_name(device: str) -> str:
-    """For people: the GPU's own name; the processor's is among the machine's figures."""
+    """The name for people: the GPU's own. The processor's name is among the machine's figures."""
     if device == CPU:
         return "cpu, one thread"
     import torch

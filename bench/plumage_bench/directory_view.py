@@ -1,7 +1,7 @@
-"""What a router would know of the engines' caches, in virtual time: their own events, `lag` seconds late, and its own
-pending owners in between (design: "routing writes a pending owner, with expiry, into the view at once").
+"""What a router would know of the engines' caches, in virtual time: their events, `lag` seconds late, and the router's
+own pending owners until then (decision: routing adds a pending owner with an expiry at once).
 
-Copies are counted as the events say them: a duplicate is published again, and a removal takes one copy.
+Copies are counted as in the events: a duplicate is published again, and a removal takes one copy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["DirectoryView"]
 
 
 class DirectoryView:
-    """Slots are bits of an owner mask per block. `lag`: seconds from a step's end to its events being usable."""
+    """Slots are bits of an owner mask for each block. `lag`: seconds from a step's end until its events are visible."""
 
     def __init__(self, *, lag: float = 0.050, pending_seconds: float = 10.0) -> None:
         self._lag = lag
@@ -29,11 +29,11 @@ class DirectoryView:
         self._order = 0
 
     def sink(self, slot: int) -> EventSink:
-        """For the slot's block pool; `stepped` says when what it wrote becomes true."""
+        """An event sink for the slot's block pool. `stepped` sets the time at which its events become visible."""
         return self._fresh.setdefault(slot, []).append
 
     def stepped(self, slot: int, at: float) -> None:
-        """The events written since the last call happen at `at`."""
+        """The events since the last call take effect at `at`."""
         events = self._fresh.get(slot)
         if events:
             self._order += 1
@@ -41,8 +41,8 @@ class DirectoryView:
             events.clear()
 
     def hold_pending(self, chain: Sequence[int], slot: int, now: float, wait: float = 0.0) -> None:
-        """The slot will soon hold this chain, because it was just sent there. `wait`: seconds until its turn, as far as
-        the policy predicts that; it counts as pending for so much longer."""
+        """The slot will soon have this chain, because a request was just sent there. `wait`: seconds until its turn, as
+        far as the policy predicts them; the chain counts as pending for that much longer."""
         bit = 1 << slot
         missing = [block for block in chain if not self._owners.get(block, 0) & bit]
         for block in missing:
@@ -51,7 +51,7 @@ class DirectoryView:
         heappush(self._lapsing, (now + self._pending_seconds + wait, self._order, slot, missing))
 
     def match(self, chain: Sequence[int], now: float) -> Mapping[int, int]:
-        """slot → leading blocks held or pending, by what has arrived until `now`."""
+        """slot → number of leading blocks that it has or will have, by the events that arrived until `now`."""
         self._arrive(now)
         owners, pending = self._owners, self._pending
         found: dict[int, int] = {}
@@ -110,7 +110,7 @@ class DirectoryView:
                 owners.pop(block, None)
 
     def _settle(self, blocks: Sequence[int], bit: int) -> None:
-        """No longer pending: confirmed, or expired."""
+        """Ends pending entries that are confirmed or expired."""
         for block in blocks:
             mask = self._pending.get(block, 0)
             if mask & bit:

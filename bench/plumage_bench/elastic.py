@@ -1,9 +1,9 @@
-"""A fleet whose size changes, in virtual time: replicas start, serve, drain and go; an autoscaler may look at it.
+"""A fleet whose size changes, in virtual time: replicas start, serve, drain and end; an autoscaler may observe it.
 
-What is seen of it is what routers and agents report, made from the same engines and the same directory's view: rates
-and percentiles over the last minute, KV usage as it is, the miss-ratio curve of the prompts routed. A replica serves
-`START` seconds after it was asked for, with an empty cache: warming it from its peers is left out, and so what a new
-replica costs is overstated.
+An observation has what routers and agents report, made from the same engines and the same view of the directory: rates
+and percentiles over the last minute, the present KV usage, and the miss-ratio curve of the routed prompts. A replica
+serves `START` seconds after its request, with an empty cache. There is no warm-up from peers, so the cost of a new
+replica is overstated.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["MINUTE", "START", "ElasticFleet", "Look"]
 
 MINUTE: Final = 60.0
 START: Final = 20.0
-_FADE: Final = 0.9  # of the curve's old accesses, at each look
+_FADE: Final = 0.9  # factor of the curve's old accesses at each observation
 _LONGEST_CURVE: Final = 1 << 18  # blocks
 
 
 @dataclass(slots=True)
 class _Past:
-    """What happened in the last minute, each with its time."""
+    """What happened in the last minute, each entry with its time."""
 
     entries: deque[tuple[float, int, float]] = field(default_factory=deque)
 
@@ -56,7 +56,7 @@ def _tail(values: Iterable[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """replicas: ready ones. wanted: those asked for. hit_ratio: of the last minute, None of no answer."""
+    """replicas: ready ones. wanted: requested ones. hit_ratio: of the last minute; None without an answer."""
 
     at: float
     replicas: int
@@ -65,7 +65,7 @@ class Look:
 
 
 class ElasticFleet(Hooks):
-    """settings: of each engine. policy: routes; it hears of removed replicas."""
+    """settings: of each engine. policy: routes, and is informed about removed replicas."""
 
     def __init__(self, settings: EngineSettings, policy: RoutingPolicy, replicas: int, *, seed: int) -> None:
         self.fleet = VirtualFleet({}, self)
@@ -73,7 +73,7 @@ class ElasticFleet(Hooks):
         self.answered = self.cached = 0.0  # prompt tokens of all answers
         self._settings, self._policy, self._seed = settings, policy, seed
         self._view = DirectoryView()
-        self._states: dict[int, ReplicaState] = {}  # ready ones
+        self._states: dict[int, ReplicaState] = {}  # ready replicas
         self._starting: set[int] = set()
         self._held: dict[int, Counter[int]] = {}
         self._uses: Counter[int] = Counter()
@@ -97,36 +97,36 @@ class ElasticFleet(Hooks):
         return list(self._states)
 
     def serve(self, arrivals: Iterable[Arrival], until: float) -> None:
-        """All arrivals, in order, and everything else up to then."""
+        """Serve all arrivals in order, and handle all other events up to then."""
         for arrival in arrivals:
             self._plan(arrival)
         self.fleet.run(until=until)
 
     def every(self, seconds: float, until: float, act: Callable[[float], None]) -> None:
-        """Look regularly."""
+        """Observe at regular intervals."""
         for count in range(1, int(until / seconds) + 1):
             self.fleet.call_at(count * seconds, lambda at=count * seconds: act(at))  # type: ignore[misc]
 
     def resize(self, wanted: int, *, leaving: Sequence[int] = ()) -> None:
-        """Start replicas, or drain those of `leaving`, first ones first."""
+        """Start replicas, or drain replicas in the order of `leaving`."""
         for _ in range(wanted - self.wanted):
             slot = self._begin()
             self._starting.add(slot)
             self.fleet.call_at(self.fleet.now + START, lambda slot=slot: self._ready(slot))  # type: ignore[misc]
         for slot in leaving[: max(0, self.wanted - wanted)]:
-            self._states.pop(slot)  # what is in flight there is answered; nothing new comes
+            self._states.pop(slot)  # requests in flight there are answered; it gets no new ones
             self._held.pop(slot)
             self._policy.forget(slot)
 
     def heats(self) -> list[CacheHeat]:
-        """Uses, pool-wide, of what each replica holds: what agents report as hotness."""
+        """For each replica, the pool-wide uses of what it caches: agents report these as hotness."""
         return [
             CacheHeat(str(slot), heat=float(sum(self._uses[block] for block in self._held[slot])))
             for slot in self._states
         ]
 
     def load(self, now: float) -> PoolLoad:
-        """As the operator would see it."""
+        """The pool's load as the operator would see it."""
         self._sampler.age(_FADE)
         prompts = sum(value for _, _, value in self._prompts.until(now))
         hits = sum(value for _, _, value in self._hits.until(now))
@@ -170,7 +170,7 @@ class ElasticFleet(Hooks):
         self._states[slot] = ReplicaState(slot)
 
     def _sink(self, slot: int) -> EventSink:
-        """The view's sink, and a count of what is held."""
+        """The view's sink, with a count of cached blocks."""
         pass_on, held = self._view.sink(slot), self._held[slot]
 
         def record(event: BlockEvent) -> None:

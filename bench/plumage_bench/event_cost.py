@@ -1,8 +1,8 @@
-"""What a KV event costs an agent in CPU: decoded, placed, hashed, published; sockets left out.
+"""CPU time of an agent for a KV event: decode, index, hash, publish, without sockets.
 
-`python -m plumage_bench.event_cost` prints microseconds per block stored and per block removed, for batches of the
-shapes that vLLM sends: long prefills, and decoding requests that fill a block now and then. The payloads are made
-beforehand, in vLLM's own form. Bound: 15 µs a block event.
+`python -m plumage_bench.event_cost` prints microseconds per stored and per removed block, for batches as vLLM sends
+them: long prefills, and decoding requests that fill a block now and then. The payloads are generated beforehand, in
+vLLM's format. Limit: 15 µs a block event.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class EventCost:
 
     @property
     def mean_us(self) -> float:
-        """Every block that comes goes again one day; most come by prefill."""
+        """Every stored block is removed one day, and most are stored by prefill."""
         return (self.prefill_us + self.removed_us) / 2
 
 
 class _Publisher:
-    """The directory's writer, less the sending."""
+    """The directory's writer without the sending."""
 
     def __init__(self) -> None:
         self._ledger = HeldChunks()
@@ -66,13 +66,13 @@ class _Prompts:
     made: list[list[int]] = field(default_factory=list)
 
     def prefill(self) -> list[bytes]:
-        """One message a prompt, all its blocks in one event."""
+        """One message for each prompt, with all its blocks in one event."""
         hashes = [self.rng.getrandbits(64) for _ in range(CHAIN)]
         self.made.append(hashes)
         return [_batch([self._stored(hashes, None)])]
 
     def decode(self) -> list[bytes]:
-        """Sixteen requests that fill a block each in every message."""
+        """Sixteen requests; each fills a block in every message."""
         rows = [[self.rng.getrandbits(64) for _ in range(CHAIN // 16)] for _ in range(16)]
         self.made += rows
         parents: list[list[int | None]] = [[None, *row[:-1]] for row in rows]
@@ -102,7 +102,7 @@ class _Prompts:
 
 
 def event_cost(blocks: int = 40_000, seed: int = 0) -> EventCost:
-    """CPU time of this thread over about that many blocks of each kind, in a fresh index."""
+    """CPU time of this thread for about this many blocks of each kind, in a new index."""
     table = ByteTable.from_tokenizer_json(ModelFolder.load(resolve("builtin://tiny-chat")).tokenizer_json)
     prefill, removed = _measure(table, _Prompts(random.Random(seed), len(table.pieces)), blocks, "prefill")
     decode, _ = _measure(table, _Prompts(random.Random(seed), len(table.pieces)), blocks, "decode")
@@ -116,7 +116,7 @@ def _measure(table: ByteTable, prompts: _Prompts, blocks: int, kind: str) -> tup
     removed = _apply(holdings, prompts.removals())
     counted = holdings.index.counters
     if counted.stored != counted.removed or len(holdings.index):
-        raise AssertionError(f"the index lost count: {counted}")
+        raise AssertionError(f"the index has a wrong count: {counted}")
     return stored / counted.stored * 1e6, removed / counted.removed * 1e6
 
 

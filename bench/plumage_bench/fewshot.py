@@ -1,4 +1,4 @@
-"""Few-shot suites in HotPrefix's shapes: MMLU in the closing line, all four in the sweep."""
+"""Few-shot suites with HotPrefix's shapes. The closing line has MMLU; the sweep has all four."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plumage_bench.workloads import FEWSHOT_SUITES, FewshotShape
 __all__ = ["run"]
 
 _MMLU = FEWSHOT_SUITES["mmlu"]
-_DEFAULT_RATE = 150.0  # no paper gives one for a routed fleet: half of what four workers can do with a warm cache
+_DEFAULT_RATE = 150.0  # half of what four workers can do with a warm cache; no paper has a rate for a routed fleet
 _DEFAULT = Scenario(_MMLU, _DEFAULT_RATE)
 
 

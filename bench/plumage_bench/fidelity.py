@@ -1,11 +1,11 @@
-"""`fidelity`: the simulator against real vLLM, the same trace, seed and cost model through both.
+"""`fidelity`: compares the simulator with real vLLM, with the same trace, seed and cost model.
 
-vLLM's engine core runs in this process over the virtual GPU, in virtual time; the simulator runs as it always does.
-Each request's tokens, arrival and answer are the same, the answers word for word. What differs is whose scheduler,
-block pool and queue decide: vLLM's with the plugin, or the simulator's. The keys are the worst cell's: hit ratio in
-points, the larger error of TTFT's P50 and P95, and throughput, output tokens a second from the first arrival to the
-last token, each over the requests of all seeds, because RLT is randomized. Asynchronous scheduling, which the
-simulator does not have, is shown beside and not counted.
+vLLM's engine core runs in this process over the virtual GPU, in virtual time. The simulator runs as usual. Each request
+has the same tokens, arrival time and answer, token for token. The difference is the scheduler, block pool and queue:
+vLLM's with the plugin, or the simulator's. The keys are those of the worst cell: hit ratio in points, the larger error
+of TTFT's P50 and P95, and throughput, in output tokens a second from the first arrival to the last token. Each covers
+the requests of all seeds, because RLT is randomized. Asynchronous scheduling, which the simulator does not have, is
+shown but not counted.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 __all__ = ["CELLS", "TRACES", "Cell", "Measured", "Trace", "measure", "run", "simulated"]
 
 BLOCK = 16
-_IDS = range(250)  # of the tiny model's vocabulary, its ends left out
+_IDS = range(250)  # token ids of the tiny model's vocabulary, without its ends
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A queue and an eviction policy. counted: in the keys."""
+    """A queue and an eviction policy. counted: whether the keys include it."""
 
     label: str
     queue: str = "Fcfs"
@@ -47,13 +47,13 @@ class Cell:
     asynchronous: bool = False
 
     def plumage(self, seed: int) -> dict[str, Any]:
-        """The plugin's settings; what vLLM does by itself is left to it, all of it where no feature is on."""
+        """The plugin's settings. Without a feature vLLM runs without the plugin; other settings are left to vLLM."""
         settings = Ours(self.overrides, "VLLM").plugin()
         return {**settings, "seed": seed} if settings["feather"] or settings["eviction"] else {}
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """Of the manifest, for both: the simulator's engine and the plugin."""
+        """Overrides of the manifest for both: the simulator's engine and the plugin."""
         return {
             "engine.feather.policy": self.queue,
             "engine.eviction.policy": self.eviction,
@@ -75,7 +75,7 @@ CELLS = (
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """blocks: KV blocks that requests can have. asks: by seed, and by what a virtual GPU answers."""
+    """blocks: KV blocks for requests. asks: the requests, by seed and by the answers of a virtual GPU."""
 
     name: str
     asks: Callable[[random.Random, Speech], list[Ask]]
@@ -88,7 +88,7 @@ class Trace:
 def _groups(
     rng: random.Random, *, count: int, groups: int, shared: int, rate: float, answer: int, skew: float = 0.0
 ) -> list[Ask]:
-    """Prompts of groups, popular as 1 / rank^skew; tails and answers from half to one and a half of their mean."""
+    """Prompts of groups with popularity 1 / rank^skew. Tails and answers have 0.5 to 1.5 times their mean length."""
     prefixes = [rng.choices(_IDS, k=shared) for _ in range(groups)]
     chosen = rng.choices(range(groups), [1 / (rank + 1) ** skew for rank in range(groups)], k=count)
     times = accumulate(rng.expovariate(rate) for _ in range(count))
@@ -103,7 +103,7 @@ def _around(rng: random.Random, mean: int) -> int:
 
 
 def _conversations(rng: random.Random, speech: Speech) -> list[Ask]:
-    """60 clients of 2 to 6 rounds; a prompt is everything said before, the engine's answers included."""
+    """60 clients with 2 to 6 rounds. A prompt has all earlier messages, also the engine's answers."""
     asks = []
     for client in range(60):
         said: list[int] = rng.choices(_IDS, k=200)
@@ -151,7 +151,7 @@ class Measured:
     rate: float
 
     def errors(self, truth: Measured) -> tuple[float, float, float]:
-        """Points of the hit ratio; relative errors of TTFT, the larger, and of throughput."""
+        """The error of the hit ratio in points, the larger relative error of the TTFTs, and that of the throughput."""
         first = max(abs(self.first50 / truth.first50 - 1), abs(self.first95 / truth.first95 - 1))
         return 100 * abs(self.hit - truth.hit), first, abs(self.rate / truth.rate - 1)
 
@@ -160,7 +160,7 @@ Served = tuple[Sequence[Ask], Mapping[str, Outcome]]
 
 
 def measure(runs: Sequence[Served]) -> Measured:
-    """What clients and the cache see of it, over the requests of all runs."""
+    """What clients and the cache measure, over the requests of all runs."""
     firsts = sorted(outcomes[ask.name].first - ask.at for asks, outcomes in runs for ask in asks)
     tokens = sum(len(ask.tokens) for asks, _ in runs for ask in asks)
     hits = sum(outcome.cached for _, outcomes in runs for outcome in outcomes.values())
@@ -170,7 +170,7 @@ def measure(runs: Sequence[Served]) -> Measured:
 
 
 class _Notes(Hooks):
-    """Outcomes of one simulated engine."""
+    """The outcomes of one simulated engine."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, Outcome] = {}
@@ -187,7 +187,7 @@ class _Notes(Hooks):
 
 
 def simulated(trace: Trace, cell: Cell, asks: Sequence[Ask], speech: Speech, seed: int) -> dict[str, Outcome]:
-    """The trace through the simulator, in virtual time."""
+    """Serve the trace with the simulator, in virtual time."""
     settings = Ours(
         cell.overrides
         | {
@@ -206,7 +206,7 @@ def simulated(trace: Trace, cell: Cell, asks: Sequence[Ask], speech: Speech, see
 
 
 def _request(ask: Ask, speech: Speech) -> SimRequest:
-    """With the names of the blocks that its answer will fill; of its last token there is never any KV."""
+    """The request with the names of the blocks that its answer will fill. Its last token never has KV."""
     answer = speech.text(speech.answer(ask.tokens), len(ask.tokens), ask.answer)
     start = root("fidelity")
     prompt = block_hashes(ask.tokens, BLOCK, start)
@@ -215,10 +215,10 @@ def _request(ask: Ask, speech: Speech) -> SimRequest:
 
 
 def _both(model: Path, trace: Trace, cell: Cell, seed: int) -> tuple[Served, Served]:
-    """(vLLM, simulator). StateError where a feature of the plugin switched itself off."""
+    """(vLLM, simulator). StateError if a feature of the plugin disabled itself."""
     device = {
         "preset": trace.device,
-        "numBlocks": trace.blocks + 1,  # one is vLLM's own
+        "numBlocks": trace.blocks + 1,  # one block is vLLM's null block
         "vocabulary": "All",
         "asyncScheduling": cell.asynchronous,
     }
@@ -243,7 +243,7 @@ def _both(model: Path, trace: Trace, cell: Cell, seed: int) -> tuple[Served, Ser
 
 @dataclass(slots=True)
 class _Found:
-    """Of one trace and cell, a run a seed."""
+    """The results of one trace and cell, a run for each seed."""
 
     real: list[Served] = field(default_factory=list)
     simulated: list[Served] = field(default_factory=list)
@@ -282,7 +282,7 @@ def run(context: Context) -> Report:
 
 
 def _plot(figure: Any, found: Mapping[tuple[Trace, Cell], _Found]) -> None:
-    """Each counted run as a point, vLLM across and the simulator upwards: on the diagonal they agree."""
+    """Each counted run as a point: vLLM on the x axis, the simulator on the y axis. They agree on the diagonal."""
     left, right = figure.subplots(1, 2)
     for trace in dict.fromkeys(trace for trace, _ in found):
         pairs = [figures.measured() for (of, cell), figures in found.items() if of is trace and not cell.asynchronous]

@@ -1,8 +1,8 @@
 """A fleet in virtual time: simulated engines, a routing policy of core, and the directory's lag between them.
 
-What a policy sees is what a router would: hits by the engines' own events `directory_lag` late and pending owners
-before that; the engines' load as of the last poll; its own requests in flight, exactly. Policies that keep a tree of
-their own do so from the prompts they routed, as in their products. Nothing here has a wall clock: a seed repeats a run.
+A policy sees what a router would see: hits by the engines' events, `directory_lag` late, and pending owners before
+that; the engines' load at the last poll; its own requests in flight, exactly. Policies with a tree of their own fill it
+from the prompts that they routed, as in their products. There is no wall clock, so a seed repeats a run.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from plumage_engine.simulator.engine.sim_engine import SimEngine
 
 __all__ = ["FleetRun", "Served", "Worker", "run_fleet"]
 
-_SLICE = 5.0  # virtual seconds between two looks at how late the run is
-_GOLDEN = 0.6180339887498949  # its multiples, less whole numbers, are spread evenly
-_DECODE_BLOCK = 16  # tokens a block where a policy counts blocks of requests, whatever the engines' block size
+_SLICE = 5.0  # virtual seconds between two checks of late requests
+_GOLDEN = 0.6180339887498949  # the fractional parts of its multiples are evenly distributed
+_DECODE_BLOCK = 16  # tokens of a block for policies that count blocks of requests, for any block size of the engines
 
 
 @dataclass(slots=True)
 class Served:
-    """One request from its arrival on. Times are seconds of virtual time; NaN until it happened. `prefilling`: as far
-    as the policy can tell."""
+    """One request from its arrival on. Times are seconds of virtual time, NaN until they happened. `prefilling`: by the
+    policy's knowledge."""
 
     arrival: Arrival
     ticket: Ticket
@@ -52,7 +52,7 @@ class Served:
 
 @dataclass(slots=True)
 class Worker:
-    """One engine with what is measured of it. usage, usage_squared: sums of the KV usage over its busy seconds."""
+    """One engine and its measurements. usage, usage_squared: sums of the KV usage over its busy seconds."""
 
     engine: SimEngine
     state: ReplicaState
@@ -71,7 +71,7 @@ class Worker:
 
 @dataclass(slots=True)
 class FleetRun:
-    """What a run leaves. `complete` is False when it was cut short for being late."""
+    """The results of a run. `complete` is False if it was stopped because too many requests were late."""
 
     served: Sequence[Served]
     workers: Sequence[Worker]
@@ -91,9 +91,9 @@ def run_fleet(
     late_share: float = 0.05,
     in_one_piece: float = 0.0,
 ) -> FleetRun:
-    """Serve everything the source has to send. Of the share `in_one_piece` of its requests the policy sees no first
-    token: they do not stream. Stops early, `complete=False`, once more than `late_share` of all waited longer than
-    `late_after` for their first token: the percentile asked for is lost then."""
+    """Serve everything that the source sends. A share `in_one_piece` of its requests does not stream, so the policy
+    sees no first token of them. Stops early, with `complete=False`, when more than `late_share` of all waited longer
+    than `late_after` for their first token: then the percentile is over its limit in any case."""
     routing = _Routing(engines, policy, source, seed, directory_lag, load_interval, late_after, in_one_piece)
     for arrival in source.initial():
         routing.plan(arrival)
@@ -108,7 +108,7 @@ def run_fleet(
 
 
 class _Routing(Hooks):
-    """Stands where the router stands: routes arrivals, hears of tokens, keeps its view of caches and loads."""
+    """The router's part: routes arrivals, is informed about tokens, and keeps its view of caches and loads."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _Routing(Hooks):
         return Worker(SimEngine(settings, rng=rng, sink=self._view.sink(slot)), ReplicaState(slot))
 
     def plan(self, arrival: Arrival) -> None:
-        """Put an arrival into the event heap; its request's id is the arrival's number."""
+        """Put an arrival into the event heap. The request's id is the arrival's number."""
         prompt = arrival.prompt
         request = SimRequest(
             len(self._arrivals),
@@ -152,7 +152,7 @@ class _Routing(Hooks):
             prompt.output_tokens,
             arrival.at,
             output_hashes=prompt.output_blocks,
-            vector=(),  # the engines' queue is first come first served: it looks at no hashes
+            vector=(),  # the engines' queue is first come first served, so it needs no hashes
         )
         self._arrivals.append(arrival)
         self.fleet.arrive(request)
@@ -189,7 +189,7 @@ class _Routing(Hooks):
         state.decode_blocks += tokens / _DECODE_BLOCK
 
     def _poll_loads(self, now: float) -> None:
-        """The engines' own figures are as old as the last poll; polls are `load_interval` apart."""
+        """The engines' figures are as old as the last poll. Polls are `load_interval` apart."""
         if now - self._loads_at < self._load_interval:
             return
         self._loads_at = now
@@ -232,7 +232,7 @@ class _Routing(Hooks):
         worker.usage_squared += usage * usage * report.seconds
 
     def late(self, now: float) -> int:
-        """Requests that waited longer than allowed for their first token, those that still wait included."""
+        """Requests that waited too long for their first token, including those that still wait."""
         waiting = (served for served in self._open.values() if isnan(served.first_token))
         return self._late_firsts + sum(now - served.arrival.at > self._late_after for served in waiting)
 

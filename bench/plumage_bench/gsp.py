@@ -1,4 +1,4 @@
-"""Generated shared prefix: KVRouting's synthetic workload, and its main table."""
+"""Generated shared prefix: KVRouting's synthetic workload and main table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plumage_bench.workloads import ArticleKind, ArticleShape, GspShape
 __all__ = ["run"]
 
 _DEFAULT = Scenario(GspShape(), 12.0)
-# Requests a second that load four workers without drowning them.
+# Requests a second that load four workers without overloading them.
 _ARTICLE: tuple[tuple[ArticleKind, float], ...] = (
     ("rag", 12.0), ("code", 40.0), ("agents", 12.0), ("summaries", 4.0), ("mix", 10.0),
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """The interface of a benchmark: the context that it gets and the report that it returns.
 
-A benchmark is a module with a `run(context)` that returns a `Report`. `registry.py` names and describes them,
+A benchmark is a module with a `run(context)` that returns a `Report`. `registry.py` names and describes benchmarks,
 `runner.py` runs one. A figure KEY that was measured in pairs comes with KEY_low, KEY_high and KEY_pairs
 (`interval_keys`), which docs/evidence.md reads.
 """
@@ -38,7 +38,7 @@ _LINE_SECONDS = 30.0
 
 @dataclass(slots=True)
 class Context:
-    """What a run is given. `options` holds the extra options by name, e.g. {"trace": "path", "sweep": "1"}. device: of
+    """The settings of a run. `options` has the extra options by name, e.g. {"trace": "path", "sweep": "1"}. device: of
     `plumage_bench.device`, for benchmarks that compute on one."""
 
     name: str
@@ -50,22 +50,22 @@ class Context:
     device: str = CPU
 
     def switch(self, option: str) -> bool:
-        """Whether an option that takes 0 or 1, and is 0 when not given, is on; ConfigurationError for another value."""
+        """Whether an option is on that takes 0 or 1; its default is 0. ConfigurationError for another value."""
         given = self.options.get(option, "0")
         if given not in ("0", "1"):
             raise ConfigurationError(f"{option}={given}: must be 0 or 1")
         return given == "1"
 
     def count(self, option: str, default: int, most: int = 100) -> int:
-        """An option that is a whole number from 1 to `most`; ConfigurationError for anything else."""
+        """An option that is an integer from 1 to `most`. ConfigurationError for any other value."""
         given = self.options.get(option, str(default))
         if not (given.isascii() and given.isdecimal()) or not 1 <= int(given[:9]) <= most:
             raise ConfigurationError(f"{option}={given}: must be from 1 to {most}")
         return int(given)
 
     def some(self, option: str, of: Sequence[str], default: Sequence[str] | None = None) -> tuple[str, ...]:
-        """An option that names some of `of`, a semicolon between two; `default`, or all of them, when it is not given.
-        ConfigurationError for a name that is none."""
+        """An option that names some of `of`, separated by semicolons. Without the option `default`, or all of them.
+        ConfigurationError for an unknown name."""
         given = self.options.get(option)
         if given is None:
             return tuple(of if default is None else default)
@@ -75,8 +75,8 @@ class Context:
 
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A progress bar, or, where nobody could see it move, a line each tenth of a long run; call the yielded
-        function with the number of units done since the last call."""
+        """A progress bar in a terminal, otherwise a line for each tenth of a long run. Call the yielded function with
+        the number of units done since the last call."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         lines = _lines(self.console, description, total)
         with Progress(*columns, console=self.console, transient=True) as bar:
@@ -90,7 +90,7 @@ class Context:
 
 
 def _lines(console: Console, description: str, total: int) -> Callable[[int], None]:
-    """Says how far a run is, into a file or a pipe: at each tenth, but twice a minute at most."""
+    """Prints progress to a file or pipe: at each tenth, but at most twice a minute."""
     started = printed_at = time.perf_counter()
     reached = printed = 0
 
@@ -108,7 +108,7 @@ def _lines(console: Console, description: str, total: int) -> Callable[[int], No
 
 @dataclass(frozen=True, slots=True)
 class ResultTable:
-    """A table as shown and as written. notes: what the reader must know to read it."""
+    """A table, printed and written to JSON. notes: what readers must know to interpret it."""
 
     title: str
     columns: Sequence[str]
@@ -118,7 +118,7 @@ class ResultTable:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """keys: the closing line's figures, in order. plot: draws on a fresh matplotlib figure. data: raw figures."""
+    """keys: the closing line's figures, in order. plot: draws on a new matplotlib figure. data: raw figures."""
 
     keys: Mapping[str, Figure]
     tables: Sequence[ResultTable] = ()
@@ -130,16 +130,17 @@ Run = Callable[[Context], Report]
 
 
 def interval_keys(name: str, ratio: PairedRatio) -> dict[str, Figure]:
-    """A paired figure as keys of the closing line: the figure, both ends, and the pairs behind them."""
+    """A paired figure as keys of the closing line: the figure, both ends of its interval, and the number of pairs."""
     return {name: ratio.ratio, f"{name}_low": ratio.low, f"{name}_high": ratio.high, f"{name}_pairs": ratio.pairs}
 
 
 def least_keys(name: str, ratios: Sequence[PairedRatio]) -> dict[str, Figure]:
-    """The least of several paired figures, with its own interval."""
+    """The smallest of several paired figures, with its own interval."""
     return interval_keys(name, min(ratios, key=lambda one: one.ratio))
 
 
 def wide_console() -> Console:
-    """A console for results. Into a file or a pipe it is wide: a table cut at 80 columns has lost its figures."""
+    """A console for results. In a file or pipe it is wide, since a table that is cut at 80 columns would lose
+    figures."""
     console = Console()
     return console if console.is_terminal else Console(width=180)

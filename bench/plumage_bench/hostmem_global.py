@@ -1,26 +1,27 @@
-"""`plumage bench hostmem-global`: host memory ranked by the pool's hotness beside host memory ranked by each replica's.
+"""`plumage bench hostmem-global`: compares host memory that is ranked by the pool's hotness with host memory that is
+ranked by each replica's own.
 
-Four replicas, each vLLM's real scheduler, block pool and offloading connector over a pretended device (`vllm_pretend`)
-with the plugin's eviction by hotness, host tier and promotion. Both contenders have the same blocks of either memory:
-devices that hold an eighth of all prefixes beside what a batch needs, host memories that hold a quarter. Few-shot
-questions whose subjects are asked for by Zipf's law, since subjects that are all asked for alike have no hotness to
-know; at each quarter of the questions other subjects become the favourites.
+There are four replicas. Each has vLLM's real scheduler, block pool and offloading connector over a fake device
+(`vllm_pretend`), with the plugin's eviction by hotness, host tier and promotion. Both contenders have equal memory. The
+device holds an eighth of all prefixes besides what a batch needs, host memory a quarter. The load is few-shot questions
+whose subjects are popular by Zipf's law: with equally popular subjects hotness could not help. After each quarter of
+the questions other subjects become the most popular.
 
-`local` counts what each replica was asked. `global` has the pool's word beside it, made as in production: a request
-counts a use of the deepest chunk that any replica holds (0064), the view ages by the pool's requests, and each 64
-requests each replica receives the faded uses of the blocks that it holds (0135), which count for host memory, promotion
-and eviction on the device (0152). Requests go to replicas in two ways: in
-turn, to the one with the fewest under way; and by prefix, to the one that holds most of it unless that one is busy.
-The closing line is of the first: where each prefix has a home, its home has seen all there is to know of it.
+`local` counts the requests of each replica. `global` also has the pool's hotness, computed as in production. A request
+counts as a use of the deepest chunk that any replica has (0064). The counts age with the pool's requests. Every 64
+requests each replica gets the aged uses of its blocks (0135), which count for host memory, promotion and eviction on
+the device (0152). There are two ways of routing. *In turn*: to the replica with the fewest requests in flight. *By
+prefix*: to the replica that has most of the prefix, unless it is busy. The closing line is for the first: with routing
+by prefix one replica sees all requests of a prefix, so it knows its hotness alone.
 
-A pair is a suite with a seed, which draws lengths, favourites and questions: both contenders serve the same prompts.
-`as_configured` is the result: the ratio with the same settings. With the pool's word fewer blocks are copied down, so
-`interpolated` compares at equal bytes, as a note: `local` also runs with a higher `minFrequency`, which copies fewer,
-and the hits that it would have with as many blocks as `global` copied lie on the line between the two that copied more
-and fewer; where none copied more, or none fewer, they are those of the nearest. No configuration has that figure.
+A pair is a suite with a seed, which draws lengths, popular subjects and questions. Both contenders serve the same
+prompts. `as_configured` is the result: the ratio with equal settings. With the pool's hotness fewer blocks are copied
+to host memory, so the note `interpolated` compares at equal bytes. For it `local` also runs with higher values of
+`minFrequency`, which copy fewer blocks. Its hits for the blocks that `global` copied are interpolated between the
+nearest two runs, or are those of the nearest run at the ends. No configuration has that figure.
 
-Hits are counted, so the machine has no part in them, but what chance does has: when copies end, and what a replica that
-receives nothing draws. `again` is `local` with another seed of that, on the same prompts: its ratio to `local` is
+Hits are counted, so they do not depend on the machine, but on chance: when copies end, and what a replica without
+reports draws. `again` is `local` with another seed of that chance, on the same prompts. Its ratio to `local` is the
 noise.
 """
 
@@ -48,11 +49,11 @@ __all__ = ["run"]
 
 REPLICAS: Final = 4
 _BATCH = 8
-_EVERY = 64  # requests of the pool between two words; at 6 a second that is the agents' ten seconds
-_CHUNK = 4  # blocks of 16 tokens that a chunk of 256 bytes covers
+_EVERY = 64  # requests of the pool between two reports; at 6 a second that is the agents' ten seconds
+_CHUNK = 4  # blocks of 16 tokens in a chunk of 256 bytes
 _QUESTIONS = 1024
 _PHASES = 4
-_SPILL = 4  # requests more than the least busy replica's that a holder may have
+_SPILL = 4  # requests that the replica with the prefix may have more than the least busy replica
 ROUTES = ("in turn", "by prefix")
 KINDS: Final[Mapping[str, Sequence[str]]] = {
     "in turn": ("local", "local 3", "local 4", "global", "again"),
@@ -61,23 +62,24 @@ KINDS: Final[Mapping[str, Sequence[str]]] = {
 OURS = Ours(
     {"engine.hostMemory.capacity": "1Gi", "engine.feather.policy": "Fcfs", "engine.batchLimit": "Static"}, "VLLM"
 )
-"""Order of eviction and host tier of a pool, under vLLM's own queue."""
+"""The eviction and host tier of a pool, with vLLM's own queue."""
 _FREQUENCY = int(OURS.plugin()["hostTier"]["minFrequency"])
 _FREQUENCIES: Final[Mapping[str, int]] = {"local": _FREQUENCY, "local 3": 3, "local 4": 4}
-"""minFrequency of those that know what they saw themselves; all others have the first."""
-_SEEDS: Final = 6  # requests in turn; by prefix half as many
+"""minFrequency of `local` runs; all others have the first."""
+_SEEDS: Final = 6  # seeds for routing in turn; by prefix half as many
 _OTHER_CHANCE: Final = 1_000
 
 
 def tier_of(kind: str) -> HostTierConfig:
-    """The host tier of a replica, by who ranks it."""
+    """The host tier of a replica, by its source of hotness."""
     tier = OURS.plugin()["hostTier"]
     return HostTierConfig.model_validate({**tier, "minFrequency": _FREQUENCIES.get(kind, _FREQUENCY)})
 
 
 @dataclass(slots=True)
 class Counted:
-    """Prompt tokens: all, found on devices, found in host memory; blocks copied down, and up ahead of requests."""
+    """Prompt tokens: all, found on devices, found in host memory. Blocks: copied to host memory, and promoted before a
+    request."""
 
     prompt: int = 0
     device: int = 0
@@ -95,7 +97,7 @@ class Counted:
 
 
 class Pool:
-    """The word of the pool, made as routers, directory and agents make it, with requests for a clock."""
+    """The pool's hotness, computed as routers, directory and agents do, with the number of requests as the clock."""
 
     def __init__(self, replicas: Sequence[Any]) -> None:
         self.view = FleetHotness()
@@ -104,7 +106,7 @@ class Pool:
         self._now = 0
 
     def asked(self, keys: Sequence[int], held: int) -> None:
-        """A request for the blocks `keys`, of which some replica holds the first `held`."""
+        """A request for the blocks `keys`. Some replica has the first `held` of them."""
         self._now += 1
         depth = held // _CHUNK * _CHUNK
         if depth:
@@ -124,7 +126,7 @@ class Pool:
 
 
 class Replica:
-    """One engine with the plugin's host tier. heats: the pool's hotness; nothing where it is local."""
+    """One engine with the plugin's host tier. heats: the pool's hotness; empty for `local`."""
 
     def __init__(self, model: Path, device: int, host: int, seed: int, kind: str) -> None:
         from plumage.settings.engine_policies import EvictionConfig
@@ -163,7 +165,7 @@ class Replica:
             self._names[int.from_bytes(one[-8:], "big")] = one
 
     def holds(self, key: int) -> bool:
-        """On the device or in host memory."""
+        """Whether the block is on the device or in host memory."""
         name = self._names.get(key)
         if name is None:
             return False
@@ -171,7 +173,7 @@ class Replica:
         return here or self._manager.residents.get(name + bytes(4)) is not None
 
     def held(self, keys: Sequence[int]) -> int:
-        """Blocks of the chain `keys` that it holds from the first on."""
+        """How many leading blocks of the chain `keys` it has."""
         return next((depth for depth, key in enumerate(keys) if not self.holds(key)), len(keys))
 
     def step_until(self, requests: int) -> None:
@@ -180,7 +182,7 @@ class Replica:
 
 
 def play(model: Path, prompts: Sequence[Prompt], device: int, host: int, seed: int, route: str, kind: str) -> Counted:
-    """Four replicas serve all of them. device, host: blocks of each replica's."""
+    """Four replicas serve all prompts. device, host: blocks of each replica."""
     replicas = [Replica(model, device, host, seed + number, kind) for number in range(REPLICAS)]
     pool = Pool(replicas)
     hasher = Hasher()
@@ -206,7 +208,7 @@ def play(model: Path, prompts: Sequence[Prompt], device: int, host: int, seed: i
 
 
 class Hasher:
-    """vLLM's block hashes as KV events tell them, their low 64 bits."""
+    """vLLM's block hashes as in KV events: their low 64 bits."""
 
     def __init__(self) -> None:
         from vllm.utils.hashing import sha256
@@ -233,7 +235,7 @@ def _chosen(route: str, number: int, held: Sequence[int], busy: Sequence[int]) -
 
 
 def drifting(shape: FewshotShape, seed: int) -> list[Prompt]:
-    """The suite's questions; at each quarter of them other subjects are the favourites."""
+    """The suite's questions. After each quarter other subjects are the most popular."""
     prompts: list[Prompt] = []
     everything = fewshot_prompts(replace(shape, zipf=0.0, questions=_PHASES * 4 * shape.questions), seed)
     by_subject: dict[int, list[Prompt]] = {}
@@ -252,7 +254,7 @@ def drifting(shape: FewshotShape, seed: int) -> list[Prompt]:
 
 
 def run(context: Context) -> Report:
-    """All contenders on the same prompts, suites, seeds and ways of routing."""
+    """All contenders on the same prompts, for all suites, seeds and ways of routing."""
     prepare_environment()
     from plumage_engine.vllm.tiny_model import write_model
 
@@ -263,7 +265,7 @@ def run(context: Context) -> Report:
     with TemporaryDirectory() as folder, context.progress("pools", total) as advance:
         model = write_model(Path(folder) / "tiny")
         for suite in names:
-            # A suite of long answers takes a step a token: fewer questions do.
+            # Each token of an answer takes a step, so a suite of long answers gets fewer questions.
             fewer = (2 if context.quick else 1) * (2 if FEWSHOT_SUITES[suite].output_tokens > 1 else 1)
             shape = replace(FEWSHOT_SUITES[suite], questions=_QUESTIONS // fewer)
             prefixes = int(shape.subjects * shape.example_tokens / BLOCK)
@@ -280,7 +282,7 @@ def run(context: Context) -> Report:
 
 
 def _counts(context: Context) -> Mapping[str, int]:
-    """Seeds by way of routing."""
+    """The number of seeds by way of routing."""
     seeds = context.count("seeds", _SEEDS)
     return {"in turn": seeds, "by prefix": -(-seeds // 2)}
 
@@ -296,7 +298,7 @@ def over_local(found: Found, route: str, kind: str, what: str = "device_ratio") 
 
 
 def at_equal_bytes(found: Found) -> PairedRatio:
-    """`global` ÷ what local's own hotness finds with as many blocks copied down: device hits, requests in turn."""
+    """`global` ÷ the hits of local hotness with as many blocks copied to host memory: device hits, requests in turn."""
     pairs = [
         (one.device_ratio, _with_stored(one.stored, [rows[name][number] for name in _FREQUENCIES]))
         for (_, way), rows in found.items()
@@ -307,7 +309,8 @@ def at_equal_bytes(found: Found) -> PairedRatio:
 
 
 def _with_stored(stored: int, known: Sequence[Counted]) -> float:
-    """Device hits for so many blocks copied down, on the line through `known`; beyond its ends, what is there."""
+    """Device hits for this many blocks copied to host memory, interpolated between `known` points; at their ends
+    constant."""
     line = sorted(known, key=lambda one: one.stored)
     for fewer, more in pairwise(line):
         if fewer.stored <= stored < more.stored:
@@ -347,7 +350,7 @@ def _table(found: Found) -> ResultTable:
             )  # fmt: skip
     notes = (
         "Hits: share of prompt tokens. ÷ local: of the same prompts. local 3, 4: with that minFrequency. again: local "
-        "by other chance. Stored, promoted: blocks."
+        "with another seed of chance. Stored, promoted: blocks."
     )
     return ResultTable("Four replicas, favourites that change", columns, shown, notes)
 

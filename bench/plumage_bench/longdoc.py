@@ -12,7 +12,7 @@ from plumage_bench.workloads import LongdocShape
 __all__ = ["run"]
 
 _DEFAULT = Scenario(LongdocShape(), 12.0)
-_DOCUMENTS, _DOCUMENTS_QUICK = 512, 320  # what four workers are asked about; both are more than their caches hold
+_DOCUMENTS, _DOCUMENTS_QUICK = 512, 320  # documents for four workers; both numbers exceed their caches
 
 
 def _shape(factor: int) -> LongdocShape:

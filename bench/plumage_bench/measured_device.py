@@ -1,14 +1,16 @@
-"""Devices whose prefill no learner's formula has: a table of measured step times, and a model in waves and windows.
+"""Devices whose prefill no learned estimator can describe exactly: a table of measured step times, and a model with
+waves and windows.
 
 `MeasuredDevice` reads a table of steps of a real engine: prefill seconds by tokens computed and tokens of context
-before them, decode seconds by batch and context. Between its points it is linear, beyond them it goes on as between the
-last two. More prompt tokens than the table has count as equal pieces at their mean context, since the pieces of one
-prompt lie evenly about it. Of several pieces, and of prefill beside decoding, all but one are counted less what an
-almost empty step takes.
+before them, decode seconds by batch and context. It interpolates linearly, and extrapolates from the last two points.
+More prompt tokens than the table has are counted as equal pieces with their mean context, since the pieces of one
+prompt are evenly distributed about it. Of several pieces, and of prefill beside decoding, all but one count without the
+time of an almost empty step.
 
-`WindowedDevice` is a GPU whose rows come in waves of `wave` (a step pays for whole waves) and half of whose layers
-attend to the last `window` tokens only, as in models with sliding-window attention. Its prefill is no c·m·(1 + κ·(h +
-m/2)): below the window it grows with context, beyond it half as fast, and short prompts pay for what they do not fill.
+`WindowedDevice` is a GPU that processes rows in waves of `wave`; a step takes the time of whole waves. Half of its
+layers attend only to the last `window` tokens, as in models with sliding-window attention. Its prefill time is not
+c·m·(1 + κ·(h + m/2)). Below the window it grows with context, beyond it half as fast, and short prompts pay for the
+unused part of a wave.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ __all__ = ["MeasuredDevice", "StepTable", "WindowedDevice"]
 
 @dataclass(frozen=True)
 class StepTable:
-    """seconds[i][j] at rows[i] and columns[j], both ascending, two or more of each."""
+    """seconds[i][j] at rows[i] and columns[j]. Rows and columns ascend, and there are two or more of each."""
 
     rows: Sequence[float]
     columns: Sequence[float]
@@ -42,7 +44,7 @@ class StepTable:
             )
 
     def at(self, row: float, column: float) -> float:
-        """Seconds there; never less than nothing."""
+        """The seconds at this point, at least 0."""
         low, weight = _place(self.rows, row)
         first, second = (self._along(self.seconds[index], column) for index in (low, low + 1))
         return max(first + weight * (second - first), 0.0)
@@ -53,23 +55,24 @@ class StepTable:
 
 
 def _place(axis: Sequence[float], value: float) -> tuple[int, float]:
-    """The pair of points about `value`, or the last two, and how far it is from the first to the second."""
+    """The pair of points about `value`, or the last two, and the position of `value` between them (0 to 1, or
+    beyond)."""
     low = min(max(bisect_right(axis, value) - 1, 0), len(axis) - 2)
     return low, (value - axis[low]) / (axis[low + 1] - axis[low])
 
 
 @dataclass(frozen=True)
 class MeasuredDevice(Device):
-    """prefill: by tokens of context before, tokens computed. decode: by requests, tokens of context of each. The cost
-    fields of `Device` are not read, but for kv_bytes_per_token, pcie and time_scale."""
+    """prefill: by tokens of context before, tokens computed. decode: by requests, tokens of context of each. Of the
+    cost fields of `Device` it reads only kv_bytes_per_token, pcie and time_scale."""
 
     prefill: StepTable | None = None
     decode: StepTable | None = None
 
     @staticmethod
     def of(document: Mapping[str, Any], like: Device, cold_tokens: int) -> MeasuredDevice:
-        """From `plumage bench vllm-steps`; scaled so that a cold prompt of so many tokens takes what it does on
-        `like`, in one step."""
+        """From the table of `plumage bench vllm-steps`, scaled so that a cold prompt of this many tokens takes as long
+        as on `like`, in one step."""
         tables = [
             StepTable(part[rows], part[columns], part["seconds"])
             for part, rows, columns in (
@@ -102,7 +105,7 @@ class MeasuredDevice(Device):
 
 @dataclass(frozen=True)
 class WindowedDevice(GpuDevice):
-    """wave: rows that a step pays for at a time. window: tokens that half of the layers look back."""
+    """wave: rows that a step computes at a time. window: context tokens that half of the layers attend to."""
 
     wave: int = 512
     window: int = 2048

@@ -1,9 +1,9 @@
-"""`mrc`: how near a sampled miss-ratio curve is to the exact one, and what it costs.
+"""`mrc`: the error of a sampled miss-ratio curve against the exact one, and its cost.
 
-The seeded workloads are played into a sampler and into an exact count (a sampler that holds every key, which the tests
-compare with LRU caches played through). The error is the mean difference of the hit ratio over forty cache sizes from
-1/40 of the distinct blocks to all of them. Names of blocks are scrambled first: real keys are hashes, and consecutive
-names would be sampled better than hashes are.
+Seeded workloads are played into a sampler and into an exact count (a sampler that keeps every key, which tests compare
+with simulated LRU caches). The error is the mean difference of the hit ratio over forty cache sizes, from 1/40 of the
+distinct blocks to all of them. Names of blocks are scrambled first: real keys are hashes, and consecutive names would
+give a better sample than hashes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DEFAULT = 4096
 LARGEST = 1 << 22
 SIZES = 40
 SEEDS, QUICK_SEEDS = 4, 2
-ENDLESS = 300_000  # new keys, for the memory of a sampler that has seen many
+ENDLESS = 300_000  # new keys, to measure the memory of a sampler after many keys
 Accesses = list[list[int]]
 
 
@@ -56,7 +56,7 @@ def fewshot(seed: int) -> Sequence[Prompt]:
 
 
 def multiturn(seed: int) -> Sequence[Prompt]:
-    """Rounds of many clients in random order, each client's own in turn."""
+    """Rounds of many clients in random order; each client's rounds stay in order."""
     rng = random.Random(f"mrc {seed}")
     waiting = [list(reversed(rounds)) for rounds in conversations(MultiturnShape(clients=384), seed)]
     turns = [client for client, rounds in enumerate(waiting) for _ in rounds]
@@ -70,7 +70,7 @@ WORKLOADS: dict[str, Callable[[int], Sequence[Prompt]]] = {
 
 
 def skewed(seed: int) -> Accesses:
-    """Independent keys by Zipf's law: the hardest, because a few keys make most accesses."""
+    """Independent keys by Zipf's law. It is the hardest case, because a few keys have most accesses."""
     rng = random.Random(f"mrc zipf {seed}")
     keys = [rng.getrandbits(64) for _ in range(60_000)]
     weights = list(accumulate(1.0 / (rank + 1) ** 0.9 for rank in range(len(keys))))
@@ -83,7 +83,7 @@ def hashed(prompts: Sequence[Prompt]) -> Accesses:
 
 
 def _scrambled(name: int) -> int:
-    """splitmix64's finish: consecutive names lie anywhere."""
+    """The last step of splitmix64, which turns consecutive names into evenly distributed numbers."""
     mask = (1 << 64) - 1
     name = ((name ^ name >> 30) * 0xBF58476D1CE4E5B9) & mask
     name = ((name ^ name >> 27) * 0x94D049BB133111EB) & mask
@@ -92,7 +92,7 @@ def _scrambled(name: int) -> int:
 
 @dataclass(slots=True)
 class Outcome:
-    """One workload, over its seeds. errors, worst, nanoseconds, rate: by sample size."""
+    """The results of one workload over its seeds. errors, worst, nanoseconds, rate: by sample size."""
 
     accesses: list[int] = field(default_factory=list)
     distinct: list[int] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Outcome:
     curves: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
 
     def add(self, accesses: Accesses) -> None:
-        """Play one seed's accesses."""
+        """Play the accesses of one seed."""
         distinct = len({key for prompt in accesses for key in prompt})
         sizes = [distinct * step // SIZES for step in range(1, SIZES + 1)]
         exact, taken = play(ReuseSampler(samples=1 << 40, largest=1 << 30), accesses)
@@ -129,7 +129,7 @@ class Outcome:
 
 
 def play(sampler: ReuseSampler, accesses: Accesses) -> tuple[MissRatioCurve, float]:
-    """The curve, and this thread's nanoseconds an access."""
+    """The curve, and this thread's nanoseconds for an access."""
     started = thread_time()
     for prompt in accesses:
         sampler.access_all(prompt)
@@ -138,7 +138,7 @@ def play(sampler: ReuseSampler, accesses: Accesses) -> tuple[MissRatioCurve, flo
 
 
 def memory(samples: int) -> int:
-    """The most bytes a sampler holds while it meets more new keys than it can keep."""
+    """The peak memory, in bytes, of a sampler while it gets more new keys than it can keep."""
     rng = random.Random(f"mrc memory {samples}")
     gc.collect()
     tracemalloc.start()

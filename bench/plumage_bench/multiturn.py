@@ -1,4 +1,4 @@
-"""Multi-turn conversations: 128 clients that send their next round when the answer is there (KVRouting App. A)."""
+"""Multi-turn conversations: 128 clients, each of which sends its next round after the answer (KVRouting App. A)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The contender called ours, made from an InferencePool manifest by the functions of the operator and of local mode.
+"""Plumage's contender (*ours*), made from an InferencePool manifest by the code of the operator and of local mode.
 
-A benchmark names what its experiment changes, by the manifest's path under `spec`, and takes the rest as a pool has it:
+A benchmark lists the fields that its experiment changes, by their path under `spec`. All others are as in a pool:
 
     OURS = Ours({"engine.simulator.cacheBlocks": 1024, "engine.feather.policy": "Fcfs"})
     engine = OURS.engine()                      # EngineSettings of a simulated engine
@@ -9,7 +9,7 @@ A benchmark names what its experiment changes, by the manifest's path under `spe
     plugin = OURS.plugin()                      # the settings of vLLM's plugin, as in PLUMAGE_VLLM
     data |= {"ours": OURS.listed()}             # of the report: every setting that is not the default
 
-A path that is not listed has the default manifest's value; `plumage bench defaults` counts the exceptions.
+A field that is not listed has its default. `plumage bench defaults` counts the exceptions.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _FOLDER = "builtin://tiny-chat"
 
 @dataclass(frozen=True)
 class Ours:
-    """A pool, less what an experiment sets. overrides: manifest path under spec → value, in the manifest's words and
-    units; runtime: of `engine.runtime`. ManifestError where a manifest could not say so."""
+    """A pool with the changes of an experiment. overrides: manifest path under spec → value, in the manifest's units.
+    runtime: of `engine.runtime`. ManifestError if a manifest could not have these values."""
 
     overrides: Mapping[str, Any] = field(default_factory=dict)
     runtime: str = "Simulator"
@@ -61,29 +61,29 @@ class Ours:
         return parse_pool({**head, "spec": spec}, "a benchmark's pool")
 
     def listed(self) -> dict[str, Any]:
-        """For the report's JSON: what is not the default manifest's."""
+        """The fields that differ from the default manifest, for the report's JSON."""
         return {"runtime": self.runtime, "overrides": dict(self.overrides)}
 
     def engine(self, device: Device | None = None, **lab: Any) -> EngineSettings:
-        """A simulated engine. device: one that no manifest has, in place of the preset's. lab: what no manifest sets,
-        by the names of EngineSettings (report_tokens, chunk_blocks)."""
+        """A simulated engine. device: one that no manifest has, instead of the preset's. lab: settings that no manifest
+        has, by the names of EngineSettings (report_tokens, chunk_blocks)."""
         settings = simulator_settings(self.pool(), _SOCKETS, model_folder=_FOLDER, host="127.0.0.1", port=0, seed=0)
         made = engine_settings(settings)
         return replace(made, **{"report_tokens": False, **lab, **({} if device is None else {"device": device})})
 
     def plugin(self) -> dict[str, Any]:
-        """The settings of vLLM's plugin, less the token's file, which only a pool's pods have."""
+        """The settings of vLLM's plugin, without the file of the token, which only the pods of a pool have."""
         settings = plugin_settings(self.pool(), _SOCKETS.token, seed=0)
         return settings.written(without=("routes",))
 
     def routing(self) -> tuple[str, dict[str, Any]]:
-        """The router's policy by name, and the options that its constructor takes."""
+        """The short name of the router's policy, and the options for its constructor."""
         policy = self.router(_FOLDER, "", 0)["policy"]
         return policy["name"], dict(policy["lbgr"])
 
     def router(self, model_folder: str, directory_url: str | None, port: int, **own: Any) -> dict[str, Any]:
-        """The file of a router process on this machine. own: the fields that say who and where it is (pool, model,
-        membershipFile, auth, seed), in place of the manifest's."""
+        """The configuration file of a router process on this machine. own: fields of its identity and addresses (pool,
+        model, membershipFile, auth, seed), instead of the manifest's."""
         settings = router_settings(
             self.pool(),
             model_folder=model_folder,
@@ -96,6 +96,6 @@ class Ours:
         return {**settings.written(without=("membership_file",)), "directoryUrl": directory_url, **own}
 
     def routing_policy(self, rng: random.Random, **lab: Any) -> RoutingPolicy:
-        """The policy as a router makes it. lab: options that no manifest sets."""
+        """The policy as a router makes it. lab: options that no manifest has."""
         name, options = self.routing()
         return make_policy(name, rng=rng, **{**options, **lab})

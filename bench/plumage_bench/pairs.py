@@ -17,7 +17,7 @@ from statistics import NormalDist, fmean, stdev
 __all__ = ["LEAST_PAIRS", "PairedRatio", "paired_ratio", "students_t"]
 
 LEAST_PAIRS = 5
-"""Fewer have no interval."""
+"""With fewer pairs there is no interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class PairedRatio:
 
     @property
     def spread(self) -> str:
-        """What `low` and `high` are, in words."""
+        """`low` and `high` in words."""
         return "95 %" if self.pairs >= LEAST_PAIRS else "range"
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class PairedRatio:
 
 
 def paired_ratio(over: Sequence[float], under: Sequence[float]) -> PairedRatio:
-    """over[i] ÷ under[i], all above 0. ValueError where they are not pairs."""
+    """over[i] ÷ under[i]. All must be above 0. ValueError if the lengths differ."""
     if len(over) != len(under) or not over:
         raise ValueError(f"a paired ratio needs as many of one as of the other, got {len(over)} and {len(under)}")
     logs = [log(a / b) for a, b in zip(over, under, strict=True)]

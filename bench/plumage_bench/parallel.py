@@ -1,6 +1,6 @@
-"""Runs that do not depend on each other, on two processes: what the smallest machine we measure on has.
+"""Independent runs in two processes: the smallest machine that we measure on has two cores.
 
-The processes end with the benchmark, however it ends: left behind, they would wait for calls for ever.
+The processes end with the benchmark in every case. Otherwise they would wait for work for ever.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ def in_parallel(
     begin: Callable[..., None] | None = None,
     given: tuple[Any, ...] = (),
 ) -> list[T]:
-    """function(*call) for each call, results in the order of the calls. `advance(1)` as each one ends; `begin(*given)`
-    once in each process. All of them must be picklable. The first error, or a person who stops it, ends all of them."""
-    # Not fork: the progress bar has a thread, and a forked thread's locks may be held for ever.
+    """function(*call) for each call; the results are in the order of the calls. `advance(1)` is called as each one
+    ends, `begin(*given)` once in each process. All of them must be picklable. The first error, or an interrupt, ends
+    all of them."""
+    # Not fork: the progress bar has a thread, and a fork may copy its locks in the locked state.
     context = multiprocessing.get_context("spawn")
     workers = min(2, os.cpu_count() or 1)
     others = set(multiprocessing.active_children())
@@ -40,13 +41,13 @@ def in_parallel(
                 advance(1)
         except BaseException:
             for worker in set(multiprocessing.active_children()) - others:
-                worker.kill()  # the pool then gives up the calls that are left
+                worker.kill()  # the pool then cancels the remaining calls
             raise
         return [future.result() for future in futures]
 
 
 def _begin(parent: int, begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
     bind_to_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent answers it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent handles it
     if begin is not None:
         begin(*given)

@@ -1,7 +1,7 @@
-"""The highest request rate that keeps a percentile of the time to first token under a limit, of one seed.
+"""The highest request rate with a percentile of the time to first token below a limit, for one seed.
 
-A seed fixes the prompts and the stream of arrivals up to the clock's speed, so two contenders at one seed differ in
-routing only. What is found is rough: near the limit a seed is late by luck too (`crossing`).
+A seed fixes the prompts and, but for the speed, the arrivals. So two contenders with one seed differ only in routing.
+The result is rough: near the limit a seed may also be late by chance (`crossing`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ __all__ = ["LATE_SHARE", "LIMIT_SECONDS", "highest_rate", "late_share"]
 
 LIMIT_SECONDS = 2.0
 LATE_SHARE = 0.05  # P95
-_FLOOR, _CEILING = 0.02, 10.0  # of the scenario's rate: beyond them the search gives up
-_ROUNDING = 1.0 + 1e-9  # a bracket of one stride is not halved where the tolerance is the stride
+_FLOOR, _CEILING = 0.02, 10.0  # factors of the scenario's rate at which the search ends
+_ROUNDING = 1.0 + 1e-9  # with a tolerance of one stride a bracket is not halved
 
 
 def highest_rate(
@@ -27,9 +27,9 @@ def highest_rate(
     stride: float = 1.3,
     floor: float = 0.0,
 ) -> float:
-    """Brackets from the scenario's own rate by strides, then halves the bracket down to `tolerance`. A rate that does
-    not hold is found out early: begin above what is expected. Below `floor`, requests a second, nobody looks: a rate
-    there says only that the true one is no higher."""
+    """Finds a bracket from the scenario's own rate by strides, then halves it down to `tolerance`. A rate that is too
+    high is detected early, so begin above the expected result. The search stops below `floor`, in requests a second;
+    then the result only means that the true rate is not higher."""
     low = high = scenario.rate
     if _keeps(contender, scenario, seed):
         while high < _CEILING * scenario.rate and _keeps(contender, scenario.at(high * stride), seed):
@@ -49,13 +49,13 @@ def highest_rate(
 
 
 def late_share(contender: Contender, scenario: Scenario, seed: int) -> float:
-    """Requests that waited longer than the limit, of all that were served."""
+    """The share of served requests that waited longer than the limit."""
     run = serve(contender, scenario, seed)
     return sum(served.ttft > LIMIT_SECONDS for served in run.served) / len(run.served)
 
 
 def _keeps(contender: Contender, scenario: Scenario, seed: int) -> bool:
-    """Does the percentile hold at the scenario's rate?"""
+    """Whether the percentile is below the limit at the scenario's rate."""
     run = serve(contender, scenario, seed, late_after=LIMIT_SECONDS)
     late = sum(served.ttft > LIMIT_SECONDS for served in run.served)
     return run.complete and late <= LATE_SHARE * len(run.served)

@@ -1,4 +1,4 @@
-"""A slow, obvious Chunked Hash Tree: sets and loops over all requests, from the definitions of FEATHER §4.2."""
+"""A slow, simple Chunked Hash Tree: sets and loops over all requests, from the definitions of FEATHER §4.2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ReferenceTree"]
 
 
 class ReferenceTree:
-    """What `ChunkedHashTree` must answer; every question costs O(requests × levels)."""
+    """What `ChunkedHashTree` must answer. Every call costs O(requests × levels)."""
 
     def __init__(self, order: CandidateOrder) -> None:
         self.order = order

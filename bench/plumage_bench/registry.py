@@ -1,6 +1,5 @@
-"""Benchmarks by name: what each measures and offers. Its code is imported only when it is run, so that help is instant
-and needs nothing that a benchmark needs.
-"""
+"""Benchmarks by name: what each measures and its options. The code of a benchmark is imported only when it runs, so
+that help is fast and needs none of its dependencies."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ __all__ = ["BENCHMARKS", "NAMES", "Benchmark", "describe", "load"]
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     """quick_budget: seconds that `--quick` may take, shown by `--help`. quick_omits: what `--quick` leaves out.
-    options: names of extra `key=value` options the benchmark understands, with their help. needs_vllm: runs real vLLM,
-    so in `.venv-vllm`. needs_torch: torch alone. on_device: computes on the device that `--device` names; the others
-    run without one, on a virtual GPU say."""
+    options: names of extra `key=value` options, with their help. needs_vllm: runs real vLLM, so in `.venv-vllm`.
+    needs_torch: needs torch only. on_device: computes on the device that `--device` names; the others run without one
+    or on a virtual GPU."""
 
     name: str
     summary: str
@@ -36,7 +35,7 @@ class Benchmark:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """What must be importable where it runs."""
+        """Modules that must be importable in the Python that runs it."""
         return ("torch", "vllm") if self.needs_vllm else ("torch",) if self.needs_torch else ()
 
 
@@ -79,7 +78,7 @@ _ALL = (
     ),
     Benchmark(
         "batching",
-        "what batching policies make of one simulated engine; credit by trial and by step",
+        "compares batching policies on one simulated engine; credit by trial and by step",
         quick_budget=30,
         quick_omits="three of five loads, a third seed",
         options=(("sweep", "1: also FEATHER's ranges of rate, groups, lengths and levels (minutes)"),),
@@ -117,7 +116,7 @@ _ALL = (
     ),
     Benchmark(
         "router",
-        "requests (none streams) a second of one router core with LBGR and live directory events; latency it adds",
+        "requests (without streaming) a second of one router core with LBGR and live directory events; added latency",
         quick_budget=60,
         quick_omits="three of five rounds; measurements of 1.5 and 7 seconds instead of 6 and 20",
     ),
@@ -129,10 +128,12 @@ _ALL = (
     ),
     Benchmark(
         "scale",
-        "what 10,000 multi-turn requests to 30 replicas take in virtual time, and that a seed repeats them",
+        "the time to simulate 10,000 multi-turn requests to 30 replicas, and that a seed repeats them",
         quick_budget=30,
         quick_omits="the second run with the first of three seeds, which must repeat the first",
-        options=(("requests", "so many in all instead of 10,000; 300000 is 10,000 for each replica (half an hour)"),),
+        options=(
+            ("requests", "this many in total instead of 10,000; 300000 is 10,000 for each replica (half an hour)"),
+        ),
     ),
     Benchmark(
         "autoscale",
@@ -142,33 +143,33 @@ _ALL = (
     ),
     Benchmark(
         "victim",
-        "hit ratio right after a replica went: the one with the coldest cache against one at random, in pairs",
+        "hit ratio right after a replica is deleted: the one with the coldest cache against a random one, in pairs",
         quick_budget=60,
         quick_omits="10 of 20 pairs of each fleet, two fifths of the time in which caches warm",
     ),
     Benchmark(
         "operator-scale",
-        "the operator with 1,000 pools of 10 pods that are objects only: converging, at rest, started again, memory",
+        "the operator with 1,000 pools of 10 pods that are objects only: converging, idle, restarted, memory",
         quick_budget=180,
-        quick_omits="nine of ten pools, four of five minutes at rest",
+        quick_omits="nine of ten pools, four of five idle minutes",
         options=(
-            ("pools", "so many instead of 1,000, at most 1,500"),
+            ("pools", "this many instead of 1,000, at most 1,500"),
             ("children", "1: also all children created without an operator, a third cluster (minutes)"),
         ),
     ),
     Benchmark(
         "storm",
-        "a local pool under kills, stops, removed files and mutated requests: crashes, lost requests, nameless errors",
+        "a local pool under kills, stops, removed files and mutated requests: crashes, lost requests, unnamed errors",
         quick_budget=480,
         quick_omits="nine of ten mutated requests, nine of ten faults",
         options=(
-            ("mutated", "so many mutated requests instead of 1,000,000"),
-            ("faults", "so many faults instead of 1,000"),
+            ("mutated", "this many mutated requests instead of 1,000,000"),
+            ("faults", "this many faults instead of 1,000"),
         ),
     ),
     Benchmark(
         "vllm-eviction",
-        "hit ratio of eviction policies on real vLLM's block pool, and what their order costs an allocated block",
+        "hit ratio of eviction policies on real vLLM's block pool, and their cost for each allocated block",
         quick_budget=240,
         quick_omits="18 of 20 seeds, every other size of the GSP curve, 16 of 24 pairs of the cost",
         needs_vllm=True,
@@ -206,12 +207,12 @@ _ALL = (
         "the host tier in real vLLM: bytes and hits of selective offloading; device hits of promotion by hotness "
         "alone, and of the queue's lookahead",
         quick_budget=240,
-        quick_omits="two of four suites, three quarters of the questions, four of five seeds, what stands beside",
+        quick_omits="two of four suites, three quarters of the questions, four of five seeds, extra contenders",
         options=(
-            ("seeds", "so many instead of five"),
+            ("seeds", "this many instead of five"),
             ("suites", "these only, as in 'mmlu;hellaswag'"),
-            ("kinds", "what is played over them: copies; even; zipf; half; even, beside; zipf, beside"),
-            ("copies", "so many questions instead of 4,096 for that kind (BBH and a quick run: a quarter each)"),
+            ("kinds", "the kinds to run: copies; even; zipf; half; even, beside; zipf, beside"),
+            ("copies", "this many questions instead of 4,096 for that kind (BBH and a quick run: a quarter each)"),
         ),
         needs_vllm=True,
     ),
@@ -220,7 +221,7 @@ _ALL = (
         "host memory of four replicas in real vLLM, ranked by the pool's hotness and by each replica's own",
         quick_budget=180,
         quick_omits="two of four suites, half of the questions, four of six seeds, one of three by prefix",
-        options=(("seeds", "so many instead of six, by prefix half as many"),),
+        options=(("seeds", "this many instead of six, by prefix half as many"),),
         needs_vllm=True,
     ),
     Benchmark(
@@ -232,7 +233,7 @@ _ALL = (
     ),
     Benchmark(
         "attention-premise",
-        "decode attention of a batch over one shared prefix against a prefix each: what FEATHER rests on; torch only",
+        "decode attention of a batch over one shared prefix against separate ones, as FEATHER assumes; torch only",
         quick_budget=60,
         quick_omits="prefixes of 2,048 and 8,192 tokens, 15 of 20 pairs",
         needs_torch=True,
@@ -273,7 +274,7 @@ NAMES = tuple(BENCHMARKS)
 
 
 def describe(name: str) -> Benchmark:
-    """What the benchmark called `name` is; ConfigurationError names the known ones."""
+    """The entry of the benchmark `name`. ConfigurationError names the known ones."""
     if name not in BENCHMARKS:
         near = difflib.get_close_matches(name, NAMES, n=1)
         guess = f"did you mean {near[0]}? There are" if near else "there are"
@@ -282,7 +283,7 @@ def describe(name: str) -> Benchmark:
 
 
 def load(name: str) -> Callable[[Context], Report]:
-    """Its code: `run` of the module of the same name, underscores for hyphens."""
+    """Its code: the function `run` of the module with the same name, with underscores for hyphens."""
     module = describe(name).name.replace("-", "_")
     run: Callable[[Context], Report] = importlib.import_module(f"plumage_bench.{module}").run
     return run

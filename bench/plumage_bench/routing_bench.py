@@ -1,17 +1,17 @@
-"""What the four routing benchmarks share: one default setting with everyone in it, the search for the highest rate on
-every fleet size and device, and the closing figures.
-
-- `rank_equal`: highest rate with P95 TTFT under 2 s, ours ÷ the best other contender over the *same eviction*: the
-  least over evictions (leaf-LRU and what we deploy), sizes and devices. This compares routing alone. With it come its
-  bounds, `aa` (ours ÷ ours on other seeds) and `rank_verdict`. The target is judged by the ratio, never by the verdict.
-- `products_rank`: that rate, ours with our eviction ÷ the best other with leaf-LRU: routing and eviction together.
+"""The common part of the four routing benchmarks: a default setting with all contenders, the search for the highest
+rate on every fleet size and device, and the closing figures.
+- `rank_equal`: highest rate with P95 TTFT under 2 s, ours ÷ the best other contender with the *same eviction*. It is
+  the smallest ratio over evictions (leaf-LRU and the product's), sizes and devices, and compares routing alone. It
+  comes with its bounds, `aa` (ours ÷ ours on other seeds) and `rank_verdict`. The target is judged by the ratio, never
+  by the verdict.
+- `products_rank`: the same rate, ours with our eviction ÷ the best other with leaf-LRU: routing and eviction together.
 - `rate_gain`, `p50_ttft_gain`: against cache-aware + LRU, the paper's baseline; the second in the default setting.
-- `setting_…_over_best`: the default setting, ours ÷ the best other over the same eviction.
+- `setting_…_over_best`: the default setting, ours ÷ the best other with the same eviction.
 
-Rates are searched seed by seed on the same prompts and arrivals, roughly. That says who may be first; what they reach
-is measured on seeds that took no part in saying so, many at once (`crossing`), since the best of many noisy rates is
-the luckiest as much as the fastest. A quick run has the first round only, and takes its ratios seed by seed. A
-larger fleet gets a larger workload, so that the load on a worker stays the same.
+In the first round rates are searched roughly, seed by seed on the same prompts and arrivals. It shows which contenders
+may be the fastest. Their rates are then measured on other seeds, many at once (`crossing`), since the best of many
+noisy rates is also the luckiest. A quick run has only the first round, and takes its ratios seed by seed. A larger
+fleet gets a proportionally larger workload, so that the load on a worker stays the same.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ __all__ = ["RoutingWorkload", "run_routing"]
 
 _TOLERANCE, _TOLERANCE_QUICK = 1.12, 1.05  # high ÷ low of the first round's brackets
 _STRIDE = 1.12
-_ABOVE = 1.15  # the first round's searches begin this far above what ours reaches on one seed
-_LARGE, _OUTSIDE = 4, 0.7  # in fleets of more workers nobody is sought below this share of ours: it takes hours
-_NEAR = 1.15  # who is this near to the best rival in the first round goes into the second
-_FRESH = 1000  # the second round's seeds begin so far above the first's
-_REQUESTS = 16_000  # that the second round serves at each rate, by its number of seeds
+_ABOVE = 1.15  # the first round's searches begin this much above our rate on one seed
+_LARGE, _OUTSIDE = 4, 0.7  # in larger fleets the search stops below this share of our rate, since it would take hours
+_NEAR = 1.15  # contenders this near to the best rival of the first round are measured in the second
+_FRESH = 1000  # the second round's seeds begin this much above the first's
+_REQUESTS = 16_000  # requests that the second round serves at each rate, over all its seeds
 _LEAST_SEEDS, _MOST_SEEDS = LEAST_PAIRS, 24
 _SETTING_SEEDS, _SETTING_SEEDS_QUICK = 3, 2
 
-Search = tuple[Cell, Contender, int]  # and a seed
+Search = tuple[Cell, Contender, int]  # requests for each seed
 
 
 @dataclass(frozen=True)
 class RoutingWorkload:
     """scaled: the shape for a fleet `k` times as large. default_rate: of the default setting, for 4 workers.
-    sustained_rate: where the search for the highest rate begins. sweeps: by parameter, labelled scenarios."""
+    sustained_rate: where the search for the highest rate begins. sweeps: labelled scenarios by parameter."""
 
     name: str
     scaled: Callable[[int], Shape]
@@ -85,7 +85,7 @@ class RoutingWorkload:
 
 
 def run_routing(workload: RoutingWorkload, context: Context) -> Report:
-    cells, sweep = _cells(context), context.switch("sweep")  # first: a mistake in the options must not cost minutes
+    cells, sweep = _cells(context), context.switch("sweep")  # checked first, so that an invalid option fails at once
     seeds = [context.seed + offset for offset in range(context.count("pairs", LEAST_PAIRS))]
     setting_seeds = seeds[: _SETTING_SEEDS_QUICK if context.quick else _SETTING_SEEDS]
     figures = _default_setting(workload, context, setting_seeds)
@@ -127,8 +127,8 @@ def _measure_all(
 
 
 def _rates(workload: RoutingWorkload, context: Context, cells: Sequence[Cell], seeds: Sequence[int]) -> Rates:
-    """Roughly for everyone; then, on fresh seeds, for ours, the paper's baseline, and those who came near the best over
-    either eviction."""
+    """Rough rates of all contenders. Then, on other seeds, the rates of ours, of the paper's baseline, and of those
+    near the best with either eviction."""
     rivals = QUICK_RIVALS if context.quick else BASELINES
     contenders = _unique((AGAIN, CACHE_AWARE, *equal((OURS, *rivals)), *(() if context.quick else MATRIX)))
     of = {cell: _searched(context, cell, seeds) for cell in cells}
@@ -141,7 +141,7 @@ def _rates(workload: RoutingWorkload, context: Context, cells: Sequence[Cell], s
 
 
 def _cells(context: Context) -> list[Cell]:
-    """Those asked for by `workers=` and `devices=`; else all, or in a quick run the first."""
+    """The cells that `workers=` and `devices=` name. Without these options all cells, or in a quick run the first."""
     workers = _chosen(context, "workers", ("4",) if context.quick else ("4", "16"), ("4", "16"))
     devices = _chosen(context, "devices", ("stated",) if context.quick else DEVICES, DEVICES)
     return [(int(count), device) for count in workers for device in devices]
@@ -160,7 +160,7 @@ def _chosen(context: Context, option: str, default: Sequence[str], known: Sequen
 def _search(
     workload: RoutingWorkload, context: Context, searches: Sequence[Search], starts: Mapping[Cell, Scenario]
 ) -> dict[Search, float]:
-    """The rate of each search, alone with its seed. All of a cell begin at one rate, so that all are sought alike."""
+    """The rate of each search, each with one seed. All searches of a cell begin at the same rate."""
     tolerance = _TOLERANCE_QUICK if context.quick else _TOLERANCE
     floors = {cell: _floor(cell, start) for cell, start in starts.items()}
     calls = [(who, starts[cell], seed, tolerance, _STRIDE, floors[cell]) for cell, who, seed in searches]
@@ -177,17 +177,17 @@ def _starts(workload: RoutingWorkload, context: Context, cells: Sequence[Cell]) 
 
 
 def _searched(context: Context, cell: Cell, seeds: Sequence[int]) -> Sequence[int]:
-    """The first round's seeds: in a large fleet one has the requests of four."""
+    """The first round's seeds. In a large fleet one seed has as many requests as four in a small one."""
     return seeds[:1] if cell[0] > _LARGE and not context.quick else seeds
 
 
 def _floor(cell: Cell, start: Scenario) -> float:
-    """Requests a second below which a rival's rate is no concern; 0 in small fleets, where all are found."""
+    """The rate, in requests a second, below which a rival is not searched; 0 in small fleets."""
     return start.rate / _ABOVE * _OUTSIDE if cell[0] > _LARGE else 0.0
 
 
 def _finals(workload: RoutingWorkload, context: Context, rough: Rates) -> dict[Cell, dict[Contender, Curve]]:
-    """The second round: late shares on fresh seeds, about the rate where the first ended."""
+    """The second round: late shares on other seeds, at rates about the result of the first."""
     entries = [(cell, contender) for cell in rough.cells for contender in _leading(rough, cell)]
     starts = [rough.mean(cell, contender) for cell, contender in entries]
 
@@ -202,7 +202,7 @@ def _finals(workload: RoutingWorkload, context: Context, rough: Rates) -> dict[C
 
 
 def _late_shares(context: Context, entries: Sequence[tuple[Contender, Scenario]]) -> list[list[float]]:
-    """Of each entry, seed by seed."""
+    """The late shares of each entry, seed by seed."""
     seeds = [_fresh_seeds(context, scenario) for _, scenario in entries]
     calls = [(*entry, seed) for entry, own in zip(entries, seeds, strict=True) for seed in own]
     with context.progress(f"{context.name}: those near the best, on fresh seeds", len(calls)) as advance:

@@ -38,8 +38,8 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Rates:
-    """The highest rates found: by cell, by contender, one a seed. finals: of those who may be first there, the curve
-    that was measured on other seeds; empty in a quick run. floors: rates below which nobody was sought."""
+    """The highest rates: by cell, by contender, one for each seed. finals: the curves of contenders that may be the
+    fastest, on other seeds; empty in a quick run. floors: rates below which there was no search."""
 
     cells: Mapping[Cell, Mapping[Contender, Sequence[float]]]
     ours: Contender
@@ -48,7 +48,7 @@ class Rates:
 
     @property
     def rivals(self) -> list[Contender]:
-        """Everyone but the forms of our own routing: what ours is ranked among."""
+        """All contenders but the forms of our own routing, which is ranked among them."""
         first = next(iter(self.cells.values()))
         return [contender for contender in first if contender.policy != self.ours.policy]
 
@@ -57,12 +57,12 @@ class Rates:
         return final.rate if final else geometric_mean(self.cells[cell][contender])
 
     def shown(self, cell: Cell, contender: Contender) -> float | str:
-        """The rate, or that it is no higher."""
+        """The rate as text, or that it is not higher than the floor."""
         mean, floor = self.mean(cell, contender), self.floors.get(cell, 0.0)
         return f"≤ {floor:.4g}" if mean <= floor and contender not in self.finals.get(cell, {}) else mean
 
     def ratio(self, cell: Cell, rival: Contender) -> float:
-        """Ours ÷ rival: of the second round where both were in it, else seed by seed, averaged."""
+        """Ours ÷ rival: from the second round if both were in it, otherwise seed by seed, averaged."""
         finals = self.finals.get(cell, {})
         if rival in finals:
             return finals[self.ours].rate / finals[rival].rate
@@ -70,14 +70,14 @@ class Rates:
         return geometric_mean([mine / theirs for mine, theirs in zip(own, other, strict=True)])
 
     def interval(self, cell: Cell, ours: Contender, rival: Contender) -> PairedRatio:
-        """Ours ÷ rival with its interval: of the second round where both were in it, else seed by seed."""
+        """Ours ÷ rival with its interval: from the second round if both were in it, otherwise seed by seed."""
         finals = self.finals.get(cell, {})
         if ours in finals and rival in finals:
             return rate_ratio(finals[ours], finals[rival])
         return paired_ratio(self.cells[cell][ours], self.cells[cell][rival])
 
     def equals(self, cell: Cell) -> dict[str, tuple[Contender, PairedRatio]]:
-        """By eviction the best rival over it, and ours over it ÷ that rival."""
+        """By eviction, the best rival with it, and ours with it ÷ that rival."""
         found, finals = {}, self.finals.get(cell, {})
         for eviction in EVICTIONS:
             rivals = [one for one in self.rivals if one.eviction == eviction and (not finals or one in finals)]
@@ -91,7 +91,7 @@ class Rates:
         return self.interval(cell, self.ours, AGAIN)
 
     def over(self, cell: Cell, rivals: Sequence[Contender]) -> float:
-        """Ours ÷ the best of the rivals; of the second round alone where there was one."""
+        """Ours ÷ the best of the rivals; from the second round alone if there was one."""
         finals = self.finals.get(cell)
         return min(self.ratio(cell, rival) for rival in rivals if not finals or rival in finals)
 
@@ -102,7 +102,7 @@ class Rates:
         }
 
     def plain_finals(self) -> dict[str, Any]:
-        """By cell, contender and rate: each seed's share of late requests."""
+        """Each seed's share of late requests, by cell, contender and rate."""
         return {
             f"{workers} workers, {device}": {contender.label: curve.plain() for contender, curve in found.items()}
             for (workers, device), found in self.finals.items()
@@ -116,7 +116,7 @@ def _row(label: str, figures: Figures) -> list[float | str]:
 
 
 def setting_table(name: str, rate: float, figures: Mapping[Contender, Figures]) -> ResultTable:
-    """Everyone in the default setting, the shortest median TTFT first."""
+    """All contenders in the default setting, the shortest median TTFT first."""
     ordered = sorted(figures, key=lambda contender: figures[contender].ttft_at(0.5))
     return ResultTable(
         f"{name}: 4 workers, {rate:g} requests a second, 200k tokens of cache each",
@@ -127,7 +127,7 @@ def setting_table(name: str, rate: float, figures: Mapping[Contender, Figures]) 
 
 
 def matrix_table(figures: Mapping[Contender, Figures]) -> ResultTable:
-    """Says so where eviction makes no difference."""
+    """The table of routing × eviction. A note names rows where eviction makes no difference."""
     return ResultTable(
         "{cache-aware, LBGR} × {LRU, RLT, hotness}, the same setting",
         ("routing + eviction", *_COLUMNS),
@@ -137,15 +137,15 @@ def matrix_table(figures: Mapping[Contender, Figures]) -> ResultTable:
 
 
 def _alike(figures: Mapping[Contender, Figures]) -> str:
-    """A note on the routings whose rows are equal to every digit."""
+    """A note about routings whose rows are equal in every digit."""
     rows: dict[str, set[tuple[float | str, ...]]] = {}
     for contender in MATRIX:
         rows.setdefault(contender.routing, set()).add(tuple(_row("", figures[contender])))
     alike = [name for name, found in rows.items() if len(found) == 1]
     if not alike:
         return ""
-    reason = "caches hardly fill here, so they say nothing of eviction."
-    return f"The rows of {' and '.join(alike)} are equal to every digit: {reason}"
+    reason = "caches are hardly full here, so the rows do not compare eviction."
+    return f"The rows of {' and '.join(alike)} are equal in every digit: {reason}"
 
 
 def rate_table(rates: Rates) -> ResultTable:
@@ -161,14 +161,14 @@ def rate_table(rates: Rates) -> ResultTable:
         "Highest requests a second with P95 TTFT under 2 s",
         ("routing", *(f"{workers} workers, {device}" for workers, device in rates.cells)),
         rows,
-        "Who came near the best: all requests of fresh seeds together. The others: roughly, geometric means of seeds."
+        "Contenders near the best: all requests of other seeds together. The others: rough geometric means of seeds."
         if rates.finals
         else "Geometric means over the seeds; ratios are taken seed by seed.",
     )
 
 
 def finals_table(rates: Rates) -> ResultTable:
-    """Ours ÷ each rival of the second round, with what chance does to it."""
+    """Ours ÷ each rival of the second round, with its interval."""
     rows: list[list[float | str]] = []
     for (workers, device), found in rates.finals.items():
         ours = found[rates.ours]
@@ -187,16 +187,16 @@ def finals_table(rates: Rates) -> ResultTable:
 
 
 def verdict(ratio: PairedRatio) -> str:
-    """first or behind, where the whole interval says so; tie, where it holds 1."""
+    """first or behind if the whole interval shows it; tie if the interval contains 1."""
     if ratio.low >= 1.0:
         return "first"
     return "tie" if ratio.high >= 1.0 else "behind"
 
 
 def equal_keys(rates: Rates) -> dict[str, float | str]:
-    """rank_equal: ours ÷ the best other over the same eviction, the least of evictions and cells; the lowest bound of
-    any, and that ratio's upper one. aa: ours ÷ ours on other seeds in its cell. rank_verdict: see `verdict`; it
-    changes no target."""
+    """rank_equal: ours ÷ the best other with the same eviction, the smallest of evictions and cells; with the lowest
+    lower bound of all, and the upper bound of that ratio. aa: ours ÷ ours on other seeds in its cell. rank_verdict: see
+    `verdict`; it changes no target."""
     ratios = [(ratio, cell) for cell in rates.cells for _, ratio in rates.equals(cell).values()]
     least, cell = min(ratios, key=lambda one: one[0].ratio)
     again = rates.again(cell)
@@ -213,7 +213,7 @@ def equal_keys(rates: Rates) -> dict[str, float | str]:
 
 
 def equal_table(rates: Rates) -> ResultTable:
-    """Ours beside the best rival over each eviction."""
+    """Ours and the best rival with each eviction."""
     rows: list[list[float | str]] = []
     for workers, device in rates.cells:
         cell, again = (workers, device), rates.again((workers, device))
@@ -227,13 +227,13 @@ def equal_table(rates: Rates) -> ResultTable:
                "ours ÷ ours, other seeds", "verdict")  # fmt: skip
     notes = (
         "Everyone over the same eviction. low, high: 95 % interval from five seeds on, else the range. tie: the "
-        "interval holds 1. Ours on other seeds has other prompts and arrivals, so it is no pair of ours."
+        "interval contains 1. Ours on other seeds has other prompts and arrivals, so it is no pair of ours."
     )
     return ResultTable("Routing at equal eviction", columns, rows, notes)
 
 
 def setting_keys(figures: Mapping[Contender, Figures]) -> dict[str, float]:
-    """In the default setting, ours ÷ the best other over the same eviction, the worse of the evictions: requests a
+    """In the default setting, ours ÷ the best other with the same eviction, the worse of the evictions: requests a
     second (more is better), time to first token at P50 and P95 (less is better)."""
     over: dict[str, list[float]] = {"throughput": [], "p50": [], "p95": []}
     for eviction in EVICTIONS:
@@ -250,17 +250,17 @@ def setting_keys(figures: Mapping[Contender, Figures]) -> dict[str, float]:
 
 
 def decay_table(figures: Mapping[Contender, Figures]) -> ResultTable:
-    """The forms of LBGR whose W decays, by the interval; ours beside them."""
+    """The forms of LBGR whose W decays, by the interval, and ours."""
     return ResultTable(
         "Sweep: decay interval of W (31/32 each), the default setting",
         ("routing", *_COLUMNS),
         [_row(contender.label, found) for contender, found in figures.items()],
-        "Our W drains by the second instead.",
+        "Our W drains continuously instead.",
     )
 
 
 def sweep_table(parameter: str, rows: Sequence[tuple[str, Mapping[Contender, Figures]]]) -> ResultTable:
-    """How the two compare as one parameter moves."""
+    """The two contenders while one parameter varies."""
     shown: list[list[float | str]] = []
     for label, figures in rows:
         theirs, ours = figures[CACHE_AWARE], figures[OURS]
@@ -280,7 +280,7 @@ def sweep_table(parameter: str, rows: Sequence[tuple[str, Mapping[Contender, Fig
 
 
 def plot_rates(figure: Any, name: str, rates: Rates) -> None:
-    """Bars of the highest rates relative to ours, one group a cell."""
+    """Bars of the highest rates relative to ours, one group for each cell."""
     axes = figure.add_subplot()
     cells = list(rates.cells)
     contenders = sorted(rates.cells[cells[0]], key=lambda contender: -rates.mean(cells[0], contender))

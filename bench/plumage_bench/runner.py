@@ -50,7 +50,7 @@ def run_benchmark(bench: Benchmark, run: Run, context: Context) -> Report:
 
 
 def _budget(bench: Benchmark, elapsed: float) -> str:
-    """The time of a quick run against its budget. Other work on the machine is the usual reason for more."""
+    """Compares the time of a quick run with its limit. Usually other work on the machine is the reason for more."""
     text = f"It took {elapsed:.0f} s of the {bench.quick_budget} s that --quick may take"
     return f"[dim]{text}.[/dim]" if elapsed <= bench.quick_budget else f"[yellow]{text}: is the machine busy?[/yellow]"
 
@@ -100,14 +100,16 @@ def _command(context: Context) -> str:
 
 
 def _overrides(name: str) -> dict[str, Any]:
-    """The fields of ours that the experiment sets. Everything else is as the default manifest deploys it."""
-    from plumage_bench.defaults.drift import overrides  # slow: it imports other benchmarks
+    """The manifest fields that the experiment changes. All others are as in the default manifest."""
+    from plumage_bench.defaults.drift import (
+        overrides,
+    )  # slow, since it imports other benchmarks
 
     return overrides(name)
 
 
 def _option_text(value: str) -> str:
-    """An option for the record. Of a file its name and digest, not its path on this machine."""
+    """An option for the record. A file is recorded by its name and digest, not by its path on this machine."""
     path = Path(value)
     if not path.is_file():
         return value
@@ -139,7 +141,7 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of this checkout, with a plus where files differ from it. Empty without a checkout."""
+    """The commit of this checkout, with a plus if files differ from it. Empty without a checkout."""
     head = _git("rev-parse", "--short=10", "HEAD")
     return head + "+" * bool(head and _git("status", "--porcelain", "-uno"))
 

@@ -1,10 +1,11 @@
-"""`scale`: what virtual time costs, at 30 replicas and 10,000 requests of the multi-turn workload.
+"""`scale`: the cost of virtual time with 30 replicas and 10,000 requests of the multi-turn workload.
 
-"30 replicas × 10,000 requests" is read as 10,000 requests in all; `requests=300000` is the other reading, 10,000 each.
+"30 replicas × 10,000 requests" means 10,000 requests in total here. `requests=300000` is the other meaning, 10,000 for
+each replica.
 
-The routed fleet of the other routing benchmarks: simulated engines with Hotness below, LBGR above, the directory's view
-between them, at the default load of a worker. Three seeds; the first, served twice, must give the same outcomes to the
-last digit. A digest of them is printed, so that runs of two machines or versions can be compared.
+The fleet is that of the other routing benchmarks: simulated engines with Hotness, LBGR for routing, the directory's
+view between them, and the default load of a worker. There are three seeds. The first is served twice, and must give the
+same outcomes to the last digit. A digest of them is printed, to compare runs of different machines or versions.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _LEAST, _MOST = 5 * _ROUNDS_A_CLIENT, 3_000_000  # requests
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One run: its cost in seconds, by the wall and by the processor, and what it gave. ttft: seconds of virtual time,
-    in order; routed: requests by replica."""
+    """One run: its cost in seconds (wall clock and CPU), and its result. ttft: seconds of virtual time, in order.
+    routed: requests by replica."""
 
     seed: int
     wall: float
@@ -49,13 +50,13 @@ class Timed:
 
 
 def scenario(replicas: int = REPLICAS, requests: int = REQUESTS) -> Scenario:
-    """As many clients at once as there are of 10,000 requests: all of more would hold more than any cache keeps."""
+    """As many concurrent clients as for 10,000 requests: with more, the conversations would not fit into any cache."""
     shape = MultiturnShape(clients=requests // _ROUNDS_A_CLIENT, at_once=REQUESTS // _ROUNDS_A_CLIENT)
     return Scenario(shape, _RATE_A_REPLICA * replicas, workers=replicas)
 
 
 def digest(served: Sequence[Served]) -> str:
-    """Of every outcome: where each request went, when its first and last token came, what it found cached."""
+    """Of every outcome: the replica of each request, the times of its first and last token, and its cached tokens."""
     hashed = hashlib.sha256()
     for one in served:
         outcome = (one.arrival.client, one.arrival.at, one.ticket.slot, one.first_token, one.finished)
@@ -64,7 +65,7 @@ def digest(served: Sequence[Served]) -> str:
 
 
 def timed(one: Scenario, seed: int) -> Timed:
-    """Make the workload, serve it, and say what that took."""
+    """Make the workload, serve it, and measure the cost."""
     started, own = perf_counter(), process_time()
     fleet = serve(OURS, one, seed)
     wall, processor = perf_counter() - started, process_time() - own
@@ -122,7 +123,7 @@ def _table(runs: Sequence[Timed]) -> ResultTable:
 
 
 def _plot(figure: Any, run: Timed) -> None:
-    """What was served: how soon, and by whom."""
+    """The time to first token, and the requests of each replica."""
     soon, whom = figure.subplots(1, 2)
     shares = [(number + 1) / len(run.ttft) for number in range(len(run.ttft))]
     soon.plot(run.ttft, shares)

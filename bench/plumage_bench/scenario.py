@@ -1,12 +1,17 @@
-"""One setting of a fleet under one workload, and what a run of it measures.
+"""One setting of a fleet with one workload, and the figures of a run.
 
-Devices: `stated`, the simulator's `gpu` preset (KVRouting's machine, an L40 with 8B); `quadratic`, attention so dear
-that half of an 8,192-token prompt's time goes there, on a device so much faster that such a prompt takes as long as on
-the stated one (or no rate would keep P95 under 2 s where a twentieth of the prompts are long and cold); `mixed`,
-workers of four speeds; `windowed`, attention as dear as on the quadratic one, but half of the layers look back 2,048
-tokens at most, and rows are paid for in waves of 512; `measured`, step times of real vLLM on a CPU, by a table. The
-last two are scaled like the quadratic one. Lbgr's form of a prefill, c·m·(1 + κ·(h + m/2)), has the stated and the
-quadratic device exactly and the last two not (decision 0202).
+Devices:
+- `stated`: the simulator's `gpu` preset (KVRouting's machine, an L40 with an 8B model).
+- `quadratic`: attention takes half of the time of an 8,192-token prompt. The device is faster by as much, so that such
+  a prompt takes as long as on the stated one. (Otherwise no rate would keep P95 under 2 s when a twentieth of the
+  prompts are long and cold.)
+- `mixed`: workers of four speeds.
+- `windowed`: attention costs as much as on the quadratic one, but half of the layers attend to at most 2,048 tokens,
+  and rows are computed in waves of 512.
+- `measured`: a table of step times of real vLLM on a CPU.
+
+The last two are scaled like the quadratic one. Lbgr's formula of a prefill, c·m·(1 + κ·(h + m/2)), is exact for the
+stated and the quadratic device and not for the last two (decision 0202).
 """
 
 from __future__ import annotations
@@ -47,9 +52,9 @@ __all__ = ["DEVICES", "WORKER", "Figures", "Scenario", "Shape", "measure", "pool
 Shape = GspShape | LongdocShape | FewshotShape | MultiturnShape | ArticleShape
 
 DEVICES = ("stated", "quadratic", "mixed", "windowed", "measured")
-"""windowed and measured: their prefill has not the form that Lbgr learns (decision 0202)."""
+"""windowed and measured: their prefill does not follow the formula that Lbgr learns (decision 0202)."""
 WORKER = {"engine.feather.policy": "Fcfs", "engine.batchLimit": "Static"}
-"""What benchmarks of routing set of every engine, ours and the rivals', so that routing alone differs."""
+"""The engine settings that routing benchmarks use for all contenders, so that only routing differs."""
 _LONG = 8192
 _LONG_PAIRS = _LONG * _LONG / 2
 _QUADRATIC_SCALE = (_LONG * GPU.row + _LONG_PAIRS * GPU.pair) / (2 * _LONG * GPU.row)
@@ -88,7 +93,7 @@ class Scenario:
         return [ours.engine(_device(self.device, slot)) for slot in range(self.workers)]
 
     def ours(self, eviction: str) -> Ours:
-        """An engine of the fleet: routing is compared on KVRouting's worker, first come first served, for everybody."""
+        """An engine of the fleet: KVRouting's worker, first come first served, for all contenders."""
         size = self.shape.block_size
         return Ours(
             WORKER
@@ -134,8 +139,8 @@ def _device(name: str, slot: int) -> Device:
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one run, or of several pooled. Times are seconds; balance: coefficient of variation of the workers' busy time;
-    muv: mean over workers of the standard deviation over time of their KV usage."""
+    """The figures of one run, or of several pooled. Times are seconds. balance: coefficient of variation of the
+    workers' busy time. muv: mean over workers of the standard deviation over time of their KV usage."""
 
     ttft: Sequence[float]
     latency: Sequence[float]
@@ -180,7 +185,7 @@ def measure(contender: Contender, scenario: Scenario, seed: int) -> Figures:
 
 
 def pooled(runs: Sequence[Figures]) -> Figures:
-    """Requests of all seeds together; ratios averaged."""
+    """All requests of all seeds together; ratios are averaged."""
     count = len(runs)
     return Figures(
         [value for run in runs for value in run.ttft],
@@ -198,6 +203,6 @@ def _variation(values: Sequence[float]) -> float:
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
-    """The least value that `share` of the values do not exceed."""
+    """The smallest value that at least `share` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]

@@ -1,16 +1,17 @@
-"""`plumage bench truth`: hit tokens that the router predicts before it sends a request, against what vLLM then finds.
+"""`plumage bench truth`: compares the hit tokens that the router predicts before it sends a request with those that
+vLLM finds.
 
-Everything is real and a process of its own: vLLM's API server and engine on the CPU with the plugin and a generated
-model of 32,000 tokens, an agent, a Valkey, a router. Three settings: a cache that evicts nothing; one of 200 blocks
-that the requests fill several times over; and that one with host memory below it. Clients think for a moment between
-the answer and what they ask next; four of them ask at a time, but where the table says "alone".
+All parts are real, each in its own process: vLLM's API server and engine on the CPU with the plugin and a generated
+model with 32,000 tokens, an agent, a Valkey, a router. There are three settings: a cache that evicts nothing; a cache
+of 200 blocks, which the requests fill several times; and the same with host memory. Clients pause for a moment between
+an answer and their next request. Four of them run at a time, except where the table says "alone".
 
-Five requests that are not counted come first: from their answers a router learns how many bytes a token of this model
-has, without which the first prompts that come at once would be promised tokens of the usual size.
+Five requests come first and are not counted. From their answers the router learns the number of bytes in a token of
+this model. Without them it would predict the first concurrent prompts with the default number.
 
-error_tokens_p95: of all requests. error_tokens_max: of all but those where eviction races with the request itself,
-which is where several clients share a cache that evicts. Errors are also given in chunks: a chunk of 256 bytes is some
-60 to 80 tokens of text, and up to 256 of what the tokenizer never saw.
+error_tokens_p95: of all requests. error_tokens_max: of all but those where eviction races with the request, which
+happens if several clients share a cache that evicts. Errors are also given in chunks. A chunk of 256 bytes has about 60
+to 80 tokens of text, and up to 256 tokens of text that the tokenizer was not trained on.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from plumage_bench.vllm_engine import prepare_environment
 
 __all__ = ["run"]
 
-_THINKING = (0.2, 0.6)  # seconds between an answer and the client's next request, drawn
+_THINKING = (0.2, 0.6)  # range of the random seconds between an answer and the client's next request
 _CLIENTS = 4
 _SMALL = "--num-gpu-blocks-override=200"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """setting, kind: of truth_talk. requests: in full. clients: at a time."""
+    """setting, kind: of truth_talk. requests: in a full run. clients: concurrent ones."""
 
     setting: str
     kind: str
@@ -75,7 +76,7 @@ PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request. error: predicted − found, in tokens; chunks: the same in chunks of its own prompt."""
+    """One request. error: predicted − found, in tokens. chunks: the same in chunks of its own prompt."""
 
     part: Part
     error: int
@@ -87,8 +88,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one setting's agent: its own figure (indexing and publishing), decoding too, and of its whole process, in µs
-    of CPU a block event."""
+    """CPU time of one setting's agent, in µs a block event: its own figure (indexing and publishing), the same with
+    decoding, and that of the whole process."""
 
     setting: str
     blocks: int
@@ -158,7 +159,7 @@ def _settings(folder: Path) -> list[Setting]:
 
 
 def write_adapter(folder: Path, seed: int, rank: int = 8, width: int = 64, layers: int = 2) -> Path:
-    """A LoRA for the tiny model's query and value projections."""
+    """A LoRA for the query and value projections of the tiny model."""
     import torch
     from safetensors.torch import save_file
 
@@ -177,7 +178,7 @@ def write_adapter(folder: Path, seed: int, rank: int = 8, width: int = 64, layer
 
 
 async def _play(made: Fleet, parts: Sequence[Part], texts: Texts, seed: int, share: int, advance: Any) -> list[Asked]:
-    """Parts with as many clients at a time are played side by side, in an order that the seed draws."""
+    """Parts with equally many clients run side by side, in an order that the seed draws."""
     asked: list[Asked] = []
     await KINDS["chat"][0](made.ask, texts, random.Random(f"before {seed}"))
     for clients in (1, _CLIENTS):
@@ -227,7 +228,7 @@ def _cost(setting: str, made: Fleet, model: Path, before: float) -> Cost:
     )
 
 
-# -- what came of it -------------------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------------------------
 
 
 def _report(asked: Sequence[Asked], costs: Sequence[Cost]) -> Report:
@@ -282,7 +283,7 @@ def _costs(costs: Sequence[Cost]) -> ResultTable:
     )  # fmt: skip
     notes = (
         "µs of CPU a block event. With decoding: the run's own event batches, once more, in this process. The whole "
-        "process also looks at the engine, writes heartbeats and waits for news, whatever few events there are."
+        "process also polls the engine, writes heartbeats and waits for messages, also without events."
     )
     return ResultTable("The agent", columns, rows, notes)
 

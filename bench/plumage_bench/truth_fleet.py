@@ -1,4 +1,4 @@
-"""The processes of `truth`: a real vLLM with the plugin, its agent, a directory and a router, and what they know."""
+"""The processes of `truth`: a real vLLM with the plugin, its agent, a directory and a router, and their reports."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from plumage_engine.kv_events import decode_batch
 __all__ = ["Answer", "Fleet", "Setting", "agent_cost", "fleet"]
 
 MODEL, POOL = "tiny", "truth"
-_HIGHEST = 200_000  # event batches that are kept to be measured
+_HIGHEST = 200_000  # event batches that are kept for the measurement of the agent
 _UP_SECONDS = 120.0
-_START_SECONDS = 900.0  # of vLLM; a busy machine draws it out
-_END_SECONDS = 40.0  # a router lets streams end for thirty
+_START_SECONDS = 900.0  # of vLLM; a busy machine needs longer
+_END_SECONDS = 40.0  # a router waits thirty seconds for streams to end
 
 
 OURS = Ours(runtime="VLLM")
@@ -46,7 +46,7 @@ OURS = Ours(runtime="VLLM")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """name: in tables. arguments: of vLLM's command line. adapters: LoRA names and folders. ours: its manifest."""
+    """name: in tables. arguments: of vLLM's command line. adapters: names and folders of LoRAs. ours: its manifest."""
 
     name: str
     arguments: Sequence[str]
@@ -56,8 +56,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """text: what the engine said. predicted: hit tokens that the router expected when it sent the request; found: those
-    that the engine then had. tokens: of the prompt; chunks: of it as rendered."""
+    """text: the answer. predicted: hit tokens that the router expected when it sent the request. found: those that the
+    engine then had. tokens: of the prompt. chunks: of the rendered prompt."""
 
     text: str
     predicted: int
@@ -67,7 +67,7 @@ class Answer:
 
 
 class Fleet:
-    """One engine and what stands around it."""
+    """One engine with its agent, directory and router."""
 
     def __init__(self, url: str, key: str, agent_url: str, agent: psutil.Process, server: Server) -> None:
         self.events: list[bytes] = []
@@ -77,7 +77,7 @@ class Fleet:
         self._http = httpx.AsyncClient(base_url=url, timeout=300, trust_env=False)
 
     async def ask(self, path: str, body: Mapping[str, Any]) -> Answer:
-        """One request through the router, and what it had predicted of it."""
+        """Sends one request through the router. Returns the answer with the router's prediction."""
         self._count += 1
         name = f"truth-{self._count}"
         answer = await self._http.post(path, json={"model": MODEL, **body}, headers={"X-Request-Id": name})
@@ -91,14 +91,14 @@ class Fleet:
         return Answer(text or "", hits["predicted"], hits["actual"] or 0, tokens, explanation["chunks"]["prompt"])
 
     async def _explanation(self, name: str) -> dict[str, Any]:
-        """The router's account of a request, which it closes a moment after the answer's last byte."""
+        """The router's record of a request, which it completes a moment after the last byte of the answer."""
         for _ in range(100):
             found = await self._http.get(f"/plumage/v1/explain/{name}", headers={"X-Plumage-Admin-Key": self._key})
             explanation: dict[str, Any] = found.raise_for_status().json()
             if explanation["outcome"] != "Running":
                 return explanation
             await asyncio.sleep(0.02)
-        raise PlumageError(f"the router did not close its account of {name}")
+        raise PlumageError(f"the router did not complete its record of {name}")
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -121,7 +121,8 @@ class Fleet:
 
 @contextmanager
 def fleet(setting: Setting, model: Path, folder: Path) -> Iterator[Fleet]:
-    """A fleet for the time of a `with`, once its router would send to its engine. PlumageError when it is not up."""
+    """A fleet for the time of a `with`, ready when its router would send to its engine. PlumageError if it does not
+    become ready."""
     folder.mkdir()
     with ExitStack() as stack:
         directory = stack.enter_context(LocalServer())
@@ -143,7 +144,7 @@ def fleet(setting: Setting, model: Path, folder: Path) -> Iterator[Fleet]:
 
 
 def _engine(setting: Setting, folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
-    """Arguments and environment of vLLM with the plugin, its events over ipc."""
+    """Arguments and environment of vLLM with the plugin. Events go over ipc."""
     events = {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
@@ -221,7 +222,7 @@ def _free_ports(number: int) -> list[int]:
 
 @contextmanager
 def _listening(endpoint: str, events: list[bytes]) -> Iterator[None]:
-    """The engine's event batches as they are published, beside its agent: what `agent_cost` is measured with."""
+    """Receives the engine's event batches beside its agent. `agent_cost` measures with them."""
     stop = threading.Event()
 
     def listen() -> None:
@@ -244,7 +245,7 @@ def _listening(endpoint: str, events: list[bytes]) -> Iterator[None]:
 
 
 class _Written:
-    """The directory's writer, less the sending."""
+    """The directory's writer without the sending."""
 
     def __init__(self) -> None:
         self._ledger = HeldChunks()
@@ -257,8 +258,9 @@ class _Written:
 
 
 def agent_cost(events: Sequence[bytes], model: Path) -> tuple[float, int]:
-    """CPU seconds that these batches cost an agent, decoded, placed, hashed and published, sockets left out; and the
-    block events in them. The least of three: an agent runs for weeks, and what else the machine does only adds."""
+    """CPU seconds of an agent for these batches (decode, index, hash, publish, without sockets), and their block
+    events. The shortest of three runs counts: other work on the machine only adds time, and a real agent runs for
+    weeks."""
     table = ByteTable.from_tokenizer_json(ModelFolder.load(model).tokenizer_json)
     return min(_replayed(events, table) for _ in range(3))
 

@@ -1,8 +1,9 @@
-"""What clients of `truth` ask, by kind: conversations, tools, texts, token ids, odd Unicode, salts, adapters, bursts.
+"""The requests of clients of `truth`, by kind: conversations, tools, texts, token ids, odd Unicode, salts, adapters,
+bursts.
 
-Each kind is a coroutine that asks a fixed number of requests, some of them depending on earlier answers. Texts are of
-the words that the model's tokenizer was trained on, about four bytes a token, but for `unicode`, which has up to a
-token a byte. Prefixes are shared within a kind and between kinds.
+Each kind is a coroutine that sends a fixed number of requests, some of which depend on earlier answers. Texts consist
+of words on which the model's tokenizer was trained, about four bytes a token; `unicode` has down to one byte a token.
+Prefixes are shared within a kind and between kinds.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ _ODD = (
 
 
 class Texts:
-    """seed: of the model's tokenizer; the same words."""
+    """seed: of the model's tokenizer, for the same words."""
 
     def __init__(self, seed: int, count_tokens: Callable[[str], Sequence[int]]) -> None:
         self._lines = list(islice(seeded_text(random.Random(seed)), _LINES))
         self.encode = count_tokens
 
     def part(self, name: object, lines: int) -> str:
-        """Text by name: equal names give equal texts, and of two lengths one begins with the other."""
+        """Text by name: equal names give equal texts, and a longer text begins with the shorter one."""
         rng = random.Random(f"text {name}")
         return "".join(rng.choice(self._lines) for _ in range(lines))
 
@@ -61,7 +62,7 @@ async def chat(ask: Ask, texts: Texts, rng: random.Random) -> None:
 
 
 async def turns(ask: Ask, texts: Texts, rng: random.Random) -> None:
-    """Six turns, each with the engine's own answer in it."""
+    """Six turns, each of which contains the engine's own answer."""
     messages = [_system(texts, rng.randrange(8))]
     for _ in range(6):
         messages = [*messages, _user(texts.part(rng.random(), rng.randrange(1, 6)))]
@@ -70,7 +71,7 @@ async def turns(ask: Ask, texts: Texts, rng: random.Random) -> None:
 
 
 async def tools(ask: Ask, texts: Texts, rng: random.Random) -> None:
-    """Four turns of an agent with tools; calls and their results come back in the conversation."""
+    """Four turns of an agent with tools. The conversation contains calls and their results."""
     offered = [
         {
             "type": "function",
@@ -98,7 +99,7 @@ async def tools(ask: Ask, texts: Texts, rng: random.Random) -> None:
 
 
 async def completions(ask: Ask, texts: Texts, rng: random.Random) -> None:
-    """Five raw texts that begin with one of ten documents, cut anywhere."""
+    """Five raw texts that begin with one of ten documents, cut at any place."""
     document = texts.part(f"document {rng.randrange(10)}", 50)
     for _ in range(5):
         prompt = document[: rng.randrange(400, len(document))] + texts.part(rng.random(), 3)
@@ -106,7 +107,7 @@ async def completions(ask: Ask, texts: Texts, rng: random.Random) -> None:
 
 
 async def ids(ask: Ask, texts: Texts, rng: random.Random) -> None:
-    """Five prompts of token ids: documents' own, and documents' with random ids behind them."""
+    """Five prompts of token ids: of documents, and of documents with random ids after them."""
     document = texts.encode(texts.part(f"document {rng.randrange(10)}", 50))
     for turn in range(5):
         tail = [rng.randrange(3, 30_000) for _ in range(rng.randrange(1, 200))]
@@ -115,8 +116,8 @@ async def ids(ask: Ask, texts: Texts, rng: random.Random) -> None:
 
 
 async def unicode(ask: Ask, texts: Texts, rng: random.Random) -> None:
-    """Five turns of what tokenizers and templates stumble on: other scripts, joined emoji, composed and decomposed
-    letters, marks of direction, line ends, the template's own words."""
+    """Five turns of text that is hard for tokenizers and templates: other scripts, joined emoji, composed and
+    decomposed letters, direction marks, line ends, the template's own words."""
     odd = random.Random(f"odd {rng.randrange(8)}")
     messages = [{"role": "system", "content": "".join(odd.choice(_ODD) for _ in range(150))}]
     for _ in range(5):
@@ -127,7 +128,7 @@ async def unicode(ask: Ask, texts: Texts, rng: random.Random) -> None:
 
 
 async def salted(ask: Ask, texts: Texts, rng: random.Random) -> None:
-    """Five prompts of one document for three tenants, who share nothing."""
+    """Five prompts of one document for three tenants, which share nothing."""
     document = texts.part(f"document {rng.randrange(3)}", 30)
     for _ in range(5):
         salt = f"tenant {rng.randrange(3)}"
@@ -143,14 +144,15 @@ async def adapters(ask: Ask, texts: Texts, rng: random.Random) -> None:
 
 
 async def burst(ask: Ask, texts: Texts, rng: random.Random) -> None:
-    """Eight prompts at once that share a prefix which nobody has computed."""
+    """Eight concurrent prompts with a common prefix that is not cached yet."""
     new = texts.part(rng.random(), 40)
     bodies = [{"prompt": new + texts.part(rng.random(), 2), "max_tokens": 4} for _ in range(BURST)]
     await asyncio.gather(*(ask(RAW, body) for body in bodies))
 
 
 async def documents(ask: Ask, texts: Texts, rng: random.Random) -> None:
-    """Five questions about five of twelve documents, which fill the cache four times; some are asked for more often."""
+    """Five questions about five of twelve documents, which exceed the cache four times. Some are requested more
+    often."""
     for _ in range(5):
         one = min(11, int(rng.expovariate(0.25)))
         prompt = texts.part(f"long {one}", 70) + texts.part(rng.random(), 2)
@@ -169,4 +171,4 @@ KINDS: Mapping[str, tuple[Kind, int]] = {
     "burst": (burst, BURST),
     "documents": (documents, 5),
 }
-"""By name: what it asks, and how many requests that is."""
+"""By name: the coroutine, and its number of requests."""

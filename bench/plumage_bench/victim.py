@@ -1,10 +1,10 @@
-"""`victim`: a fleet of six loses one replica: the one with the coldest cache, or one at random, in pairs.
+"""`victim`: a fleet of six loses one replica: the one with the coldest cache, or a random one, in pairs.
 
-Both of a pair are the same fleet under the same load up to then: groups of prompts whose popularity falls as Zipf's
-law, routed by LBGR to where they are cached. Hotness is what agents report: the uses, pool-wide, of all that a replica
-holds. The hit ratio is that of the next minute's answers, by the whole fleet. Two fleets: one that grew by two replicas
-a minute ago, for a peak that has passed, which is when an autoscaler shrinks; and one of six since the beginning, whose
-caches a router has made about equally hot.
+Up to that time both fleets of a pair are equal, with equal loads: groups of prompts with popularity by Zipf's law,
+routed by LBGR to where they are cached. Hotness is what agents report: the pool-wide uses of everything that a replica
+caches. The hit ratio is that of all answers in the next minute. There are two kinds of fleet. One grew by two replicas
+a minute ago, for a peak that has passed; this is when an autoscaler shrinks a pool. The other has had six replicas
+since the start, and routing has made their caches about equally hot.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["FLEETS", "Pair", "after_loss", "run"]
 REPLICAS = 6
 AFTER = 60.0
 FLEETS: Mapping[str, int] = {"grown": 4, "steady": REPLICAS}
-"""Replicas at first; the others come in time to serve for a minute."""
+"""Replicas at the start; the others are added so that they serve for a minute."""
 _SERVED = 60.0
 _TOKENS = 2048
 _ZIPF = 0.9
@@ -36,7 +36,7 @@ _RATE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Hit ratios: in the minute before, and after the loss of either replica."""
+    """Hit ratios: in the minute before, and after the loss of each of the two replicas."""
 
     seed: int
     before: float
@@ -45,7 +45,8 @@ class Pair:
 
 
 def after_loss(seed: int, *, first: int, warm: float, coldest: bool) -> tuple[float, float]:
-    """Hit ratio before and after one replica went, `warm` seconds from the start. first: replicas there are then."""
+    """Hit ratio before and after one replica is deleted, `warm` seconds from the start. first: replicas at the
+    start."""
     fleet = ElasticFleet(engine(), OURS.make(seed, BLOCK), first, seed=seed)
     marks: list[tuple[float, float]] = []
 
@@ -67,7 +68,8 @@ def after_loss(seed: int, *, first: int, warm: float, coldest: bool) -> tuple[fl
 
 
 def run(context: Context) -> Report:
-    """For each fleet: mean hit ratio of the minute after the coldest or a random one went, and their paired ratio."""
+    """For each fleet: the mean hit ratio of the minute after the loss of the coldest or of a random replica, and their
+    paired ratio."""
     warm, count = (180.0, 10) if context.quick else (300.0, 20)
     pairs: dict[str, list[Pair]] = {}
     with context.progress("victim", count * len(FLEETS)) as advance:

@@ -1,8 +1,9 @@
 """Many engines in virtual time: an event heap instead of a clock, deterministic by seed.
 
-Events at one instant happen in the order they were planned in, so a run depends on nothing but its inputs. The caller
-plans arrivals (up front, or from a hook, as a client that sends its next turn when the answer is there) and timers, and
-chooses an engine for each arrival; the fleet steps the engines and reports first tokens and ends.
+Events at the same instant happen in the order in which they were planned, so a run depends only on its inputs. The
+caller plans timers and arrivals. Arrivals are planned before the run or from a hook, as for a client that sends its
+next turn after an answer. The caller also chooses an engine for each arrival. The fleet steps the engines, and reports
+first tokens and ends.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ __all__ = ["Hooks", "VirtualFleet"]
 
 
 class Hooks:
-    """What a caller decides and hears; override what you need. `slot` names an engine, `now` is virtual seconds."""
+    """What a caller decides and is informed about; override the methods that you need. `slot` names an engine, `now` is
+    virtual seconds."""
 
     def route(self, request: SimRequest, now: float) -> int | None:
-        """The slot that takes the request that arrives now; None turns it away."""
+        """The slot for the request that arrives now. None refuses it."""
         raise StateError("a fleet of engines needs Hooks.route to choose one for each request")
 
     def first_token(self, request: SimRequest, slot: int, now: float) -> None:
@@ -31,11 +33,11 @@ class Hooks:
         """The request has its last token; `cached_tokens` of its prompt were found in the cache."""
 
     def stepped(self, slot: int, now: float, report: StepReport) -> None:
-        """A step of the engine has passed."""
+        """A step of the engine has ended."""
 
 
 class VirtualFleet:
-    """Engines by slot, one event heap. `now` is the time of the event that is handled."""
+    """Engines by slot, and one event heap. `now` is the time of the present event."""
 
     def __init__(self, engines: Mapping[int, SimEngine], hooks: Hooks) -> None:
         self.now = 0.0
@@ -47,14 +49,14 @@ class VirtualFleet:
         self._requests: dict[int, dict[object, SimRequest]] = {slot: {} for slot in self.engines}
 
     def add(self, slot: int, engine: SimEngine) -> None:
-        """One more engine. StateError if the slot is taken."""
+        """Add an engine. StateError if the slot is taken."""
         if slot in self.engines:
             raise StateError(f"slot {slot} has an engine")
         self.engines[slot] = engine
         self._requests[slot] = {}
 
     def call_at(self, when: float, event: Callable[[], None]) -> None:
-        """Plan anything; StateError if `when` has passed."""
+        """Plan a call. StateError if `when` has passed."""
         if when < self.now:
             raise StateError(f"an event at {when} s can't be planned at {self.now} s")
         self._planned += 1

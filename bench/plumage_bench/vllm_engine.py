@@ -1,7 +1,7 @@
-"""Real vLLM inside this process, driven step by step: what the vLLM benchmarks and tests/vllm share.
+"""Real vLLM inside this process, driven step by step, for the vLLM benchmarks and tests/vllm.
 
-Nothing runs in the background: requests come and are aborted at steps that a seed chose, so that a run repeats.
-Importing this imports nothing of vLLM; `prepare_environment` must run before vLLM or torch is first imported.
+There are no background threads: requests arrive and are aborted at steps that a seed chose, so that a run repeats. This
+module imports nothing of vLLM. `prepare_environment` must run before the first import of vLLM or torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENVIRONMENT = {
 
 
 def prepare_environment() -> None:
-    """What vLLM reads from the environment, where the caller has not set it: in process, on a CPU, quiet, offline."""
+    """Sets the environment that vLLM reads, unless the caller has set it: in process, on a CPU, quiet, offline."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
@@ -36,8 +36,8 @@ def prepare_environment() -> None:
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """tokens: its ids. answer: tokens to generate. step: the engine step before which it arrives. abort: steps after
-    its arrival at which its client goes away; None, it stays. group: for the plugin's Oracle; None, it gets nothing.
-    sent: what its client says as `kv_transfer_params`."""
+    its arrival at which its client disconnects; None: never. group: for the plugin's Oracle; None: it gets nothing.
+    sent: the client's `kv_transfer_params`."""
 
     name: str
     tokens: tuple[int, ...]
@@ -50,18 +50,18 @@ class Prompt:
 
 @dataclass(slots=True)
 class Answer:
-    """tokens: generated so far. finished: all that were asked for. cached: prompt tokens found in the cache."""
+    """tokens: generated so far. finished: whether it is complete. cached: prompt tokens found in the cache."""
 
     tokens: tuple[int, ...] = ()
     finished: bool = False
     cached: int = 0
     top: Sequence[Mapping[int, float]] = ()
-    """By token, the logarithmic probabilities of the likeliest, where they were asked for."""
+    """For each token the log probabilities of the likeliest tokens, if they were requested."""
 
 
 @dataclass(slots=True)
 class Run:
-    """Answers by the prompt's name; preemptions and engine steps that it took."""
+    """Answers by the prompt's name, and the number of preemptions and engine steps."""
 
     answers: dict[str, Answer] = field(default_factory=dict)
     preemptions: int = 0
@@ -80,8 +80,8 @@ class Engine:
         self._count_preemptions()
 
     def serve(self, prompts: Sequence[Prompt], top: int | None = None, steps: int = 1_000_000) -> Run:
-        """Serve them greedily until all are answered or aborted. top: also the logarithmic probabilities of so many
-        tokens at each place. RuntimeError when `steps` did not suffice: nothing may hang."""
+        """Serve the prompts greedily until all are answered or aborted. top: also return the log probabilities of this
+        many tokens at each position. RuntimeError if `steps` engine steps do not suffice."""
         run, waiting = Run(), sorted(prompts, key=lambda prompt: prompt.step, reverse=True)
         aborts = {prompt.name: prompt.step + prompt.abort for prompt in prompts if prompt.abort is not None}
         before = self._preemptions
@@ -136,7 +136,7 @@ class Engine:
         self.scheduler._preempt_request = counted
 
     def close(self) -> None:
-        """Let go of workers, memory and torch's process groups, so that the next engine can start."""
+        """Release workers, memory and torch's process groups, so that the next engine can start."""
         from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
         self.llm.engine_core.shutdown()
@@ -146,7 +146,8 @@ class Engine:
 
 @contextmanager
 def _asynchronous(wanted: bool) -> Iterator[None]:
-    """vLLM's CPU platform sets asynchronous scheduling off as "not required"; it works there, so a test may have it."""
+    """vLLM's CPU platform disables asynchronous scheduling as "not required". It works there, so a test may enable
+    it."""
     from vllm.platforms import current_platform
 
     kind: Any = type(current_platform)
@@ -168,7 +169,7 @@ def _asynchronous(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def running(model: Path, **arguments: Any) -> Iterator[Engine]:
-    """An engine for the time of a `with`. arguments: of vLLM's EngineArgs, in place of or beside those here; with
+    """An engine for the time of a `with`. arguments: of vLLM's EngineArgs, added to those here or instead of them; with
     async_scheduling=True it is asynchronous on a CPU too."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -197,5 +198,5 @@ def running(model: Path, **arguments: Any) -> Iterator[Engine]:
 
 
 def plugin_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """EngineArgs that switch the plugin on, as `--scheduler-cls` and `--additional-config` do. settings: as in JSON."""
+    """EngineArgs that enable the plugin, as `--scheduler-cls` and `--additional-config` do. settings: as in JSON."""
     return {"scheduler_cls": SCHEDULER, "additional_config": {"plumage": dict(settings)}}

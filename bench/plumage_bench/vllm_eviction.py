@@ -1,8 +1,9 @@
-"""`plumage bench vllm-eviction`: `eviction` again, on vLLM's own block pool; and what the order costs there.
+"""`plumage bench vllm-eviction`: the benchmark `eviction` on vLLM's own block pool, and the cost of eviction there.
 
-LRU is vLLM's own order, without the plugin. Workloads and sizes are those of `plumage_bench.eviction`; hits are blocks
-found on the device, the same at each run of a seed: what differs is the workload. Ratios are paired by seed, with their
-interval over seeds. The worst order has areas only: LRU finds nothing there, so a ratio to it is undefined.
+LRU is vLLM's own order, without the plugin. Workloads and sizes are those of `plumage_bench.eviction`. Hits are blocks
+found on the device. A seed repeats them exactly; only the workload differs between seeds. Ratios are paired by seed,
+with an interval over seeds. For the worst order only areas are given: LRU finds nothing there, so a ratio to it is
+undefined.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ __all__ = ["run"]
 POLICIES = (STOCK, "Rlt", "Hotness")
 _COST_BLOCKS = 100_000
 _STEP_BLOCKS = 16
-"""Blocks that a step of decoding allocates at most for 256 requests with blocks of 16 tokens."""
+"""The most blocks that a decode step allocates for 256 requests with blocks of 16 tokens."""
 
 SEEDS, SEEDS_QUICK = 20, 2
 Ratios = Mapping[str, Sequence[float]]
-"""Of each policy, the hit ratio by seed."""
+"""For each policy the hit ratio by seed."""
 
 
 def run(context: Context) -> Report:
@@ -43,7 +44,7 @@ def run(context: Context) -> Report:
     with context.progress("vllm-eviction", len(shares) + len(SUITE_BATCH) + 1 + len(LOADS)) as advance:
 
         def hits(make: Callable[[int], Workload], fixed: bool = False) -> Ratios:
-            """fixed: the order is one for all seeds, so only a policy that draws needs more than the first."""
+            """fixed: all seeds have the same order, so only a policy with random choices needs more than the first."""
             found = {}
             for policy in POLICIES:
                 over = seeds[:1] if fixed and policy != "Rlt" else seeds

@@ -1,22 +1,25 @@
-"""`vllm-feather`: FEATHER in real vLLM on a real device, end to end, part by part, against FCFS and the tree's order.
+"""`vllm-feather`: FEATHER in real vLLM on a real device, end to end and part by part, against FCFS and the tree's
+order.
 
-A model of 8 layers, 512 hidden, in bf16, one thread; prompts of a shared prefix and a tail of one's own; greedy answers
-of a fixed length. One engine serves all policies of a cell in turn, each with its own queue and what it has learned so
-far, so that a pair of runs sees the same machine a minute apart; before the pairs each policy serves the load once.
-Each part of FEATHER has its own row. `FCFS` is vLLM as it is: its own queue and batch. `FCFS sorted` sorts the running
-batch by prefix. `order` is ChtOrder, the tree's order without STOP, and `order sorted` the same with a sorted batch.
-`bandit` also decides when to STOP. `product` is what the default manifest deploys. `one group` is the homogeneous
-ceiling: the same requests, tails and lengths, but all with the first group's prefix, in each of the orders. `FCFS
-again` ÷ FCFS and `order again` ÷ order are the noise. All but `product` and `bandit, 10 s` have an ageing limit that a
-slow device does not reach, so that ratios compare orders; these two have a pool's, and show what that bound costs where
-requests wait for longer than that anyhow.
+The model has 8 layers with 512 hidden units, in bf16, on one thread. Prompts have a shared prefix and their own tail,
+and greedy answers have a fixed length. One engine serves all policies of a cell in turn, each with its own queue and
+learned state, so that the two runs of a pair are only a minute apart. Before the pairs each policy serves the load
+once.
 
-Closed: all requests wait from the start. Open: they come as a Poisson process at a rate that FCFS can't keep up with.
-Figures are output tokens a second of the device's time: on a CPU the process' own CPU time, which is what one thread's
-device takes, since other work on the machine slows the wall's clock more; on a GPU the wall's. Both are printed.
+Each part of FEATHER has its own row. `FCFS` is vLLM without changes: its own queue and batch. `FCFS sorted` sorts the
+running batch by prefix. `order` is ChtOrder, the tree's order without STOP, and `order sorted` the same with a sorted
+batch. `bandit` also decides when to STOP. `product` is what the default manifest deploys. `one group` is the
+homogeneous ceiling: the same requests, tails and lengths, but all with the first group's prefix, with each of the
+orders. `FCFS again` ÷ FCFS and `order again` ÷ order are the noise. Most policies have an ageing bound that a slow
+device does not reach, so that ratios compare orders. `product` and `bandit, 10 s` have a pool's bound. They show its
+cost where requests wait longer than that in any case.
 
-Two and three levels: prefixes that pairs of groups, and pairs of pairs, begin with. A step: requests come slowly at
-first, then faster than anybody keeps up with; `converged s` is the device's time from then until the rate has settled.
+Closed: all requests wait from the start. Open: they arrive as a Poisson process with a rate that is too high for FCFS.
+Figures are output tokens a second of the device's time. On a CPU that is the CPU time of the process, since other work
+on the machine affects the wall clock more; on a GPU it is wall-clock time. Both are printed.
+
+Two and three levels: pairs of groups, and pairs of pairs, have common prefixes. A step: requests first arrive slowly,
+then faster than any policy can serve. `converged s` is the device's time from then until the rate is steady.
 """
 
 from __future__ import annotations
@@ -46,12 +49,13 @@ from plumage_bench.vllm_feather_report import Played, cell_line, report
 __all__ = ["run"]
 
 _WINDOW = 2.0
-"""Seconds of the device over which a rate is taken after a step: some 500 tokens."""
+"""Window, in seconds of the device, for a rate after a step: about 500 tokens."""
 
 
 @dataclass(slots=True)
 class _Timing:
-    """Of one run's requests, by number: when each came, when its first and its latest token; and all gaps between."""
+    """For the requests of one run, by number: the times of arrival, first token and latest token; and all gaps between
+    tokens."""
 
     came: dict[str, float] = field(default_factory=dict)
     first: dict[str, float] = field(default_factory=dict)
@@ -70,7 +74,7 @@ class _Timing:
 
 
 class _Bench:
-    """One cell's engine, and each contender's queue in it."""
+    """The engine of one cell, and each contender's queue in it."""
 
     def __init__(self, engine: Engine, cell: Cell, contenders: Sequence[Contender], clock: Callable[[], float]) -> None:
         from plumage.settings.plugin_config import PluginSettings
@@ -108,7 +112,7 @@ class _Bench:
             made.append(made[-1] + self._step(timing, batches))
             times.append(self._clock() - cpu)
             if number < len(load) or len(self.engine.scheduler.waiting):
-                last = times[-1]  # after that the batch empties
+                last = times[-1]  # afterwards the batch becomes smaller
         spent, wall = self._clock() - cpu, time.perf_counter() - began
         tokens = self.cell.requests * self.cell.output
         stops = features.counters.get("stops") - stops
@@ -116,14 +120,14 @@ class _Bench:
         return Played(tokens, spent, wall, timing.waits(), tuple(timing.gaps), fmean(batches), stops, settled)
 
     def _led_by(self, contender: Contender) -> Any:
-        """Give the engine its queue and its features, which learn from the steps."""
+        """Give the engine this contender's queue and features, which learn from the steps."""
         features, self.engine.scheduler.waiting = self._parts[contender.label]
         self.engine.scheduler.plumage = features
         self._order.enabled = contender.sorts
         return features
 
     def warm(self) -> None:
-        """Each prefix in the cache, where there is room for all; none of the policies sees it."""
+        """Caches each prefix, if there is room for all. No policy sees these requests."""
         self._led_by(FCFS)
         if not self.cell.room and self.cell.groups:
             seen = dict(prompts(self.cell, 0))
@@ -146,18 +150,20 @@ class _Bench:
         self.engine.llm.add_request(str(number), {"prompt_token_ids": list(tokens)}, wanted)
 
     def _step(self, timing: _Timing, batches: list[int]) -> int:
-        """Returns how many requests got a token."""
+        """Runs one step. Returns how many requests got a token."""
         outputs = self.engine.llm.step()
         now = time.perf_counter()
         for output in outputs:
             timing.token(output.request_id, now)
-        if batch := max(len(self.engine.scheduler.running), len(outputs)):  # those with their last token left already
+        if batch := max(
+            len(self.engine.scheduler.running), len(outputs)
+        ):  # requests with their last token have left already
             batches.append(batch)
         return len(outputs)
 
 
 def run(context: Context) -> Report:
-    """Cells × contenders, in interleaved rounds; each cell is kept when it is done."""
+    """Cells × contenders, in interleaved rounds. Each cell is saved when it is complete."""
     prepare_environment()
     cells, contenders, rounds = _chosen(context)
     kept = Kept(context.out / NAME, _made_by(context, rounds, contenders), context.switch("resume"))
@@ -178,7 +184,7 @@ def run(context: Context) -> Report:
 
 
 def _made_by(context: Context, rounds: int, contenders: Sequence[Contender]) -> dict[str, Any]:
-    """What must be alike for a done cell to be taken over."""
+    """The settings that must be equal so that a saved cell may be used."""
     from vllm import __version__
 
     return {
@@ -210,12 +216,12 @@ def _rounds(cell: Cell, rounds: int, quick: bool) -> int:
 
 
 def _quick(contenders: Sequence[Contender]) -> tuple[Contender, ...]:
-    """FEATHER's parts and the product; ceilings and noise take a whole run."""
+    """FEATHER's parts and the product. Ceilings and noise need a full run."""
     return tuple(one for one in contenders if one not in (*CEILINGS, *AGAIN))
 
 
 def _contenders(labels: str | None) -> tuple[Contender, ...]:
-    """Those always of whom the closing line's figures are, and the named ones."""
+    """Those that the closing line needs, and the named ones."""
     if labels is None:
         return ALWAYS
     wanted, known = labels.split(";"), {one.label for one in CONTENDERS}
@@ -233,8 +239,8 @@ def _model(folder: Path) -> Path:
 def _cell(
     model: Path, cell: Cell, contenders: Sequence[Contender], rounds: int, context: Context, done: Any
 ) -> dict[str, list[Played]]:
-    """Rounds in which each contender serves the same load, their order turned each time. In the first one only who
-    learns plays, and it is not counted."""
+    """Rounds in which each contender serves the same load; their order rotates. In the first round
+    only learning contenders run, and it is not counted."""
     arguments = {
         "block_size": BLOCK, "num_gpu_blocks_override": cell.blocks, "max_model_len": 8192,
         "max_num_seqs": cell.batch, "max_num_batched_tokens": 8192, **plugin_arguments(OFF),

@@ -1,4 +1,4 @@
-"""The loads of `vllm-feather`: how many groups share prefixes of how many tokens, in how many levels, how they come."""
+"""The loads of `vllm-feather`: number of groups, length of their prefixes, levels of sharing, and arrivals."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ BLOCK, TAIL = 128, 20
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """groups: of one prefix of `prefix` tokens each; 0: no two prompts share anything. rate: requests a second, None
-    closed. room: KV blocks, None for all prefixes. counts: whether the closing line's figures count it; the others are
-    served only where they are named. levels: parts of a prefix; all but the last are shared by two, by four groups.
-    step: times the rate from the middle request on. pairs: at least so many rounds, as where a bound stands on it."""
+    """groups: each has one prefix of `prefix` tokens; 0: no two prompts share anything. rate: requests a second; None:
+    closed. room: KV blocks; None: enough for all prefixes. counts: whether the closing line includes it; other cells
+    run only by name. levels: parts of a prefix; all but the last are shared by two or four groups. step: factor of the
+    rate from the middle request on. pairs: the least number of rounds, for cells whose bound is a result."""
 
     name: str
     groups: int
@@ -33,7 +33,7 @@ class Cell:
 
     @property
     def blocks(self) -> int:
-        """KV blocks of the engine: the prefixes, and what the batch needs beside them."""
+        """KV blocks of the engine: for the prefixes, and for the batch."""
         own = -(-(self.prefix + TAIL + self.output) // BLOCK) if not self.groups else 3
         return self.room or (max(self.groups, 1) * (self.prefix // BLOCK + 1) + (self.batch + 1) * own + 16)
 
@@ -60,8 +60,8 @@ CELLS = (
 
 
 def prompts(cell: Cell, seed: int, homogeneous: bool = False) -> list[tuple[int, tuple[int, ...]]]:
-    """(group, tokens) in order of arrival. Prefixes are the cell's, the same for each seed; tails are the seed's.
-    homogeneous: all of the first group."""
+    """(group, tokens) in order of arrival. Prefixes belong to the cell and are equal for all seeds; tails belong to the
+    seed. homogeneous: all of the first group."""
     rng = random.Random(f"{cell.name} {seed}")
     shared = _prefixes(cell)
     order = [number % cell.groups if cell.groups else number for number in range(cell.requests)]
@@ -75,7 +75,8 @@ def prompts(cell: Cell, seed: int, homogeneous: bool = False) -> list[tuple[int,
 
 
 def _prefixes(cell: Cell) -> list[tuple[int, ...]]:
-    """Of each group, in parts of whole blocks: the first of three is one for four groups, the second one for two."""
+    """The prefix of each group, in parts of whole blocks. Of three parts the first is shared by four groups, the second
+    by two."""
     fixed = random.Random(f"prefixes {cell.groups} {cell.prefix}")
     blocks = cell.prefix // BLOCK
     sizes = [BLOCK * (blocks // cell.levels)] * (cell.levels - 1)

@@ -1,7 +1,7 @@
-"""Who serves the loads of `vllm-feather`: vLLM as it is, the parts of FEATHER one by one, the product, the baselines.
+"""The contenders of `vllm-feather`: vLLM without changes, the parts of FEATHER one by one, the product, the baselines.
 
-Each is made of a manifest (`ours.py`), but for what no manifest can say: vLLM's order with a sorted batch, and the
-policies of the lab. One engine serves all, so its order of eviction and its limit of running requests are vLLM's own.
+Each is made from a manifest (`ours.py`), except for vLLM's order with a sorted batch and the experimental policies,
+which no manifest has. One engine serves all, with vLLM's own eviction order and limit of running requests.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from plumage_bench.ours import Ours
 __all__ = ["AGAIN", "ALWAYS", "CEILINGS", "CONTENDERS", "FCFS", "LEARNED", "OFF", "ORDER", "PRODUCT", "Contender"]
 
 ENGINE = {"engine.eviction.policy": "Lru", "engine.batchLimit": "Static"}
-"""What the experiment sets of every contender."""
-_AGEING = 120  # seconds; a bound that a loaded machine of two cores does not reach by being slow
+"""The manifest fields that the experiment sets for every contender."""
+_AGEING = 120  # seconds; so large that a loaded machine with two cores does not reach it
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """overrides: of the manifest, beside `ENGINE`. lab: a `feather` of the plugin that no manifest can say, instead.
-    homogeneous: its requests are all of one group. learns: the first round of it is not counted. only: cells in which
-    it is served; () for all."""
+    """overrides: of the manifest, besides `ENGINE`. lab: a `feather` setting of the plugin that no manifest has,
+    instead of overrides. homogeneous: all its requests are of one group. learns: its first round is not counted. only:
+    cells in which it runs; () for all."""
 
     label: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -40,13 +40,13 @@ class Contender:
         return Ours({**ENGINE, **self.overrides}, "VLLM")
 
     def settings(self) -> dict[str, Any]:
-        """Of the plugin, as in JSON."""
+        """The plugin's settings, as in JSON."""
         settings = self.ours.plugin()
         return settings if self.lab is None else {**settings, "feather": dict(self.lab)}
 
     @property
     def orders(self) -> bool:
-        """Whether FEATHER is on."""
+        """Whether FEATHER is enabled."""
         return self.settings()["feather"] is not None
 
     @property
@@ -57,13 +57,13 @@ class Contender:
 
 
 def _waits(policy: str, **more: Any) -> dict[str, Any]:
-    """A policy of the manifest with the ageing limit that is out of reach; more: further fields of `engine.feather`."""
+    """A policy of the manifest with an ageing bound that is not reached. more: further fields of `engine.feather`."""
     fields = {"policy": policy, "maxWaitSeconds": _AGEING, **more}
     return {f"engine.feather.{name}": value for name, value in fields.items()}
 
 
 def _lab(policy: str, **more: Any) -> dict[str, Any]:
-    """A `feather` of the plugin; policy: of the product or a baseline, by its short name."""
+    """A `feather` setting of the plugin. policy: of the product or a baseline, by its short name."""
     return {"policy": path(policy), "maxWaitSeconds": _AGEING, **more}
 
 
@@ -84,7 +84,7 @@ CEILINGS = (
     replace(_ALONE, label="one group, FCFS", overrides=FCFS.overrides, only=("8 × 4k",)),
     replace(_ALONE, label="one group, bandit", overrides=LEARNED.overrides, learns=True, only=("8 × 4k",)),
 )
-"""One group alone, in the three orders that this cell's ratios compare: the best of them is the ceiling."""
+"""One group alone, with the three orders that this cell's ratios compare. The best of them is the ceiling."""
 AGAIN = (
     replace(FCFS, label="FCFS again", only=("8 × 4k", "no sharing, 1k")),
     replace(ORDER, label="order again", only=("8 × 4k",)),
@@ -92,7 +92,7 @@ AGAIN = (
 BOUNDED = Contender(
     f"bandit, {MAX_WAIT:.0f} s", {"engine.feather.policy": "Bandit"}, learns=True, only=_MAIN
 )  # fmt: skip
-"""The bandit as a pool gets it that asks for it."""
+"""The bandit as in a pool whose manifest selects it."""
 ALWAYS = (FCFS, ORDER, *SORTED, PRODUCT, LEARNED, BOUNDED, *CEILINGS, *AGAIN)
 CONTENDERS = (
     *ALWAYS,

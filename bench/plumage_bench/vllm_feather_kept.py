@@ -1,6 +1,7 @@
-"""Cells of `vllm-feather` that are done, kept beside its report: a run takes hours, and one that was ended goes on.
+"""Completed cells of `vllm-feather`, saved beside its report: a run takes hours, and can continue after an
+interruption.
 
-The file is no report: written after each cell, read only where `resume=1` asks for it, it holds each token's gap.
+The file is not a report. It has each token's gap. It is written after each cell and read only with `resume=1`.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ NAME = "vllm-feather.done.json"
 
 
 class Kept:
-    """The done cells in one file. made_by: what must be alike for a cell to be taken over, as the seed and who played.
-    resume: begin with what the file has; ConfigurationError where something else made it, or it can't be read."""
+    """The completed cells in one file. made_by: settings that must be equal so that a cell may be used, such as the
+    seed and the contenders. resume: begin with the cells of the file; ConfigurationError if it has other settings or
+    can not be read."""
 
     def __init__(self, path: Path, made_by: Mapping[str, Any], resume: bool) -> None:
         self._path, self._made_by = path, dict(made_by)
         self._cells: dict[str, Any] = self._read() if resume and path.exists() else {}
 
     def cell(self, name: str) -> dict[str, list[Played]] | None:
-        """Each policy's runs, or None where the cell was not ended."""
+        """The runs of each policy, or None if the cell is not complete."""
         runs = self._cells.get(name)
         return runs and {label: [_played(one) for one in each] for label, each in runs.items()}
 

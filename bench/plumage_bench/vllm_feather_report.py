@@ -1,4 +1,4 @@
-"""What `vllm-feather` shows of its runs: a row each policy and cell, the closing line's figures, a plot."""
+"""The report of `vllm-feather`: a row for each policy and cell, the closing line's figures, a plot."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["Played", "cell_line", "later", "report"]
 @dataclass(frozen=True, slots=True)
 class Played:
     """One run. tokens: answered. waits: seconds to each request's first token, in order of arrival. gaps: seconds
-    between tokens. batch: mean of running requests. stops: of the policy. converged: seconds of the device from
-    a step of the rate until it settled."""
+    between tokens. batch: mean number of running requests. stops: of the policy. converged: seconds of the device from
+    a step of the rate until it was steady."""
 
     tokens: int
     cpu: float
@@ -38,7 +38,7 @@ class Played:
 
 
 def cell_line(cell: Cell, runs: Mapping[str, Sequence[Played]]) -> str:
-    """One line of a cell that is done: a whole run takes hours."""
+    """One line for a completed cell, printed at once because a full run takes hours."""
     over = ", ".join(f"÷ {label} {_ratio(runs['bandit'], runs[label])}" for label in ("FCFS", "order"))
     return f"{cell.name}: bandit {over}"
 
@@ -86,19 +86,19 @@ def _row(runs: Sequence[Played], fcfs: Sequence[Played], order: Sequence[Played]
 
 
 def _quantile(values: Sequence[float], part: float) -> float:
-    """NaN of none, as gaps are where an answer is one token."""
+    """NaN without values, as for gaps of answers with one token."""
     return sorted(values)[int(part * len(values))] if values else nan
 
 
 def later(of: Sequence[Played], than: Sequence[Played]) -> float:
-    """P99, over the requests of all pairs, of the seconds that one got its first token later than the same request of
-    the other run: what an order takes from anybody, where waiting as such is the load's."""
+    """P99, over the requests of all pairs, of the seconds that a request's first token was later than in the other run.
+    It shows what an order costs single requests, while the wait itself depends on the load."""
     pairs = zip(of, than, strict=True)
     return _quantile([a - b for one, other in pairs for a, b in zip(one.waits, other.waits, strict=True)], 0.99)
 
 
 def _converged(runs: Sequence[Played]) -> str:
-    """Median of the runs that settled, and how many did not."""
+    """The median of the runs that became steady, and the number of those that did not."""
     settled = sorted(one.converged for one in runs if not isnan(one.converged))
     if not settled:
         return ""
@@ -106,12 +106,12 @@ def _converged(runs: Sequence[Played]) -> str:
 
 
 def _keys(cells: Sequence[Cell], played: Mapping[str, Mapping[str, Sequence[Played]]]) -> dict[str, float | str]:
-    """At 8 × 4k, of each policy there: its ratio over FCFS and over the order alone, and its STOPs a run.
-    ceiling_over_fcfs, of_ceiling: what one group reaches at best, and the product's part of it. Over the cells that
-    count: bandit_over_order_mean, a geometric mean, with its lower bound; bandit_over_order_least, the worst cell's,
-    and whether the bandit is nowhere below the order, as FEATHER's target was stated. wait_later_s: the worst cell's
-    P99 of how much later than under FCFS a request of the product began. noshare_low: the lower bound against FCFS
-    where nothing is shared, of the bandit and of the product."""
+    """At 8 × 4k, for each policy: its ratio to FCFS and to the order alone, and its STOPs a run. ceiling_over_fcfs,
+    of_ceiling: the best ratio of one group, and the product's share of it. Over the cells that count:
+    bandit_over_order_mean, a geometric mean, with its lower bound; bandit_over_order_least, the worst cell's ratio, and
+    whether the bandit is nowhere below the order, which is FEATHER's target. wait_later_s: the worst cell's P99 of how
+    much later a request of the product started than under FCFS. noshare_low: the lower bound against FCFS without
+    sharing, of the bandit and of the product."""
     keys: dict[str, float | str] = {}
     if runs := played.get("8 × 4k"):
         keys |= _parts(runs)
@@ -157,8 +157,8 @@ def _ceiling(runs: Mapping[str, Sequence[Played]]) -> dict[str, float]:
 
 
 def _over_cells(cells: Sequence[Mapping[str, Sequence[Played]]]) -> tuple[float, float]:
-    """Geometric mean over cells, each cell alike, and the lower end of its 95 % interval; where a cell has too few
-    pairs for that, the mean of the cells' least ratios."""
+    """Geometric mean over cells, each with equal weight, and the lower end of its 95 % interval. If a cell has too few
+    pairs for that, the mean of the cells' smallest ratios."""
     logs = [
         [log(one.rate / other.rate) for one, other in zip(runs["bandit"], runs["order"], strict=True)] for runs in cells
     ]
@@ -195,7 +195,8 @@ def _plot(
 def _bar(
     contender: Contender, place: int, runs: Mapping[str, Sequence[Played]], width: float
 ) -> tuple[float, float] | None:
-    """Where it stands among its cell's, which are side by side around `place`, and how high; None if it isn't there."""
+    """The position of a bar among its cell's bars, which are side by side around `place`, and its height. None if there
+    is none."""
     if contender.label not in runs:
         return None
     at = list(runs).index(contender.label) - (len(runs) - 1) / 2

@@ -1,26 +1,28 @@
-"""`vllm-hostmem`: HotPrefix's host tier in vLLM: bytes, time and hits of offloading, and what promotion adds.
+"""`vllm-hostmem`: HotPrefix's host tier in vLLM: bytes, time and hits of offloading, and the effect of promotion.
 
-Few-shot suites (HotPrefix §5.1) through vLLM's real scheduler, block pool and offloading connector over a pretended
-device (`vllm_pretend`): hits, copies and CPU time are counted. The device's pool holds a quarter of all prefixes beside
-what a batch needs of its own; host memory holds all prefixes, or half of them. Eight requests at a time, in the suite's
-order. A pair is a suite with a seed, which draws lengths and questions: what is compared serves the same prompts.
+Few-shot suites (HotPrefix §5.1) run through vLLM's real scheduler, block pool and offloading connector over a fake
+device (`vllm_pretend`), and hits, copies and CPU time are counted. The device's pool has room for a quarter of all
+prefixes besides a batch's own blocks. Host memory has room for all prefixes, or for half of them. Eight requests run at
+a time, in the suite's order. A pair is a suite with a seed, which draws lengths and questions. Both contenders of a
+pair serve the same prompts.
 
-Time of offloading (`time_ratio`) is what the copies down take on the modelled link of the virtual GPU (its latency for
-each copy, then bytes at its rate) and the CPU time of the store path: the manager's `prepare_store` and
-`complete_store`, and the counting of uses at every place. `link_ratio` is the first part alone.
+The time of offloading (`time_ratio`) has two parts. The first is the time of the copies to host memory on the virtual
+GPU's modelled link: a latency for each copy, then bytes at the link's rate. The second is the CPU time of the store
+path: the manager's `prepare_store` and `complete_store`, and all counting of uses. `link_ratio` is the first part
+alone.
 
-`decode_slowdown` is what promotion adds to the engine's steps: its CPU time, as plans are made between two steps, and
-the share of the device's memory bandwidth that the copied bytes take from the steps beside which they are written. A
-step takes 10 ms on the device, and 0.148 ms more for each token of a prompt that it computes, as the virtual GPU has
-it: three suites answer one token, so that nearly all of their steps are prefills. The mean of the worst suite; the
-worst upper bound of any (`decode_slowdown_high`).
+`decode_slowdown` is the time that promotion adds to the engine's steps: its CPU time, since plans are made between two
+steps, and the memory bandwidth that its copies use during steps. A step takes 10 ms on the device, and 0.148 ms more
+for each prompt token that it computes, as on the virtual GPU. Three suites have answers of one token, so nearly all of
+their steps are prefills. The figure is the mean of the worst suite; `decode_slowdown_high` is the largest upper bound
+of all.
 
-`lru` is vLLM without host memory; E its eviction by hotness. `all` is vLLM's offloading, which stores every block;
-`threshold k` the same with its `store_threshold`. A is selective admission. P is promotion by one rank alone:
-`A+P hotness` is HotPrefix's, its neighbours replace the rank. `A+lookahead` is ours, not HotPrefix's: it promotes what
-the next waiting requests lack, then what is hot; `again` changes the chance in its filter and in when copies end. Eight
-requests always wait, which is what a lookahead needs. The suites draw subjects evenly, where no policy can know which
-is next but by who waits; with `zipf` some are asked for more often than others.
+`lru` is vLLM without host memory, E is vLLM with eviction by hotness. `all` is vLLM's offloading, which stores every
+block; `threshold k` is the same with its `store_threshold`. A is selective admission. P is promotion by a single rank:
+`A+P hotness` is HotPrefix's, and the others have another rank. `A+lookahead` is Plumage's, not HotPrefix's: it promotes
+what the next waiting requests need, then what is hot. `again` changes the seed of its filter and of the ends of copies.
+Eight requests always wait, so that a lookahead has some to read. The suites draw subjects evenly: then only the waiting
+requests show which subject is next. With `zipf` some subjects are more popular.
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ _OTHER_CHANCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """threshold: vLLM's own offloading with that store_threshold (0 stores all). tier: our settings. Neither: no host
-    memory. eviction: None for vLLM's LRU. room: share of all prefixes that host memory holds. chance: added to the
-    seed of what is not the load."""
+    """threshold: vLLM's own offloading with that store_threshold (0 stores all). tier: the plugin's settings. Without
+    both there is no host memory. eviction: None for vLLM's LRU. room: share of all prefixes that host memory has room
+    for. chance: added to the seed of everything but the load."""
 
     name: str
     eviction: str | None = None
@@ -69,7 +71,7 @@ _NO_LOOKAHEAD = {"promotion_lookahead": 0}
 OURS = Ours(
     {"engine.hostMemory.capacity": "1Gi", "engine.feather.policy": "Fcfs", "engine.batchLimit": "Static"}, "VLLM"
 )
-"""Order of eviction and host tier of a pool, under vLLM's own queue; how much memory there is, the load says."""
+"""The eviction and host tier of a pool, with vLLM's own queue. The load defines the amount of memory."""
 _PRODUCT = OURS.plugin()
 
 _ALL = (
@@ -96,7 +98,7 @@ CONTENDERS: Mapping[str, Contender] = {one.name: one for one in _ALL}
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is played over each suite, for so many seeds. questions: of a suite of short answers."""
+    """The contenders that run over each suite, and the number of seeds. questions: of a suite of short answers."""
 
     name: str
     zipf: float
@@ -114,18 +116,18 @@ KINDS = (
     Kind("even, beside", 0.0, 1536, ("E", "threshold 2", "A 10"), 1),
     Kind("zipf, beside", 1.0, 1536, ("E",), 1),
 )
-"""What offloading copies grows with the questions; what the device holds does not, once it is warm."""
+"""The number of blocks that offloading copies grows with the questions; the content of a warm device does not."""
 
 
 class _Clock:
-    """CPU seconds spent in some functions; of nested ones the outermost counts."""
+    """CPU seconds of some functions. A nested call counts once, in the outermost function."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._within = False
 
     def around(self, owner: Any, name: str) -> None:
-        """From now on `owner`'s `name` is timed, if there is one."""
+        """From now on time the method `name` of `owner`, if it exists."""
         own: Callable[..., Any] | None = getattr(owner, name, None)
         if own is not None:
             setattr(owner, name, lambda *given, **named: self._timed(own, given, named))
@@ -142,7 +144,7 @@ class _Clock:
 
 
 def play(model: Path, prompts: Sequence[Prompt], contender: Contender, device: int, host: int, seed: int) -> Counted:
-    """One engine serves all of them. device, host: blocks of either."""
+    """One engine serves all prompts. device, host: blocks of each."""
     from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
 
     arguments: dict[str, Any] = {
@@ -183,7 +185,7 @@ def play(model: Path, prompts: Sequence[Prompt], contender: Contender, device: i
 
 
 def _clocks(engine: Any) -> tuple[_Clock, _Clock]:
-    """Of promotion, and of the store path; both stay at nothing where there is no host memory."""
+    """The clocks of promotion and of the store path; both stay 0 without host memory."""
     promoting, storing = _Clock(), _Clock()
     connector = getattr(engine.scheduler.connector, "connector_scheduler", None)
     promoting.around(getattr(connector, "promoter", None), "step")
@@ -193,7 +195,8 @@ def _clocks(engine: Any) -> tuple[_Clock, _Clock]:
 
 
 def _install(engine: Any, contender: Contender, seed: int) -> Any:
-    """Eviction and host tier as the plugin's scheduler installs them; counters. RuntimeError when one is refused."""
+    """Eviction and host tier as the plugin's scheduler installs them. Returns their counters. RuntimeError if one is
+    refused."""
     from plumage.settings.engine_policies import EvictionConfig, HostTierConfig
     from plumage_engine.vllm.counters import Counters
     from plumage_engine.vllm.eviction import ordered_pool
@@ -213,7 +216,8 @@ def _install(engine: Any, contender: Contender, seed: int) -> Any:
 
 
 def tokens_of(prompt: Prompt, number: int) -> list[int]:
-    """Token ids that are equal where the prompt's blocks have equal names; what fills no block is its own."""
+    """Token ids that are equal where the prompts' blocks have equal names. Tokens after the last whole block are
+    unique."""
     tokens = [3 + (name >> shift & 15) for name in prompt.blocks for shift in range(0, 4 * BLOCK, 4)]
     rng = random.Random(number)
     return tokens + [rng.randrange(20, 250) for _ in range(prompt.tokens - len(tokens))]
@@ -244,7 +248,7 @@ def run(context: Context) -> Report:
 
 
 def _kinds(context: Context) -> list[Kind]:
-    """Those that are asked for; of `copies` with as many questions."""
+    """The kinds that were requested. `copies` has that many questions."""
     quick = [kind.name for kind in KINDS if not kind.seeds] if context.quick else None
     some = context.some("kinds", [kind.name for kind in KINDS], quick)
     copies = next(kind for kind in KINDS if kind.name == "copies")
@@ -253,9 +257,10 @@ def _kinds(context: Context) -> list[Kind]:
 
 
 def _played(model: Path, suite: str, kind: Kind, seed: int, fewer: int) -> Iterator[tuple[str, Counted]]:
-    """Each contender of a kind over the same prompts of a suite. fewer: so many times fewer questions."""
+    """The results of each contender of a kind over the same prompts of a suite. fewer: divisor of the number of
+    questions."""
     shape = FEWSHOT_SUITES[suite]
-    # A suite of long answers takes a step a token: fewer questions do.
+    # Each token of an answer takes a step, so a suite of long answers gets fewer questions.
     fewer *= 4 if shape.output_tokens > 1 else 1
     shape = replace(shape, zipf=kind.zipf, questions=kind.questions // fewer)
     prefixes = int(shape.subjects * shape.example_tokens / BLOCK)

@@ -1,4 +1,4 @@
-"""What `vllm-hostmem` makes of its counts: ratios of pairs with their intervals, by suite and over all."""
+"""The report of `vllm-hostmem`: ratios of pairs with their intervals, by suite and over all suites."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["RATIOS", "Counted", "Found", "Load", "Ratio", "closing", "plot", "ra
 
 STEP_SECONDS = 0.010
 _BLOCK_BYTES = 16 * GPU.kv_bytes_per_token
-_LATENCY = 20e-6  # of a copy, as the virtual GPU's link has it
-_BANDWIDTH = GPU.kv_bytes_per_token / GPU.first_read  # of the device's memory
+_LATENCY = 20e-6  # latency of a copy, of the virtual GPU's link
+_BANDWIDTH = GPU.kv_bytes_per_token / GPU.first_read  # bandwidth of the device's memory
 
 
 @dataclass(slots=True)
 class Counted:
-    """Tokens of prompts: all, found in the device, found in host memory. Blocks copied down, those of them in the last
-    quarter of the questions, and in how many copies; blocks copied up for requests, and up ahead of them; promoted ones
-    that were used. CPU seconds of promotion, and of the store path."""
+    """Prompt tokens: all, found on the device, found in host memory. Blocks copied to host memory, those of them in the
+    last quarter of the questions, and the number of copies. Blocks copied to the device for requests, and by promotion;
+    promoted ones that were used. CPU seconds of promotion, and of the store path."""
 
     prompt: int = 0
     device: int = 0
@@ -48,29 +48,29 @@ class Counted:
 
     @property
     def link(self) -> float:
-        """Seconds that the copies down take on the modelled link."""
+        """Seconds of the copies to host memory on the modelled link."""
         return self.copies * _LATENCY + GPU.copying(self.stored * _BLOCK_BYTES)
 
     @property
     def offloading(self) -> float:
-        """Seconds of the link, and of the CPU for what goes down."""
+        """Seconds of the link, and of the CPU for the store path."""
         return self.link + self.storing
 
     @property
     def serving(self) -> float:
-        """Seconds of the device: 10 ms a step, and what computing the prompts' missing tokens adds."""
+        """Seconds of the device: 10 ms a step, and the time to compute missing prompt tokens."""
         return max(1, self.steps) * STEP_SECONDS + (self.prompt - self.device - self.host) * GPU.row
 
     @property
     def stretch(self) -> float:
-        """The device's time with promotion ÷ that without."""
+        """The device's time with promotion ÷ the time without."""
         writing = self.promoted * _BLOCK_BYTES / _BANDWIDTH
         return 1.0 + (self.promoting + writing) / self.serving
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A suite, and what is played over it: `vllm_hostmem.Kind`'s name."""
+    """A suite, and the name of a `vllm_hostmem.Kind`."""
 
     suite: str
     kind: str
@@ -113,7 +113,7 @@ RATIOS: Mapping[str, Ratio] = {
     "again": Ratio("A+lookahead again", "A+lookahead", "device_ratio", _EVEN),
 }
 _POOLED = ("over_recency", "over_frequency", "over_depth", "again")
-"""Of these the closing line has the mean over all suites, of the others the worst suite."""
+"""The closing line has the mean of these over all suites, and the worst suite of the others."""
 
 
 def ratio(found: Found, one: Ratio, suite: str | None = None) -> PairedRatio:
@@ -125,7 +125,7 @@ def ratio(found: Found, one: Ratio, suite: str | None = None) -> PairedRatio:
 
 
 def _played(found: Found) -> dict[str, Ratio]:
-    """The ratios of what was played."""
+    """The ratios of the kinds that ran."""
     kinds = {load.kind for load in found}
     return {name: one for name, one in RATIOS.items() if kinds.issuperset(one.kinds)}
 
@@ -135,13 +135,13 @@ def _suites(found: Found) -> list[str]:
 
 
 def stretch(counted: Sequence[Counted]) -> PairedRatio:
-    """Steps with promotion ÷ those without; chance is that of the seeds."""
+    """Steps with promotion ÷ steps without. The interval is over the seeds."""
     return paired_ratio([one.stretch for one in counted], [1.0] * len(counted))
 
 
 def closing(found: Found) -> dict[str, float]:
-    """The closing line: of the suite that does worst, with the least lower bound of any. hit_loss: 1 − hits_kept.
-    pairs: most that any ratio has."""
+    """The closing line: the worst suite, with the smallest lower bound of all. hit_loss: 1 − hits_kept. pairs: the
+    largest number of pairs of any ratio."""
     keys: dict[str, float] = {}
     played = _played(found)
     for name, one in played.items():
@@ -172,7 +172,7 @@ def ratios_table(found: Found) -> ResultTable:
     ]
     notes = (
         "Geometric means of pairs, with their 95 % interval or, of fewer than five, their range. hits_kept: selective "
-        "÷ everything. again: A+lookahead by other chance."
+        "÷ everything. again: A+lookahead with another seed."
     )
     return ResultTable("Ratios", ("", *suites, "all"), rows, notes)
 
@@ -182,7 +182,7 @@ def _shown(found: PairedRatio) -> str:
 
 
 def table(load: Load, rows: Mapping[str, Sequence[Counted]]) -> ResultTable:
-    """Means over the seeds of all that was counted."""
+    """Means over the seeds of all counts."""
     blocks = ("stored", "stored_late", "loaded", "promoted", "used")
     shown: list[list[int | float | str]] = [
         [
@@ -202,7 +202,7 @@ def table(load: Load, rows: Mapping[str, Sequence[Counted]]) -> ResultTable:
 
 
 def plot(figure: Any, found: Found) -> None:
-    """Ratios by suite with their intervals: what offloading saves, and what is found."""
+    """Ratios by suite with their intervals: savings of offloading, and hits."""
     left, right = figure.subplots(1, 2)
     names = {
         left: ("bytes_ratio", "time_ratio", "link_ratio"),

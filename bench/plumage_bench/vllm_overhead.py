@@ -1,10 +1,10 @@
-"""`vllm-overhead`: what FEATHER's scheduler costs in CPU time, beside vLLM's own, with a device that costs nothing.
+"""`vllm-overhead`: CPU time of FEATHER's scheduler beside vLLM's own, with a device that takes no time.
 
-Three engine cores, each in a process of its own: stock, with the plugin (FEATHER and the adaptive limit as the default
-manifest has them), and stock again, over a virtual GPU without cost. A round queues so many requests, serves the first
-of them, and throws the rest away; a request costs its share of the queueing and of the serving, in CPU time of its
-process. They take turns within a round; the two of stock tell what is noise. Hashing of prompts is left out: vLLM does
-it in another thread, and all need it.
+There are three engine cores, each in its own process, over a virtual GPU without cost: stock, with the plugin (FEATHER
+and the adaptive limit as in the default manifest), and stock again. A round queues many requests, serves the first of
+them, and discards the rest. A request's cost is its share of queueing and serving, in CPU time of the process. The
+engines alternate within a round, and the two stock engines show the noise. Hashing of prompts is excluded: vLLM does it
+in another thread, and all engines need it.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ __all__ = ["run"]
 
 _DEVICE = {"clock": "Wall", "timeScale": 0, "numBlocks": 12_501, "vocabulary": "All"}
 OURS = Ours({"engine.eviction.policy": "Lru"}, "VLLM")
-"""FEATHER and the adaptive limit as a pool has them; `vllm-eviction` measures what the order of eviction costs."""
+"""FEATHER and the adaptive limit as in a pool. `vllm-eviction` measures the cost of the eviction order."""
 _ENGINE = {"max_model_len": 8192, "block_size": 16, "max_num_seqs": 64, "max_num_batched_tokens": 8192}
 _ROUNDS = 5
-"""Of each load, by three processes."""
+"""Rounds of each load, by three processes."""
 SHORT, LONG = Load(2_000), Load(20_000)
 BRIEF = Load(2_000, served=1_000, answer=1)
 
 
 @dataclass(slots=True)
 class _Rounds:
-    """CPU microseconds a request, one figure a round: stock, plugin, stock again."""
+    """CPU microseconds a request, one figure for each round: stock, plugin, stock again."""
 
     stock: list[float]
     plugin: list[float]
     again: list[float]
 
     def ratios(self) -> tuple[PairedRatio, PairedRatio]:
-        """Plugin over the mean of the two of stock; stock over stock."""
+        """Plugin ÷ the mean of the two stock engines, and stock ÷ stock."""
         around = [(one + other) / 2 for one, other in zip(self.stock, self.again, strict=True)]
         return paired_ratio(self.plugin, around), paired_ratio(self.again, self.stock)
 

@@ -1,16 +1,16 @@
-"""`vllm-parity`: the plugin changes when vLLM computes an answer and where its KV blocks lie, and never the answer.
+"""`vllm-parity`: the plugin may change when vLLM computes an answer and where its KV blocks are, but never the answer.
 
-The same random requests, in groups of shared prefixes, go through real vLLM in this process: once as it is, which is
-what all else is compared with, then under other settings without the plugin (what chance there is in bf16), then with
-the plugin. Greedy, in bf16, token for token; of a request whose client went away, as far as it came. The model's
-answers hang on every block of the prompt (tests/vllm/parity), so that one wrong block would show.
+The same random requests, in groups of shared prefixes, go through real vLLM in this process. The first run, without the
+plugin, is the reference. Then come other settings without the plugin, which show the effect of chance in bf16, and then
+the plugin. Answers are greedy, in bf16, compared token for token; aborted requests are compared up to their last token.
+The model's answers depend on every block of the prompt (tests/vllm/parity), so a single wrong block would be visible.
 
-An answer that differs is looked into: the two tokens at the first difference must be vLLM's own two likeliest there,
-as close as bf16 can tell (`ties`). Whatever else went wrong is in `failed`: a feature of the plugin that switched
-itself off, a request without its answer, a block that is not free in the end.
+A different answer is examined. The two tokens at the first difference must be vLLM's own two likeliest there, and
+equally likely in bf16 (`ties`). All other errors are in `failed`: a feature of the plugin that disabled itself, a
+request without an answer, a block that is not free at the end.
 
-Asynchronous scheduling is in it on a CPU too: vLLM's CPU platform sets it off as not required there, which
-`vllm_engine.running` undoes.
+Asynchronous scheduling is included on a CPU too: vLLM's CPU platform disables it as not required there, and
+`vllm_engine.running` reverts that.
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ _ALONE: Mapping[str, Any] = {"feather": None, "eviction": None, "batchLimit": "S
 _STOPPING: Mapping[str, Mapping[str, Any]] = {
     "Bandit": {},
     "QLearning": {},
-    # These prompts share too few levels for its defaults.
+    # These prompts share too few levels for the policy's defaults.
     "Heuristic": {"chunkTokens": BLOCK, "options": {"max_loss": 0, "relaxed_loss": 1}},
-    # It takes the oldest of those that lose least, here always without loss; the rules would never be asked to STOP.
+    # It takes the oldest candidate with the smallest loss, here always 0, so its rules would never decide to STOP.
     "Radix": {"chunkTokens": BLOCK, "options": {"stop": "Bandit"}},
     "Oracle": {},
     "Dynamic": {"options": {"largest": 6}},
 }
-"""Policies that STOP by design, each with settings under which it does so here."""
+"""Policies that can STOP, each with settings with which it does so here."""
 _ORDERING = ("ChtOrder", "Fcfs", "Lpm", "DfsWeight")
 """Policies that never STOP."""
 _EVICTIONS = ("Lru", "Rlt", "Hotness")
 _COUNTED = ("stops", "evictions", "host_admissions", "promotions", "promotions_used", "disk_reads")
-"""Counters of the plugin in the table: that what a setting is for has happened."""
-# Logarithmic probabilities come from bf16 logits, whose neighbours are 1/16 apart at this model's size (8 to 16).
+"""Counters of the plugin in the table, which show that a setting had its effect."""
+# Log probabilities come from bf16 logits, whose neighbouring values differ by 1/16 in this model's range (8 to 16).
 _TIE = 0.125
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """plugin: its settings as in JSON; None, vLLM without it. arguments: of EngineArgs. aborts: a tenth of the clients
-    goes away. quick: whether `--quick` has it too. host: pages of host memory, of which a block of this model takes
-    four; 0 for none. disk: bytes of disk below it. about: counters of the plugin that must not be 0 in the end: parity
-    without what a setting is for would say nothing."""
+    """plugin: its settings as in JSON; None: vLLM without it. arguments: of EngineArgs. aborts: a tenth of the clients
+    disconnects. quick: whether `--quick` has it too. host: pages of host memory, of which a block of this model takes
+    four; 0 for none. disk: bytes of disk below it. about: counters of the plugin that must not be 0 at the end, since
+    otherwise the setting was not tested."""
 
     name: str
     plugin: Mapping[str, Any] | None = None
@@ -88,7 +88,7 @@ class Variant:
 
 
 _EVICTED = ("evictions",)
-# A promoted block that no request reads would say nothing of what is in it.
+# A promoted block that no request reads would not test its content.
 _TIER = ("host_admissions", "promotions", "promotions_used")
 _ROOM = "num_gpu_blocks_override"
 _DISK = ("disk_writes", "disk_reads")
@@ -103,7 +103,8 @@ _SITUATIONS = (
 
 
 def variants(quick: bool) -> list[Variant]:
-    """vLLM alone first, in other situations than the reference's; then the plugin in all, and each policy by itself."""
+    """First vLLM alone, in other situations than the reference's. Then the plugin in all situations, and each policy by
+    itself."""
     alone = [replace(one, name=f"vLLM, {one.name}") for one in _SITUATIONS]
     plugin = [
         replace(
@@ -115,7 +116,7 @@ def variants(quick: bool) -> list[Variant]:
 
 
 def _parts() -> list[Variant]:
-    """Parts of the plugin switched on or off."""
+    """Parts of the plugin enabled or disabled."""
     static = Ours({"engine.batchLimit": "Static"}, "VLLM")
     return [
         Variant(
@@ -136,15 +137,16 @@ def _parts() -> list[Variant]:
 
 
 def _host_tier() -> list[Variant]:
-    """Everything is stored at its first use, so that much is loaded and promoted; less host memory than that needs."""
+    """Every block is stored at its first use, so that many are loaded and promoted. Host memory is smaller than all of
+    them."""
     often: dict[str, Any] = {"hostTier": {"minFrequency": 1}}
     takes_all = {"hostTier": {"admission": "All", "promotion": "Off"}}
     on_disk: dict[str, Any] = {"hostTier": {"minFrequency": 1, "promotion": "Off"}}
     both, below = (*_EVICTED, *_TIER), (*_EVICTED, "host_admissions", *_DISK)
     late = {"async_scheduling": True}
     return [
-        # 56 blocks leave hardly any free for a promotion, and few of these are read before they go: with enough
-        # requests some are, beside preemptions.
+        # With 56 blocks few are free for promotions, and few promoted ones are read before their eviction. With enough
+        # requests some are read, beside preemptions.
         Variant("plugin, host tier", often, _SOME_ROOM, host=600, about=both),
         Variant("plugin, host tier, 56 blocks", often, _LESS_ROOM, quick=False, host=600, about=both),
         Variant("plugin, host tier, aborts", often, _SOME_ROOM, aborts=True, quick=False, host=600, about=both),
@@ -191,9 +193,10 @@ def _policies() -> list[Variant]:
 
 
 def prompts(rng: random.Random, count: int, groups: int = 24) -> list[Prompt]:
-    """Two levels of shared prefixes, one prompt in eight a stranger, 3 to 480 tokens, answers of 4 to 32; a few a step,
-    in bursts. One in ten has a step at which its client would go away. Strangers are of no group. groups: 24 share some
-    90 blocks, more than the smaller devices here have room for, so that hot ones go and come back."""
+    """Two levels of shared prefixes; one prompt in eight shares nothing; 3 to 480 tokens; answers of 4 to 32 tokens; a
+    few arrive a step, in bursts. One in ten has a step at which its client would disconnect. Prompts that share nothing
+    have no group. groups: 24 share about 90 blocks, more than the smaller devices here have, so that hot blocks are
+    evicted and cached again."""
     stems = [_tokens(rng, rng.randrange(64, 257)) for _ in range(groups // 3)]
     shared = [rng.choice(stems) + _tokens(rng, rng.randrange(0, 129)) for _ in range(groups)]
     made, step = [], 0
@@ -212,7 +215,7 @@ def _tokens(rng: random.Random, count: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of one request: its prompt and the tokens both answers begin with, then one's next token and the other's."""
+    """One request: its prompt and the tokens with which both answers begin, then the next token of each."""
 
     tokens: tuple[int, ...]
     expected: int
@@ -221,7 +224,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Outcome:
-    """failed: what went wrong beside answers, in words."""
+    """failed: errors other than different answers, in words."""
 
     variant: Variant
     differences: list[Difference] = field(default_factory=list)
@@ -232,11 +235,11 @@ class Outcome:
     cached: float = 0.0
     """Share of the prompts' tokens."""
     counted: Mapping[str, int] = field(default_factory=dict)
-    """By the plugin, all labels together."""
+    """Counters of the plugin, summed over all labels."""
 
 
 def compare(prompt: Prompt, expected: Sequence[int], got: Sequence[int]) -> Difference | None:
-    """None when one begins with the other."""
+    """None if one answer begins with the other."""
     for place, (one, other) in enumerate(zip(expected, got, strict=False)):
         if one != other:
             return Difference((*prompt.tokens, *expected[:place]), one, other)
@@ -244,7 +247,7 @@ def compare(prompt: Prompt, expected: Sequence[int], got: Sequence[int]) -> Diff
 
 
 def serve(model: Path, variant: Variant, wanted: Sequence[Prompt]) -> tuple[dict[str, Answer], Outcome]:
-    """The answers by the prompts' names, in an engine of their own; `differences` are left to `compare`."""
+    """The answers by the prompts' names, in a new engine. `compare` finds the `differences`."""
     plugin = {} if variant.plugin is None else plugin_arguments(variant.plugin)
     given = list(wanted) if variant.aborts else [replace(one, abort=None) for one in wanted]
     arguments = {"max_model_len": 544, "block_size": BLOCK, **variant.arguments}
@@ -254,7 +257,7 @@ def serve(model: Path, variant: Variant, wanted: Sequence[Prompt]) -> tuple[dict
         outcome.failed += _off(engine)
         outcome.counted = _counted(engine)
         outcome.failed += missed(variant, outcome.counted)
-        if engine.pool.get_num_free_blocks() != engine.pool.num_gpu_blocks - 1:  # vLLM keeps a null block
+        if engine.pool.get_num_free_blocks() != engine.pool.num_gpu_blocks - 1:  # vLLM keeps a null block in use
             outcome.failed.append("blocks are still taken")
     outcome.aborted = sum(not answer.finished for answer in done.answers.values())
     outcome.cached = sum(answer.cached for answer in done.answers.values()) / sum(len(one.tokens) for one in given)
@@ -272,12 +275,12 @@ def _tiers(variant: Variant, folder: str) -> dict[str, Any]:
 
 
 def missed(variant: Variant, counted: Mapping[str, int]) -> list[str]:
-    """What the setting is about and did not happen."""
+    """Counters that the setting needs and that stayed 0."""
     return [f"no {what.replace('_', ' ')}" for what in variant.about if not counted.get(what)]
 
 
 def _off(engine: Engine) -> list[str]:
-    """Features that were to be on and are not: their parity would say nothing."""
+    """Features that should be on and are off: their parity was not tested."""
     plumage = getattr(engine.scheduler, "plumage", None)
     guards = {} if plumage is None else plumage.guards
     return [f"{name} is off: {guard.reason}" for name, guard in guards.items() if not guard.on]
@@ -291,7 +294,7 @@ def _counted(engine: Engine) -> Mapping[str, int]:
 
 
 def run(context: Context) -> Report:
-    """Serve them all under each variant. keys: `mismatches` with the plugin, `stock_mismatches` without."""
+    """Serve all prompts under each variant. keys: `mismatches` with the plugin, `stock_mismatches` without."""
     prepare_environment()
     from plumage_engine.vllm.tiny_model import write_model
 
@@ -313,7 +316,7 @@ def run(context: Context) -> Report:
 
 
 def ties(model: Path, differences: Sequence[Difference]) -> list[bool]:
-    """For each: are its two tokens vLLM's likeliest two there, and equally likely as far as bf16 can tell?"""
+    """For each difference: whether its two tokens are vLLM's likeliest two there, and equally likely in bf16."""
     if not differences:
         return []
     asked = [Prompt(f"tie {place}", one.tokens, 1) for place, one in enumerate(differences)]

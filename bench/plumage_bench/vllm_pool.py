@@ -1,7 +1,7 @@
-"""vLLM's own block pool, with or without the plugin's order of eviction, driven by prompts that are names of blocks.
+"""vLLM's own block pool, with or without the plugin's eviction order. Prompts are lists of block names.
 
-No model and no scheduler: a request looks its prefix up, touches it, takes new blocks, caches what it computed and
-frees all in the end, by the calls that vLLM's KV-cache manager makes.
+There is no model and no scheduler. A request looks its prefix up, touches it, takes new blocks, caches what it computed
+and frees all at the end, with the calls of vLLM's KV-cache manager.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOCK = "vLLM"
 
 @dataclass(slots=True)
 class PooledRequest:
-    """blocks: that it holds. hashes: of its prompt and answer. prompt: how many of them are the prompt's."""
+    """blocks: in use by it. hashes: of its prompt and answer. prompt: how many of them are the prompt's."""
 
     blocks: list[Any]
     hashes: Sequence[bytes]
@@ -36,22 +36,22 @@ class PooledRequest:
 
 
 def hashes(names: Sequence[int]) -> list[bytes]:
-    """As long as sha256's, equal where the names are."""
+    """Hashes as long as sha256's, equal for equal names."""
     return [name.to_bytes(8, "big") * 4 for name in names]
 
 
 def order_of(policy: str) -> dict[str, Any]:
-    """The plugin's `eviction` for a policy that a manifest names."""
+    """The plugin's `eviction` setting for a policy that a manifest names."""
     return dict(Ours({"engine.eviction.policy": policy}, "VLLM").plugin()["eviction"])
 
 
 class VllmPool:
-    """capacity: blocks that can be used. now: what policies take for the time."""
+    """capacity: usable blocks. now: the time for policies."""
 
     def __init__(self, capacity: int, policy: str, seed: int) -> None:
         prepare_environment()
         self.now = 0.0
-        manager = _manager(capacity + 1)  # one is vLLM's null block
+        manager = _manager(capacity + 1)  # one block is vLLM's null block
         self.pool: Any = manager.block_pool
         if policy != STOCK:
             self._order(SimpleNamespace(kv_cache_manager=manager), policy, seed)
@@ -75,8 +75,8 @@ class VllmPool:
         )
 
     def start(self, chain: Sequence[bytes], answer: int, group: int = 0) -> tuple[PooledRequest, int] | None:
-        """A prompt and room for an answer of so many blocks: the request, and how many blocks of it were cached. None,
-        and nothing changed, when there is no room."""
+        """A prompt, and room for an answer of this many blocks. Returns the request and its number of cached blocks;
+        None if there is no room, and then nothing changed."""
         pool = self.pool
         known = list(self._known(chain))
         wanted = len(chain) - len(known) + answer
@@ -88,13 +88,13 @@ class VllmPool:
         return request, len(known)
 
     def end(self, request: PooledRequest, answer: Sequence[bytes] = ()) -> None:
-        """The answer's full blocks are cached below the prompt's, and all are freed, last ones first."""
+        """Caches the full blocks of the answer below the prompt's, and frees all, last ones first."""
         request.hashes = [*request.hashes, *answer]
         self._cache(request, request.prompt, len(request.hashes))
         self.pool.free_blocks(reversed(request.blocks))
 
     def check(self) -> None:
-        """ConfigurationError when the plugin's order has failed on the way, so that figures would be vLLM's own."""
+        """ConfigurationError if the plugin's order failed during the run: then the figures would be vLLM's own."""
         guard = getattr(self, "guard", None)
         if guard is not None and not guard.on:
             raise ConfigurationError(f"the order of eviction is off: {guard.reason}")
@@ -148,7 +148,7 @@ def _end_turn(cache: VllmPool, running: deque[tuple[PooledRequest, Prompt]], gro
 
 
 def _start(cache: VllmPool, running: deque[tuple[PooledRequest, Prompt]], prompt: Prompt) -> int:
-    """Its cached blocks; while there is no room the oldest requests end first."""
+    """Starts a request. While there is no room the oldest requests end. Returns its cached blocks."""
     chain, answer = hashes(prompt.blocks), -(-prompt.output_tokens // BLOCK)
     while True:
         started = cache.start(chain, answer, prompt.group)

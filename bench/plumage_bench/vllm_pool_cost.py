@@ -1,7 +1,9 @@
-"""What the order of eviction costs: CPU time a block allocated, in vLLM's pool with 100,000 blocks, against vLLM's own.
+"""The cost of the eviction order: CPU time for each allocated block in vLLM's pool with 100,000 blocks, against vLLM's
+own.
 
-Each pair serves the same requests with both pools, full and turned over before, one right after the other. Time is the
-process', with the garbage collector's heap frozen as vLLM freezes its own.
+Each pair serves the same requests with both pools, one directly after the other. Both pools are full, and all their
+blocks have been replaced before. Time is the CPU time of the process, with the garbage collector's heap frozen as in
+vLLM.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ __all__ = ["LOADS", "Cost", "Load", "measure"]
 _BATCH = 32
 _PAIR_BLOCKS = 25_000
 AGAIN = f"{STOCK} again"
-"""A second pool without the plugin: what is noise."""
+"""A second pool without the plugin, which shows the noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests of one of `groups` prefixes of so many blocks, the first ones often, and `own` blocks of their own."""
+    """Requests with one of `groups` prefixes of this many blocks, the first groups more often, and `own` blocks of
+    their own."""
 
     name: str
     groups: int
@@ -40,7 +43,7 @@ LOADS = (Load("long shared prefixes", 200, 128, 64), Load("nothing shared", 0, 0
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """microseconds: CPU time a block allocated, its caching, freeing and eviction included. over: ÷ vLLM's own."""
+    """microseconds: CPU time for each allocated block, including caching, freeing and eviction. over: ÷ vLLM's own."""
 
     load: str
     policy: str
@@ -81,7 +84,7 @@ def _pairs(
 
 
 def _requests(load: Load, prefixes: Sequence[list[bytes]], rng: random.Random, blocks: int) -> list[Sequence[bytes]]:
-    """As many as bring so many blocks of their own."""
+    """As many requests as have this many blocks of their own."""
     count = blocks // load.own
     return [
         [*(prefixes[min(int(rng.paretovariate(0.8)) - 1, len(prefixes) - 1)] if prefixes else ()),
@@ -91,7 +94,7 @@ def _requests(load: Load, prefixes: Sequence[list[bytes]], rng: random.Random, b
 
 
 def _serve(cache: VllmPool, requests: Sequence[Sequence[bytes]]) -> int:
-    """Serve them, a batch at a time in flight; returns the blocks allocated."""
+    """Serve the requests, a batch in flight at a time. Returns the number of allocated blocks."""
     running: deque[PooledRequest] = deque()
     allocated = 0
     for chain in requests:

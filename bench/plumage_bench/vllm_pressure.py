@@ -1,15 +1,15 @@
 """`vllm-pressure`: the adaptive limit of running requests against static batches, real vLLM on the virtual GPU.
 
-Requests of a context length that share nothing are all there at the start; output tokens a second until the last is
-answered, in virtual time. The KV cache holds 196,608 tokens (24 GiB of the modelled GPU). Two ways of admission: as
-vLLM 0.32 comes, where a request waits until its whole prompt fits, so that only growing answers can overfill the
-cache; and without that gate (`--no-scheduler-reserve-full-isl`, chunks of 1,024 tokens), as before vLLM had it, where
-prompts that are too many take the cache from each other. Short answers there, so that it is the prompts that count.
+Requests of a context length, which share nothing, all wait at the start. The figure is output tokens a second until the
+last answer, in virtual time. The KV cache has 196,608 tokens (24 GiB of the modelled GPU). There are two kinds of
+admission. By default, vLLM 0.32 lets a request wait until its whole prompt fits, so that only growing answers can fill
+the cache. Without that gate (`--no-scheduler-reserve-full-isl`, chunks of 1,024 tokens), as in earlier versions, too
+many prompts evict each other. These loads have short answers, so that prompts dominate.
 
-Virtual time repeats to the digit, which `again` shows: the machine has no part in the figures. What varies is the load,
-whose lengths of prompts and answers a seed draws; all batches of a pair serve the same requests. The best static batch
-is the best for that very load, which nobody could have chosen before. The first seed tries all of them; the others
-those that came within 5 % of the best, and at 32k the oversized one.
+Virtual time repeats exactly, as `again` shows, so the machine has no effect on the figures. Only the load varies: a
+seed draws the lengths of prompts and answers, and all batches of a pair serve the same requests. The best static batch
+is the best for that load, which no operator can know beforehand. The first seed tries all of them. The others try those
+within 5 % of the best, and at 32k also the oversized one.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ BLOCK, BLOCKS = 16, 12_288
 OVERSIZED = 256
 _SEEDS = 5
 OURS = Ours({"engine.feather.policy": "Fcfs", "engine.eviction.policy": "Lru"}, "VLLM")
-"""The limit alone: queue and order of eviction are vLLM's, as in the static batches."""
+"""Only the limit: queue and eviction order are vLLM's, as in the static batches."""
 _UNGATED: Mapping[str, Any] = {"scheduler_reserve_full_isl": False, "long_prefill_token_threshold": 1024}
-_FRACTIONS = (0.5, 0.75, 1.0, 1.5, 2.0)  # of the requests whose whole contexts fit
+_FRACTIONS = (0.5, 0.75, 1.0, 1.5, 2.0)  # multiples of the number of requests whose whole contexts fit
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`count` requests of at most `context` tokens. gated: as vLLM comes. Prompts are 40 to 60 % of the context and
-    answers 5 to 20 %; without the gate 70 to 95 %, and answers of 16 to 400 tokens."""
+    """`count` requests of at most `context` tokens. gated: vLLM's default. Prompts have 40 to 60 % of the context and
+    answers 5 to 20 %; without the gate prompts have 70 to 95 % and answers 16 to 400 tokens."""
 
     context: int
     count: int
@@ -56,7 +56,7 @@ class Load:
 
     @property
     def batches(self) -> list[int]:
-        """Static batches to compare with, the oversized one last."""
+        """Static batches to compare with. The last one is oversized."""
         fitting = BLOCKS * BLOCK / self.context
         return [*(max(2, round(fitting * part)) for part in _FRACTIONS), OVERSIZED]
 
@@ -81,7 +81,7 @@ LOADS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Output tokens a second: by static batch, and with the adaptive limit, which begins at the oversized one."""
+    """Output tokens a second: by static batch, and with the adaptive limit, which starts at the oversized one."""
 
     static: Mapping[int, float]
     adaptive: float
@@ -91,7 +91,7 @@ class Rates:
         return max(self.static.values())
 
     def worth_again(self, load: Load) -> list[int]:
-        """Static batches within 5 % of the best, and the oversized one where the load is held against it."""
+        """Static batches within 5 % of the best, and the oversized one if the load is compared with it."""
         always = {OVERSIZED} if load.against_oversized else set()
         return [batch for batch, rate in self.static.items() if rate > 0.95 * self.best or batch in always]
 
@@ -100,7 +100,7 @@ Found = Mapping[Load, Sequence[Rates]]
 
 
 def rates(model: Path, load: Load, seed: int, batches: Sequence[int]) -> Rates:
-    """The adaptive limit and these static batches, on one load."""
+    """The adaptive limit and these static batches on one load."""
     static = {batch: _rate(model, load, seed, batch, {}) for batch in batches}
     return Rates(static, _rate(model, load, seed, OVERSIZED, OURS.plugin()))
 

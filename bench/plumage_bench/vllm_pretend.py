@@ -1,8 +1,8 @@
-"""vLLM's real scheduler, block pool and offloading connector over a device that only pretends: no model, no sleeping.
+"""vLLM's real scheduler, block pool and offloading connector over a fake device, without a model or waits.
 
-Each block and each slot of host memory holds a note of what was written to it. A request that is scheduled over a block
-with another note than its own would have read a wrong KV cache, and `PretendEngine` raises. Copies take effect as late
-as vLLM's rules allow, or as early: a seed chooses. For tests of what must never happen, and for benches that count.
+Each block, and each slot of host memory, has a note of what was written to it. If a request is scheduled over a block
+with another note than its own, it would have read a wrong KV cache, and `PretendEngine` raises. A seed chooses when
+copies end, as late or as early as vLLM's rules permit. It serves tests of such errors, and benchmarks that count.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from plumage_bench.vllm_engine import prepare_environment
 __all__ = ["PAGE", "Copy", "PretendEngine", "WrongCacheError", "host_tier_arguments"]
 
 PAGE = 4096
-"""Bytes of a block: vLLM's host memory is in such units."""
+"""Bytes of a block, the unit of vLLM's host memory."""
 _SPEC = {"spec_name": "HostTierSpec", "spec_module_path": "plumage_engine.vllm.offload.spec"}
 
 
 Host = MutableMapping[int, object]
-"""By slot, a note of what was written to it."""
+"""By slot, the note of what was written to it."""
 
 
 class WrongCacheError(AssertionError):
-    """A request was given a block that does not hold what it should."""
+    """A request got a block with the wrong content."""
 
 
 @dataclass(slots=True)
 class Copy:
-    """A transfer under way. store: from the device to the host. pairs: (device block, host slot). steps: until it ends.
-    copied: its bytes have moved already. request: that waits for the load, or a promotion's name."""
+    """A running transfer. store: from the device to the host. pairs: (device block, host slot). steps: until it ends.
+    copied: its bytes have been copied. request: the request that waits for the load, or a promotion's name."""
 
     store: bool
     pairs: Sequence[tuple[int, int]]
@@ -43,8 +43,8 @@ class Copy:
 
 
 class SharedHost(MutableMapping[int, object]):
-    """Host memory that a disk is written from and read into: the notes' numbers lie in the memory itself. rows: of it,
-    one a chunk. per_chunk: blocks of a chunk."""
+    """Host memory that is written to a disk and read from it: the numbers of the notes are in the memory itself. rows:
+    of it, one for each chunk. per_chunk: blocks of a chunk."""
 
     def __init__(self, rows: memoryview, per_chunk: int) -> None:
         import numpy as np
@@ -76,7 +76,7 @@ class _Table:
 
 
 def host_tier_arguments(chunks: int, stock: bool = False, **extra: Any) -> dict[str, Any]:
-    """EngineArgs for host memory of so many blocks, by our spec or by vLLM's own. extra: of the connector."""
+    """EngineArgs for host memory of this many blocks, with the plugin's spec or vLLM's own. extra: of the connector."""
     from vllm.config import KVTransferConfig
 
     options = {"cpu_bytes_to_use": chunks * PAGE, **({} if stock else _SPEC), **extra}
@@ -89,8 +89,8 @@ def host_tier_arguments(chunks: int, stock: bool = False, **extra: Any) -> dict[
 
 
 class PretendEngine:
-    """model: a folder that vLLM can read the configuration of. blocks: of the device, vLLM's null block among them.
-    slowest: steps that a copy may take. arguments: EngineArgs beside those here."""
+    """model: a folder with a configuration that vLLM can read. blocks: of the device, including vLLM's null block.
+    slowest: most steps of a copy. arguments: further EngineArgs."""
 
     def __init__(
         self, model: Path, *, blocks: int, seed: int = 0, slowest: int = 4, block_size: int = 32, **arguments: Any
@@ -105,7 +105,7 @@ class PretendEngine:
         self.cached: dict[str, tuple[int, int]] = {}
         self.epoch = 0
         self.promotion_steps: int | None = None
-        """How long a promotion's copy takes, where that is not left to the seed; it takes effect at its end."""
+        """Steps of a promotion's copy, if the seed does not choose them. The copy takes effect at its end."""
         self.stored_blocks = self.loaded_blocks = self.promoted_blocks = self.steps = 0
         self.store_copies = 0
         self._slowest = slowest
@@ -121,7 +121,7 @@ class PretendEngine:
     # -- what a caller does ------------------------------------------------------------------------------------------
 
     def add(self, name: str, tokens: Sequence[int], answer: int, salt: str | None = None, sent: object = None) -> None:
-        """A request arrives. sent: what its client says as `kv_transfer_params`."""
+        """A request arrives. sent: the client's `kv_transfer_params`."""
         from vllm import SamplingParams
         from vllm.v1.request import Request
 
@@ -134,21 +134,21 @@ class PretendEngine:
         self.scheduler.add_request(request)
 
     def abort(self, name: str) -> None:
-        """Its client has gone."""
+        """The client of the request has disconnected."""
         from vllm.v1.request import RequestStatus
 
         self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
 
     def reset(self, *, running: bool = False, host: bool = True) -> bool:
-        """Forget the caches, as after new weights; what was computed before is wrong from then on. running: preempt
-        who runs. host: of host memory too."""
+        """Clear the caches, as after new weights; blocks computed before are wrong from then on. running: preempt the
+        running requests. host: clear host memory too."""
         done = bool(self.scheduler.reset_prefix_cache(running, host))
         if done and host:
             self.epoch += 1
         return done
 
     def step(self) -> Any:
-        """One step of the engine. WrongCacheError where a request would have read what is not its own."""
+        """One step of the engine. WrongCacheError if a request would have read another content than its own."""
         self.steps += 1
         output = self.scheduler.schedule()
         self._before(output.kv_connector_metadata)
@@ -159,7 +159,7 @@ class PretendEngine:
         return output
 
     def finish(self, steps: int = 100_000) -> None:
-        """Step until nothing is left to do. RuntimeError when that takes longer than `steps`."""
+        """Step until nothing is left to do. RuntimeError after `steps` steps."""
         for _ in range(steps):
             if not self.scheduler.has_requests():
                 return
@@ -167,20 +167,20 @@ class PretendEngine:
         raise RuntimeError(f"not done after {steps} steps")
 
     def close(self) -> None:
-        """Let go of memory and files that the connector has; nothing is to be asked of it any more."""
+        """Release the connector's memory and files. The engine can not be used afterwards."""
         self.host = {}
         self.scheduler.shutdown()
 
     @property
     def promoting(self) -> int:
-        """Blocks on their way up that no request waits for."""
+        """Blocks that are being copied to the device and that no request waits for."""
         loads = (copy for copy in self.copies.values() if not copy.store)
         return sum(len(copy.pairs) for copy in loads if copy.request not in self.requests)
 
-    # -- the pretended device ----------------------------------------------------------------------------------------
+    # -- the fake device ---------------------------------------------------------------------------------------------
 
     def _before(self, metadata: Any) -> None:
-        """As vLLM's worker: stores of the step before begin, what is to be flushed ends, then loads begin."""
+        """As in vLLM's worker: stores of the step before begin, flushed ones end, then loads begin."""
         if metadata is None:
             return
         flushed = metadata.jobs_to_flush or set()
@@ -224,7 +224,7 @@ class PretendEngine:
                 self.device[block] = self.host.get(slot)
 
     def _transfers(self, metadata: Any) -> Any:
-        """Start the loads, which begin after the step. The output with the copies that have ended."""
+        """Start the loads, which begin after the step. Returns the output with the copies that have ended."""
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
         from vllm.v1.outputs import KVConnectorOutput
 
@@ -244,10 +244,10 @@ class PretendEngine:
             finished_recving=received or None, kv_connector_worker_meta=finished if finished.completed_jobs else None
         )
 
-    # -- the pretended model -----------------------------------------------------------------------------------------
+    # -- the fake model ----------------------------------------------------------------------------------------------
 
     def _run(self, output: Any) -> dict[str, list[int]]:
-        """Write what each request computes, and sample where its prompt is done."""
+        """Write what each request computes, and sample a token if its prompt is complete."""
         for new in output.scheduled_new_reqs:
             self._tables[new.req_id] = _Table(list(new.block_ids[0]))
         cached = output.scheduled_cached_reqs
@@ -264,7 +264,7 @@ class PretendEngine:
         request, blocks, size = self.requests[name], self._tables[name].blocks, self.block_size
         for index in range(begun // size):
             self._read(name, blocks[index], request.block_hashes[index])
-        if begun % size:  # its own last block; or a loaded one, whose last token is computed again
+        if begun % size:  # the request's last block, or a loaded block whose last token is computed again
             self._read(name, blocks[begun // size], (name, begun), *request.block_hashes[begun // size :][:1])
         end = begun + number
         for index in range(begun // size, -(-end // size)):
@@ -277,7 +277,7 @@ class PretendEngine:
             raise WrongCacheError(f"{name}: block {block} holds {self.device[block]!r}, not {self.epoch}, {wanted!r}")
 
     def _note_cached(self, output: Any) -> None:
-        """By request, at its first step: prompt tokens found in the device, and those found in host memory."""
+        """For each request, at its first step: prompt tokens found on the device, and those found in host memory."""
         for new in output.scheduled_new_reqs:
             stats = self.requests[new.req_id].prefill_stats
             if stats is not None:

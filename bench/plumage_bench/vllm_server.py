@@ -1,7 +1,7 @@
-"""A real vLLM API server as a process of its own: started, waited for, and ended with all that it started.
+"""A real vLLM API server in a process of its own. It is ended with all processes that it started.
 
-Between stands the child of local mode, which takes the server and its engine core along when this process is killed: a
-benchmark that dies leaves no server behind.
+It runs under local mode's child process, which ends the server and its engine core when this process is killed. So a
+killed benchmark leaves no server behind.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
 }
-# The CPU worker holds its share against the memory of NUMA node 0 alone: more than 0.4 may be refused.
+# The CPU worker compares its share with the memory of NUMA node 0 alone, so it may refuse more than 0.4.
 _ARGUMENTS = ("--served-model-name=tiny", "--enforce-eager", "--gpu-memory-utilization=0.4", "--block-size=32")
 _KILL_SECONDS = 10.0
 
 
 class ServerError(PlumageError):
-    """The server ended or did not answer in time; the message has the end of its log."""
+    """The server ended or did not answer in time. The message has the end of its log."""
 
 
 @dataclass(slots=True)
 class Server:
-    """url: http://127.0.0.1:PORT. log: its output. pid: also the process group's, for killing it in a test."""
+    """url: http://127.0.0.1:PORT. log: its output. pid: also the id of the process group, so that a test can kill
+    it."""
 
     url: str
     log: Path
@@ -51,7 +52,7 @@ class Server:
         return self.process.pid
 
     def end(self) -> None:
-        """SIGTERM, and SIGKILL for whatever of the group is left after that."""
+        """SIGTERM, then SIGKILL for all remaining processes of the group."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -70,8 +71,8 @@ def serving(
     environment: Mapping[str, str] | None = None,
     seconds: float = 300.0,
 ) -> Iterator[Server]:
-    """A server of `model` for the time of a `with`, from when /health answers. arguments: of the command line; they
-    override those here. environment: beside this process's own. ServerError when it is not up in `seconds`."""
+    """A server of `model` for the time of a `with`, ready when /health answers. arguments: of the command line; they
+    override those here. environment: added to this process's own. ServerError if it is not ready in `seconds`."""
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--model={model}", "--host=127.0.0.1"]
     given = {"command": [*command, f"--port={port}", *_ARGUMENTS, *arguments], "environment": {}}
     config = log.with_name(f"{log.name}.command.json")

@@ -1,9 +1,9 @@
-"""`plumage bench vllm-steps`: how long steps of real vLLM take, as a table that a simulated device reads.
+"""`plumage bench vllm-steps`: times of real vLLM's steps, as a table for a simulated device.
 
-One engine core on one CPU thread serves a small Llama with random weights (`tiny_model`, size m8). A prefill step is
-measured by tokens computed and tokens of context before them, which the prefix cache holds; a decode step by batch and
-context of each request. Seconds are CPU time of the process, so that other work on the machine moves them little. The
-least of a few repeats counts. The kept table is `measured/vllm_cpu.json` (decision 0202).
+One engine core on one CPU thread serves a small Llama with random weights (`tiny_model`, size m8). Prefill steps are
+measured by the tokens computed and the cached tokens before them, decode steps by batch and context of each request.
+Seconds are CPU time of the process, so other work on the machine has little effect. The shortest of a few repeats
+counts. The kept table is `measured/vllm_cpu.json` (decision 0202).
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def run(context: Context) -> Report:
 
 
 def _drawn(rng: random.Random, count: int) -> tuple[int, ...]:
-    """Ids of plain bytes: the tokenizer's special tokens come after them."""
+    """Ids of single bytes. The tokenizer's special tokens have higher ids."""
     return tuple(rng.randrange(200) for _ in range(count))
 
 
 def _prefills(
     engine: Engine, context: int, tokens: Sequence[int], rng: random.Random, done: Callable[[int], None]
 ) -> list[float]:
-    """Seconds by number of tokens computed behind `context` cached ones."""
+    """Seconds by the number of tokens computed after `context` cached ones."""
     prefix = _drawn(rng, context)
     if prefix:
         engine.serve([Prompt(f"prefix {context}", prefix + _drawn(rng, 1), 1)])

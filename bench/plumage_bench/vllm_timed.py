@@ -1,7 +1,7 @@
-"""Real vLLM in virtual time: scheduler and block pool of an engine core in this process, the virtual GPU under it.
+"""Real vLLM in virtual time: scheduler and block pool of an engine core in this process, over the virtual GPU.
 
-Requests arrive at instants of the device's own clock, which only its steps move, so that a run takes as long as vLLM's
-scheduler needs and repeats exactly. Importing this imports nothing of vLLM.
+Requests arrive at times of the device's own clock, which only its steps advance. So a run takes only the time of vLLM's
+scheduler, and repeats exactly. This module imports nothing of vLLM.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OFF = {"feather": None, "eviction": None, "batchLimit": "Static"}
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request: token ids, how many tokens to answer, and when it arrives, in virtual seconds."""
+    """A request: token ids, number of tokens to answer, and arrival time in virtual seconds."""
 
     name: str
     tokens: Sequence[int]
@@ -31,7 +31,7 @@ class Ask:
 
 @dataclass(slots=True)
 class Outcome:
-    """first, end: instants of the first and the last token. cached: prompt tokens found on the device."""
+    """first, end: times of the first and the last token. cached: prompt tokens found on the device."""
 
     first: float = 0.0
     end: float = 0.0
@@ -39,9 +39,8 @@ class Outcome:
 
 
 class TimedEngine:
-    """One engine core. plumage: the plugin's settings as in JSON, and the device's as `virtualGpu`; a feature that is
-    not named is off, and without any the scheduler is vLLM's own. arguments: of EngineArgs. `close` it when it has
-    served."""
+    """One engine core. plumage: the plugin's settings as in JSON, and the device's as `virtualGpu`. A feature that is
+    not named is off; without any, the scheduler is vLLM's own. arguments: of EngineArgs. Call `close` at the end."""
 
     def __init__(self, model: Path, plumage: Mapping[str, Any], **arguments: Any) -> None:
         prepare_environment()
@@ -70,7 +69,7 @@ class TimedEngine:
             self._switch_on({**_OFF, **features})
 
     def serve(self, asks: Sequence[Ask]) -> dict[str, Outcome]:
-        """Serve them all; outcomes by name."""
+        """Serve all requests. Returns the outcomes by name."""
         coming = sorted(asks, key=lambda ask: ask.at, reverse=True)
         outcomes = {ask.name: Outcome() for ask in asks}
         while coming or self.scheduler.has_requests():
@@ -82,13 +81,13 @@ class TimedEngine:
         return outcomes
 
     def submit(self, ask: Ask) -> None:
-        """Hand it to the scheduler, as the engine core does."""
+        """Pass the request to the scheduler, as the engine core does."""
         self._instant = ask.at
         self.core.add_request(*self.prepared(ask))
         self._instant = None
 
     def prepared(self, ask: Ask) -> tuple[Any, int]:
-        """The request as vLLM's input thread makes it, hashes included: what the core's `add_request` takes."""
+        """The request as vLLM's input thread makes it, including hashes, for the core's `add_request`."""
         from vllm.sampling_params import SamplingParams
         from vllm.v1.engine import EngineCoreRequest
 
@@ -107,7 +106,7 @@ class TimedEngine:
         return prepared
 
     def _now(self) -> float:
-        """The features' time: a request that came while a step ran has waited since then."""
+        """The time for the features. A request that arrived during a step has waited since then."""
         return self.clock.now() if self._instant is None else self._instant
 
     def _step(self, outcomes: Mapping[str, Outcome]) -> None:
@@ -125,7 +124,7 @@ class TimedEngine:
         self.core.shutdown()
 
     def _switch_on(self, plumage: Mapping[str, Any]) -> None:
-        """The plugin's features, as its scheduler switches them on, but on the device's clock."""
+        """Enables the plugin's features as its scheduler does, but with the device's clock."""
         from plumage.settings.plugin_config import PluginSettings
         from plumage_engine.vllm.features import Features
 
@@ -133,7 +132,7 @@ class TimedEngine:
 
     @property
     def failed(self) -> list[str]:
-        """Features that are off although they were asked for, with the reason."""
+        """Requested features that are off, with the reason."""
         features = getattr(self.scheduler, "plumage", None)
         guards = {} if features is None else features.guards
         return [f"{name}: {guard.reason}" for name, guard in guards.items() if not guard.on]

@@ -1,8 +1,8 @@
-"""vLLM's engine cores, each in a process of its own, that take turns of some dozens of milliseconds.
+"""vLLM's engine cores, each in its own process, that alternate every few dozen milliseconds.
 
-A process of its own, as in production: two engines in one process would share the interpreter's inline caches, which
-hold one type a place, and each would pay for the other's. Turns, because what else the machine does comes and goes
-within seconds, and must fall on all that is compared.
+Each has its own process, as in production: two engines in one process would share the interpreter's inline caches,
+which have one type for each place, and so slow each other down. They alternate because other work on the machine varies
+within seconds and must affect all of them equally.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WAIT_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`queued` requests, of which `served` are answered. Groups of a shared prefix, a tail of its own for each."""
+    """`queued` requests, of which `served` are answered. Groups share a prefix; each request has its own tail."""
 
     queued: int
     served: int = 500
@@ -65,7 +65,7 @@ class _Round:
         gc.collect()
 
     def queue(self) -> bool:
-        """Queue some of the requests; False when all were."""
+        """Queue some of the requests. False when all are queued."""
         some = self._requests[self._queued : self._queued + _QUEUED_A_TURN]
         began = time.process_time()
         for request in some:
@@ -75,7 +75,7 @@ class _Round:
         return self._queued < len(self._requests)
 
     def serve(self) -> bool:
-        """Take some steps; False when enough are served."""
+        """Run some steps. False when enough requests are served."""
         began = time.process_time()
         for _ in range(_STEPS_A_TURN):
             outputs, _ = self._engine.core.step_fn()
@@ -86,7 +86,7 @@ class _Round:
         return self._served < self._wanted
 
     def end(self) -> float:
-        """CPU microseconds a request. What is left is thrown away."""
+        """CPU microseconds for each request. The remaining requests are discarded."""
         self._engine.core.abort_requests([request.request_id for request, _ in self._requests])
         while self._engine.scheduler.has_requests():
             self._engine.core.step_fn()
@@ -94,10 +94,10 @@ class _Round:
 
 
 class EngineProcess:
-    """One engine core. plumage, arguments: as TimedEngine takes them. PlumageError when its process ends or hangs."""
+    """One engine core. plumage, arguments: as for TimedEngine. PlumageError if its process ends or hangs."""
 
     def __init__(self, plumage: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-        context = multiprocessing.get_context("spawn")  # a forked torch may hold a lock for ever
+        context = multiprocessing.get_context("spawn")  # not fork: a forked torch may have locks that nobody releases
         self._connection, theirs = context.Pipe()
         given = (theirs, os.getpid(), dict(plumage), dict(arguments))
         self._process = context.Process(target=_work, args=given, daemon=True)
@@ -105,11 +105,11 @@ class EngineProcess:
         theirs.close()
 
     def tell(self, *order: Any) -> None:
-        """begin with (load, seed); queue, serve, end, features: what `answer` then gives."""
+        """Sends an order: begin with (load, seed); queue, serve, end, features. `answer` returns the result."""
         self._connection.send(order)
 
     def answer(self) -> Any:
-        """What the last order came to."""
+        """The result of the last order."""
         try:
             if self._connection.poll(_WAIT_SECONDS):
                 return self._connection.recv()
@@ -122,7 +122,7 @@ class EngineProcess:
         return self.answer()
 
     def close(self) -> None:
-        """End it, however it is."""
+        """End the process in any state."""
         self._connection.close()
         self._process.join(5.0)
         self._process.kill()
@@ -131,7 +131,7 @@ class EngineProcess:
 
 @contextmanager
 def engines(arguments: Mapping[str, Any], plumages: Sequence[Mapping[str, Any]]) -> Iterator[list[EngineProcess]]:
-    """One for each plugin's settings, for the time of a `with`."""
+    """One engine for each plugin setting, for the time of a `with`."""
     made = [EngineProcess(plumage, arguments) for plumage in plumages]
     try:
         yield made
@@ -141,7 +141,7 @@ def engines(arguments: Mapping[str, Any], plumages: Sequence[Mapping[str, Any]])
 
 
 def play(made: Sequence[EngineProcess], load: Load, seed: int) -> list[float]:
-    """A round: CPU microseconds a request of each engine, side by side."""
+    """One round. Returns the CPU microseconds a request of each engine."""
     for engine in made:
         engine.tell("begin", load, seed)
     for engine in made:
@@ -155,7 +155,7 @@ def play(made: Sequence[EngineProcess], load: Load, seed: int) -> list[float]:
 
 
 def _work(connection: Connection, parent: int, plumage: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    """The process: orders in, answers out, until the other end is closed."""
+    """The process: reads orders and writes answers until the other end is closed."""
     bind_to_parent(parent)
     from plumage_bench.vllm_engine import prepare_environment
 
@@ -186,6 +186,6 @@ def _next(connection: Connection) -> tuple[Any, ...] | None:
 
 
 def _features(engine: TimedEngine) -> list[str]:
-    """Those that are on."""
+    """The features that are on."""
     features = getattr(engine.scheduler, "plumage", None)
     return [name for name, guard in features.guards.items() if guard.on] if features is not None else []

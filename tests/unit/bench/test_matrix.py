@@ -13,7 +13,7 @@ def figures(hit_ratios: dict[str, float]) -> dict[Contender, Figures]:
 
 
 def test_equal_rows_get_a_note() -> None:
-    assert matrix_table(figures({})).notes.startswith("The rows of cache-aware and Lbgr are equal to every digit")
+    assert matrix_table(figures({})).notes.startswith("The rows of cache-aware and Lbgr are equal in every digit")
     assert matrix_table(figures({"cache-aware + Rlt": 0.6})).notes.startswith("The rows of Lbgr are equal")
 
 
