@@ -158,7 +158,7 @@ class Node:
             at = at.parent
 
     def refresh(self) -> bool:
-        """Recomputes the key. If it or the state changed, tells the parent and returns True."""
+        """Recomputes the key. If it or the state changed, reports it to the parent and returns True."""
         key = self._best() if self.waiting else None
         if key == self.key and (self.active > 0) == self.hot:
             return False
