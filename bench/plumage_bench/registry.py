@@ -283,7 +283,7 @@ def describe(name: str) -> Benchmark:
 
 
 def load(name: str) -> Callable[[Context], Report]:
-    """Its code: the function `run` of the module with the same name, with underscores for hyphens."""
+    """Its code: the function `run` of the module of `benches` with the same name, with underscores for hyphens."""
     module = describe(name).name.replace("-", "_")
-    run: Callable[[Context], Report] = importlib.import_module(f"plumage_bench.{module}").run
+    run: Callable[[Context], Report] = importlib.import_module(f"plumage_bench.benches.{module}").run
     return run

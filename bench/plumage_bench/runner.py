@@ -101,7 +101,7 @@ def _command(context: Context) -> str:
 
 def _overrides(name: str) -> dict[str, Any]:
     """The manifest fields that the experiment changes. All others are as in the default manifest."""
-    from plumage_bench.defaults.drift import (
+    from plumage_bench.benches.defaults.drift import (
         overrides,
     )  # slow, since it imports other benchmarks
 

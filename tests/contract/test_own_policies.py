@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from plumage.routing import make_policy
-from plumage_bench.fleet import run_fleet
 from plumage_bench.ours import Ours
+from plumage_bench.virtual_time.fleet import run_fleet
 from plumage_bench.workloads import GspShape, OpenLoop, gsp_prompts
 from plumage_engine.simulator.engine.settings import EngineSettings
 from plumage_engine.simulator.engine.sim_engine import SimEngine

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plumage.settings.engine_policies import EvictionConfig, HostTierConfig
-from plumage_bench.vllm_pretend import PAGE, PretendEngine, host_tier_arguments
+from plumage_bench.vllm.pretend import PAGE, PretendEngine, host_tier_arguments
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.eviction.ordered_pool import install as order_evictions
 from plumage_engine.vllm.guard import Guard

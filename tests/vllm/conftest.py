@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from support.ports import free_port
 
-from plumage_bench.vllm_engine import Engine, prepare_environment, running
-from plumage_bench.vllm_server import Server, serving
+from plumage_bench.vllm.engine import Engine, prepare_environment, running
+from plumage_bench.vllm.server import Server, serving
 from plumage_engine.vllm.tiny_model import write_model
 
 prepare_environment()  # before anything imports vLLM

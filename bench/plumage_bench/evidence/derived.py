@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from plumage_bench.contenders import EVICTIONS, OURS
 from plumage_bench.evidence.figures import Cell, Computed, Measured, Record, measured
 from plumage_bench.pairs import paired_ratio
+from plumage_bench.routing.contenders import EVICTIONS, OURS
 
 __all__ = [
     "bandit_least",

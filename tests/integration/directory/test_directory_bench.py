@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from plumage_bench.directory.lag import measure_lag
-from plumage_bench.directory.size import measure_size
+from plumage_bench.benches.directory.lag import measure_lag
+from plumage_bench.benches.directory.size import measure_size
 
 
 async def test_sizes() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumage_bench.event_cost import event_cost
+from plumage_bench.benches.directory.event_cost import event_cost
 
 
 def test_every_kind_of_event_is_measured() -> None:

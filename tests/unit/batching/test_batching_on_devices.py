@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from plumage_bench.batching_engine import Contender, Load, throughput
+from plumage_bench.benches.batching.engine import Contender, Load, throughput
 
 
 def load(device: str, count: int, groups: int, *, rate: float, batch: int) -> Load:

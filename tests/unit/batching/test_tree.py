@@ -12,7 +12,7 @@ from support.queues import vector
 from plumage.batching.interface import Candidate
 from plumage.batching.tree import CandidateOrder, ChunkedHashTree
 from plumage.errors import StateError
-from plumage_bench.reference_tree import ReferenceTree
+from plumage_bench.benches.cht.reference_tree import ReferenceTree
 
 BOTH = pytest.mark.parametrize("order", list(CandidateOrder))
 

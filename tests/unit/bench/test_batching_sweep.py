@@ -13,9 +13,10 @@ import pytest
 from rich.console import Console
 
 from plumage.errors import ConfigurationError
-from plumage_bench import batching, batching_sweep
-from plumage_bench.batching_engine import CACHE_BLOCKS, LOADS, Contender, Load, Played, play, requests
-from plumage_bench.batching_sweep import COMPARED, sweep_tables, sweeps
+from plumage_bench.benches import batching
+from plumage_bench.benches.batching import sweep as batching_sweep
+from plumage_bench.benches.batching.engine import CACHE_BLOCKS, LOADS, Contender, Load, Played, play, requests
+from plumage_bench.benches.batching.sweep import COMPARED, sweep_tables, sweeps
 from plumage_bench.harness import Context
 
 SETTINGS = [(f"{parameter}: {label}", load) for parameter, loads in sweeps().items() for label, load in loads]

@@ -6,7 +6,7 @@ from math import isnan
 
 import pytest
 
-from plumage_bench.converging import seconds_to_converge
+from plumage_bench.benches.vllm_feather.converging import seconds_to_converge
 
 
 def made(*rates: float) -> tuple[list[float], list[float]]:

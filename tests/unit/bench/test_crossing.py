@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from plumage_bench.crossing import RUNG, Curve, climb, rate_ratio
+from plumage_bench.routing.crossing import RUNG, Curve, climb, rate_ratio
 
 _SEEDS = 24
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plumage.routing import Query, ReplicaState
-from plumage_bench.contenders import DECAYS, Contender
+from plumage_bench.routing.contenders import DECAYS, Contender
 
 
 def _left_after(contender: Contender, seconds: float) -> float:

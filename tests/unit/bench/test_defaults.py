@@ -11,10 +11,10 @@ from plumage.api.v1alpha1 import InferencePoolSpec
 from plumage.settings.engine_policies import FeatherConfig
 from plumage.settings.plugin_config import PluginSettings
 from plumage.settings.vllm import plugin_settings
-from plumage_bench.defaults.copies import differing, second_copies
-from plumage_bench.defaults.drift import MEASURED, WITHOUT, Made, differences, overrides
-from plumage_bench.defaults.leaves import leaves
-from plumage_bench.defaults.reading import NOT_SET, unread, unread_of_pool
+from plumage_bench.benches.defaults.copies import differing, second_copies
+from plumage_bench.benches.defaults.drift import MEASURED, WITHOUT, Made, differences, overrides
+from plumage_bench.benches.defaults.leaves import leaves
+from plumage_bench.benches.defaults.reading import NOT_SET, unread, unread_of_pool
 from plumage_bench.ours import Ours
 from plumage_bench.registry import BENCHMARKS
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from plumage_bench.autoscale import BLOCK, CASES, Phase, arrivals, engine, follow
-from plumage_bench.contenders import OURS
-from plumage_bench.elastic import START, ElasticFleet
-from plumage_bench.victim import after_loss
+from plumage_bench.benches.autoscale import BLOCK, CASES, Phase, arrivals, engine, follow
+from plumage_bench.benches.victim import after_loss
+from plumage_bench.routing.contenders import OURS
+from plumage_bench.virtual_time.elastic import START, ElasticFleet
 
 
 def small(replicas: int) -> ElasticFleet:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from plumage_bench.eviction import POLICIES, SUITE_ROOM, _report
-from plumage_bench.eviction.adversary import Construction
+from plumage_bench.benches.eviction import POLICIES, SUITE_ROOM, _report
+from plumage_bench.benches.eviction.adversary import Construction
 
 
 def test_areas_are_listed_and_no_ratio_is_taken_to_zero() -> None:

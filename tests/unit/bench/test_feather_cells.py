@@ -6,7 +6,7 @@ from itertools import takewhile
 
 import pytest
 
-from plumage_bench.vllm_feather_cells import BLOCK, CELLS, TAIL, Cell, prompts
+from plumage_bench.benches.vllm_feather.cells import BLOCK, CELLS, TAIL, Cell, prompts
 
 FIRST, SECOND = (74, 154, 81), (249, 58, 182)
 """Their first tokens before there were levels."""

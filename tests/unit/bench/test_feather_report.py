@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from plumage_bench.vllm_feather_cells import Cell
-from plumage_bench.vllm_feather_contenders import ALWAYS, CONTENDERS, FCFS, OFF, ORDER, PRODUCT
-from plumage_bench.vllm_feather_report import Played, later, report
+from plumage_bench.benches.vllm_feather.cells import Cell
+from plumage_bench.benches.vllm_feather.contenders import ALWAYS, CONTENDERS, FCFS, OFF, ORDER, PRODUCT
+from plumage_bench.benches.vllm_feather.report import Played, later, report
 from plumage_engine.vllm.settings import read_settings
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_bench.vllm_feather_kept import NAME, Kept
-from plumage_bench.vllm_feather_report import Played
+from plumage_bench.benches.vllm_feather.kept import NAME, Kept
+from plumage_bench.benches.vllm_feather.report import Played
 
 MADE_BY: dict[str, Any] = {"seed": 1, "pairs": 3, "policies": ["FCFS", "bandit"]}
 RUNS = {

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from plumage_bench.hostmem_global import KINDS, Counted, _report, at_equal_bytes, drifting, over_local
+from plumage_bench.benches.hostmem_global import KINDS, Counted, _report, at_equal_bytes, drifting, over_local
 from plumage_bench.workloads import FewshotShape
 
 

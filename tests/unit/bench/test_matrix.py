@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from plumage_bench.contenders import MATRIX, Contender
-from plumage_bench.routing_report import matrix_table
-from plumage_bench.scenario import Figures
+from plumage_bench.routing.contenders import MATRIX, Contender
+from plumage_bench.routing.report import matrix_table
+from plumage_bench.routing.scenario import Figures
 
 
 def figures(hit_ratios: dict[str, float]) -> dict[Contender, Figures]:

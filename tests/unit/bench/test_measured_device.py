@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_bench.measured_device import MeasuredDevice, StepTable
-from plumage_bench.scenario import DEVICES, Scenario
+from plumage_bench.routing.scenario import DEVICES, Scenario
+from plumage_bench.virtual_time.measured_device import MeasuredDevice, StepTable
 from plumage_bench.workloads import GspShape
 from plumage_engine.simulator.engine.device import GPU, Device, StepShape
 

@@ -19,10 +19,10 @@ from support.ports import free_ports
 
 from plumage.api.v1alpha1 import parse_pool
 from plumage.fleet_report import read_agent_report, read_router_report
-from plumage_bench.operator_scale import objects, pods
-from plumage_bench.operator_scale.audit import OPERATOR, POLICY, by_verb, idle_writes, read_entries
-from plumage_bench.operator_scale.network import unshare_command
-from plumage_bench.operator_scale.process import figures_of, peak_megabytes, processor_seconds
+from plumage_bench.benches.operator_scale import objects, pods
+from plumage_bench.benches.operator_scale.audit import OPERATOR, POLICY, by_verb, idle_writes, read_entries
+from plumage_bench.benches.operator_scale.network import unshare_command
+from plumage_bench.benches.operator_scale.process import figures_of, peak_megabytes, processor_seconds
 from plumage_operator.autoscaling.pool_load import ReportWindow
 from plumage_operator.observability.metrics import Metrics
 

@@ -8,7 +8,7 @@ import pytest
 
 from plumage.errors import ManifestError
 from plumage.settings.plugin_config import PluginSettings
-from plumage_bench.defaults.state import state_of
+from plumage_bench.benches.defaults.state import state_of
 from plumage_bench.ours import Ours
 
 

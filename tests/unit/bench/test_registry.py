@@ -6,9 +6,9 @@ import inspect
 
 import pytest
 
-from plumage_bench import decision, longdoc, mrc, trace, vllm_parity
+from plumage_bench.benches import decision, longdoc, mrc, trace, vllm_parity
+from plumage_bench.benches.trace import libcache
 from plumage_bench.registry import BENCHMARKS, NAMES, load
-from plumage_bench.trace import libcache
 
 
 @pytest.mark.parametrize("name", NAMES)

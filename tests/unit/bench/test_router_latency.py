@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from plumage_bench.router.latency import LIMIT, Rounds
+from plumage_bench.benches.router.latency import LIMIT, Rounds
 
 
 def _samples(rows: list[tuple[int, int, int]]) -> bytes:

@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 
 from plumage.errors import ConfigurationError
-from plumage_bench import routing_bench
-from plumage_bench.contenders import AGAIN, BASELINES, CACHE_AWARE, OURS, QUICK_RIVALS, Contender
-from plumage_bench.crossing import Curve
 from plumage_bench.harness import Context, Report
 from plumage_bench.pairs import PairedRatio
-from plumage_bench.routing_bench import RoutingWorkload
-from plumage_bench.routing_report import Rates, finals_table, setting_keys, verdict
-from plumage_bench.scenario import Figures, Scenario
+from plumage_bench.routing import bench as routing_bench
+from plumage_bench.routing.bench import RoutingWorkload
+from plumage_bench.routing.contenders import AGAIN, BASELINES, CACHE_AWARE, OURS, QUICK_RIVALS, Contender
+from plumage_bench.routing.crossing import Curve
+from plumage_bench.routing.report import Rates, finals_table, setting_keys, verdict
+from plumage_bench.routing.scenario import Figures, Scenario
 from plumage_bench.workloads import GspShape
 
 _CELL = (4, "stated")

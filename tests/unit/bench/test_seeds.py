@@ -9,9 +9,9 @@ from statistics import median
 import pytest
 from rich.console import Console
 
-from plumage_bench import cht, decision, directory, scale, trace
+from plumage_bench.benches import cht, decision, directory, scale, trace
+from plumage_bench.benches.trace.routed import Routed, fleets
 from plumage_bench.harness import Context
-from plumage_bench.trace.routed import Routed, fleets
 
 
 def context(name: str, out: Path) -> Context:

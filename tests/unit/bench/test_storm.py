@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from plumage_bench.storm import _crashes, _report, _Run
-from plumage_bench.storm.faults import Faults, processes
-from plumage_bench.storm.load import Honest, Hostile, Outcome, is_named
-from plumage_bench.storm.mutations import mutated
+from plumage_bench.benches.storm import _crashes, _report, _Run
+from plumage_bench.benches.storm.faults import Faults, processes
+from plumage_bench.benches.storm.load import Honest, Hostile, Outcome, is_named
+from plumage_bench.benches.storm.mutations import mutated
 
 
 def view(ready: int, restarts: int = 0) -> dict[str, Any]:

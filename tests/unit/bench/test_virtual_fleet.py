@@ -8,7 +8,7 @@ import pytest
 
 from plumage.errors import StateError
 from plumage_bench.ours import Ours
-from plumage_bench.virtual_fleet import Hooks, VirtualFleet
+from plumage_bench.virtual_time.virtual_fleet import Hooks, VirtualFleet
 from plumage_engine.simulator.engine.device import GPU
 from plumage_engine.simulator.engine.request import SimRequest
 from plumage_engine.simulator.engine.sim_engine import SimEngine

@@ -6,7 +6,17 @@ import random
 
 import pytest
 
-from plumage_bench.vllm_hostmem_report import RATIOS, Counted, Found, Load, closing, plot, ratio, ratios_table, stretch
+from plumage_bench.benches.vllm_hostmem.report import (
+    RATIOS,
+    Counted,
+    Found,
+    Load,
+    closing,
+    plot,
+    ratio,
+    ratios_table,
+    stretch,
+)
 
 NAMES = ("lru", "all", "A 2", "threshold 2, half", "A 2, half", "A+lookahead", "A+lookahead again", "E+A+lookahead",
          "A+P hotness", "A+P recency", "A+P frequency", "A+P depth")  # fmt: skip

@@ -6,8 +6,8 @@ import random
 
 from plumage.settings.plugin_config import PluginSettings
 from plumage_bench.baselines.batching import POLICY_NAMES, path
-from plumage_bench.vllm_engine import Prompt
-from plumage_bench.vllm_parity import BLOCK, Difference, compare, prompts, variants
+from plumage_bench.benches.vllm_parity import BLOCK, Difference, compare, prompts, variants
+from plumage_bench.vllm.engine import Prompt
 
 
 def test_first_difference_is_found_with_its_context() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from plumage_bench.vllm_pressure import LOADS, OVERSIZED, Load, Rates, closing, over
+from plumage_bench.benches.vllm_pressure import LOADS, OVERSIZED, Load, Rates, closing, over
 
 SHORT, LONG = (next(load for load in LOADS if load.context == length and not load.gated) for length in (2048, 32_768))
 

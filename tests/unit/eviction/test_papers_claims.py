@@ -8,9 +8,9 @@ from statistics import fmean
 
 from plumage.blocks.pool import BlockPool
 from plumage.eviction import make_policy
-from plumage_bench.eviction.adversary import harmonic, measure
-from plumage_bench.eviction.replay import policy_for, replay
-from plumage_bench.eviction.workloads import Workload, few_shot, gsp_worst_order, multi_turn
+from plumage_bench.benches.eviction.adversary import harmonic, measure
+from plumage_bench.benches.eviction.replay import policy_for, replay
+from plumage_bench.benches.eviction.workloads import Workload, few_shot, gsp_worst_order, multi_turn
 
 SEEDS = (1, 2, 3)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plumage.blocks.events import Cleared, Removed, Stored
-from plumage_bench.directory_view import DirectoryView
+from plumage_bench.virtual_time.directory_view import DirectoryView
 
 _CHAIN = (11, 12, 13)
 

@@ -9,11 +9,11 @@ import pytest
 
 from plumage.routing import RoutingPolicy
 from plumage_bench.baselines.routing import POLICY_NAMES, make_policy
-from plumage_bench.contenders import BASELINES, MATRIX, OURS, Contender
-from plumage_bench.fleet import FleetRun, run_fleet
 from plumage_bench.ours import Ours
-from plumage_bench.rate_search import highest_rate
-from plumage_bench.scenario import Scenario, measure, pooled
+from plumage_bench.routing.contenders import BASELINES, MATRIX, OURS, Contender
+from plumage_bench.routing.rate_search import highest_rate
+from plumage_bench.routing.scenario import Scenario, measure, pooled
+from plumage_bench.virtual_time.fleet import FleetRun, run_fleet
 from plumage_bench.workloads import ClosedLoop, GspShape, MultiturnShape, OpenLoop, conversations, gsp_prompts
 
 _SHAPE = GspShape(groups=24, queries=8, lengths=(256, 512, 1024))

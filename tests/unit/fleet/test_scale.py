@@ -16,18 +16,18 @@ import pytest
 from rich.console import Console
 
 from plumage.errors import ConfigurationError
-from plumage_bench.contenders import OURS
+from plumage_bench.benches.scale import REPLICAS, REQUESTS, digest, run, scenario
 from plumage_bench.harness import Context
 from plumage_bench.registry import describe
+from plumage_bench.routing.contenders import OURS
+from plumage_bench.routing.scenario import serve
 from plumage_bench.runner import run_benchmark
-from plumage_bench.scale import REPLICAS, REQUESTS, digest, run, scenario
-from plumage_bench.scenario import serve
 
 _SIZE = (REPLICAS, REQUESTS // 4)
 _ELSEWHERE = f"""
-from plumage_bench.contenders import OURS
-from plumage_bench.scale import digest, scenario
-from plumage_bench.scenario import serve
+from plumage_bench.routing.contenders import OURS
+from plumage_bench.benches.scale import digest, scenario
+from plumage_bench.routing.scenario import serve
 print(digest(serve(OURS, scenario(*{_SIZE}), 1).served))
 """
 

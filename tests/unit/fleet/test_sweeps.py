@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from plumage_bench import fewshot, gsp, longdoc, multiturn, routing_bench, scenario
-from plumage_bench.contenders import CACHE_AWARE, DECAYS, OURS
-from plumage_bench.fleet import run_fleet
+from plumage_bench.benches import fewshot, gsp, longdoc, multiturn
 from plumage_bench.harness import Context
-from plumage_bench.routing_bench import RoutingWorkload
-from plumage_bench.scenario import Scenario
+from plumage_bench.routing import bench as routing_bench
+from plumage_bench.routing import scenario
+from plumage_bench.routing.bench import RoutingWorkload
+from plumage_bench.routing.contenders import CACHE_AWARE, DECAYS, OURS
+from plumage_bench.routing.scenario import Scenario
+from plumage_bench.virtual_time.fleet import run_fleet
 from plumage_bench.workloads import Arrival, GspShape, Source
 
 SWEEPS = {module.__name__.rpartition(".")[2]: module._sweeps() for module in (gsp, longdoc, fewshot, multiturn)}

@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 
 from plumage_bench.baselines.routing import POLICY_NAMES
-from plumage_bench.contenders import OURS, Contender
-from plumage_bench.scenario import Figures, Scenario, measure, serve
+from plumage_bench.routing.contenders import OURS, Contender
+from plumage_bench.routing.scenario import Figures, Scenario, measure, serve
 from plumage_bench.workloads import GspShape
 
 

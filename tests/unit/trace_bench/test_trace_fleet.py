@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 
 from plumage_bench.baselines.routing import POLICY_NAMES
-from plumage_bench.contenders import EVICTIONS, OURS, Contender
-from plumage_bench.trace.mooncake import BLOCK, TracedRequest
-from plumage_bench.trace.routed import Fleet, Routed, fleets, mean, route, stretch
+from plumage_bench.benches.trace.mooncake import BLOCK, TracedRequest
+from plumage_bench.benches.trace.routed import Fleet, Routed, fleets, mean, route, stretch
+from plumage_bench.routing.contenders import EVICTIONS, OURS, Contender
 
 SESSIONS = [
     TracedRequest(

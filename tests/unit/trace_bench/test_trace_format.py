@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_bench.trace.mooncake import BLOCK, TracedRequest, load, parse
+from plumage_bench.benches.trace.mooncake import BLOCK, TracedRequest, load, parse
 
 
 def line(**changes: Any) -> bytes:

@@ -10,8 +10,8 @@ import pytest
 
 from plumage.errors import ConfigurationError
 from plumage.eviction.lru import Lru
-from plumage_bench.trace import libcache
-from plumage_bench.trace.hitratios import (
+from plumage_bench.benches.trace import libcache
+from plumage_bench.benches.trace.hitratios import (
     BOUND,
     OURS,
     SHARES,
@@ -23,10 +23,10 @@ from plumage_bench.trace.hitratios import (
     measure,
     over_seeds,
 )
-from plumage_bench.trace.mooncake import BLOCK, TracedRequest
-from plumage_bench.trace.onecache import belady_hits, hotness_hits, replay
-from plumage_bench.trace.processes import replay_all
-from plumage_bench.trace.synthetic import synthetic_trace
+from plumage_bench.benches.trace.mooncake import BLOCK, TracedRequest
+from plumage_bench.benches.trace.onecache import belady_hits, hotness_hits, replay
+from plumage_bench.benches.trace.processes import replay_all
+from plumage_bench.benches.trace.synthetic import synthetic_trace
 
 TRACE = synthetic_trace(700, 11)
 CHAINS = [request.full_blocks for request in TRACE]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from plumage_bench import trace
+from plumage_bench.benches import trace
+from plumage_bench.benches.trace import libcache
+from plumage_bench.benches.trace.hitratios import BOUND, OURS, SHARES, Contender, Ratio, Ratios
+from plumage_bench.benches.trace.routed import Routed
 from plumage_bench.harness import Report
-from plumage_bench.trace import libcache
-from plumage_bench.trace.hitratios import BOUND, OURS, SHARES, Contender, Ratio, Ratios
-from plumage_bench.trace.routed import Routed
 
 BEST = "LRU"
 ROWS = {  # by routing and eviction: hit ratio first, then times

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from plumage_bench.trace.mooncake import parse
-from plumage_bench.trace.synthetic import synthetic_trace
+from plumage_bench.benches.trace.mooncake import parse
+from plumage_bench.benches.trace.synthetic import synthetic_trace
 
 
 def test_seed_repeats_the_trace_and_another_does_not() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from support.vllm_blocks import free_list
 
-from plumage_bench.vllm_engine import Engine, Prompt, plugin_arguments
+from plumage_bench.vllm.engine import Engine, Prompt, plugin_arguments
 
 BLOCK = 32
 

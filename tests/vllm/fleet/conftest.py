@@ -20,7 +20,7 @@ from support.ports import free_port
 
 from plumage.directory.server.local_server import LocalServer
 from plumage.settings.agent_config import AgentConfig
-from plumage_bench.vllm_server import Server, serving
+from plumage_bench.vllm.server import Server, serving
 
 CLIENT, ADMIN = "client", "fleet-secret"
 _ROUTES = {"VLLM_PLUGINS": "plumage"}

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from plumage.errors import ConfigurationError
-from plumage_bench.vllm_engine import Engine, plugin_arguments
+from plumage_bench.vllm.engine import Engine, plugin_arguments
 
 
 @pytest.mark.parametrize("taken", ["endpoint", "replay_endpoint"])

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from plumage_bench.vllm_engine import Engine, Prompt, plugin_arguments
-from plumage_bench.vllm_pretend import host_tier_arguments
+from plumage_bench.vllm.engine import Engine, Prompt, plugin_arguments
+from plumage_bench.vllm.pretend import host_tier_arguments
 from plumage_engine.kv_events import Row, Snapshot, decode_snapshot
 
 BLOCK = 32

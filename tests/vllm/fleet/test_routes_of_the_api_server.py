@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.waiting import looks
 from tests.vllm.fleet.conftest import ADMIN, CLIENT, Served
 
-from plumage_bench.vllm_server import Server
+from plumage_bench.vllm.server import Server
 from plumage_engine.kv_events import decode_snapshot
 from plumage_engine.vllm.counters import MEANINGS
 

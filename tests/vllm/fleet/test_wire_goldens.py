@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from plumage_bench.vllm_engine import Engine
+from plumage_bench.vllm.engine import Engine
 
 GOLDENS = Path(__file__).parents[2] / "contract" / "vllm_events.json"
 

@@ -18,8 +18,8 @@ from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 
 from plumage.errors import ConfigurationError, StateError
 from plumage.settings.engine_policies import HostTierConfig
-from plumage_bench.vllm_engine import Engine, Prompt, Run, plugin_arguments
-from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
+from plumage_bench.vllm.engine import Engine, Prompt, Run, plugin_arguments
+from plumage_bench.vllm.pretend import PretendEngine, host_tier_arguments
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.offload.host_tier.copy_worker import TorchWorker

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.offload_tier import Tier, chain
 
-from plumage_bench.vllm_pretend import PAGE
+from plumage_bench.vllm.pretend import PAGE
 
 
 def waiting_for(model: Path, *prefixes: int, blocks: int = 24, answer: int = 12, **named: Any) -> Tier:

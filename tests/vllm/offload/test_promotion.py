@@ -11,7 +11,7 @@ from support.offload_tier import Tier, chain
 from vllm.config import KVEventsConfig
 
 from plumage.tiering import PromotionTurn
-from plumage_bench.vllm_pretend import PAGE
+from plumage_bench.vllm.pretend import PAGE
 from plumage_engine.vllm.offload.promotion.promoter import _prefill
 
 

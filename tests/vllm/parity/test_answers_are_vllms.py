@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from plumage_bench.vllm_engine import Answer
-from plumage_bench.vllm_parity import Difference, Variant, compare, missed, prompts, serve, ties, variants
+from plumage_bench.benches.vllm_parity import Difference, Variant, compare, missed, prompts, serve, ties, variants
+from plumage_bench.vllm.engine import Answer
 
 WANTED = prompts(random.Random(12), 120)
 # Of vLLM alone the two whose batches differ most; each is an engine's start and a few seconds.

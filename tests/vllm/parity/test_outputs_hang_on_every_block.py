@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plumage_bench.vllm_engine import Engine, Prompt
+from plumage_bench.vllm.engine import Engine, Prompt
 
 BLOCK, BLOCKS, PROMPTS = 32, 14, 60
 

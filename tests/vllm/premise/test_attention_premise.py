@@ -10,8 +10,9 @@ import torch
 from rich.console import Console
 
 from plumage.errors import ConfigurationError
-from plumage_bench import attention_kernels, attention_premise
-from plumage_bench.attention_kernels import BLOCK, Shape
+from plumage_bench.benches import attention_premise
+from plumage_bench.benches.attention_premise import kernels as attention_kernels
+from plumage_bench.benches.attention_premise.kernels import BLOCK, Shape
 from plumage_bench.device import CPU, check_device
 from plumage_bench.harness import Context
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from plumage_bench.vllm_engine import Engine, Prompt, plugin_arguments
-from plumage_bench.vllm_pretend import host_tier_arguments
+from plumage_bench.vllm.engine import Engine, Prompt, plugin_arguments
+from plumage_bench.vllm.pretend import host_tier_arguments
 
 BLOCK = 32
 

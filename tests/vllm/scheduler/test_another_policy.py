@@ -9,7 +9,7 @@ from typing import Any
 from tests.vllm.scheduler.test_feather_in_vllm import feather, nothing_left, prompts, tokens
 
 from plumage.settings.engine_policies import FeatherConfig
-from plumage_bench.vllm_engine import Engine, plugin_arguments
+from plumage_bench.vllm.engine import Engine, plugin_arguments
 
 _TIGHT = {"num_gpu_blocks_override": 24, "max_model_len": 384, "max_num_seqs": 8}  # requests are preempted
 

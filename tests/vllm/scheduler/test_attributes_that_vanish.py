@@ -25,8 +25,8 @@ from tests.vllm.scheduler.test_what_vllm_moved import serves_on
 from vllm.config import KVEventsConfig, VllmConfig
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from plumage_bench.vllm_engine import plugin_arguments
-from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
+from plumage_bench.vllm.engine import plugin_arguments
+from plumage_bench.vllm.pretend import PretendEngine, host_tier_arguments
 from plumage_engine.vllm import compat
 from plumage_engine.vllm.compat import entrypoints
 from plumage_engine.vllm.counters import Counters

@@ -7,10 +7,10 @@ from time import process_time
 
 import pytest
 
-from plumage_bench.vllm_engine import Engine, plugin_arguments
-from plumage_bench.vllm_feather import _Bench
-from plumage_bench.vllm_feather_cells import BLOCK, Cell
-from plumage_bench.vllm_feather_contenders import FCFS, LEARNED, OFF, ORDER
+from plumage_bench.benches.vllm_feather import _Bench
+from plumage_bench.benches.vllm_feather.cells import BLOCK, Cell
+from plumage_bench.benches.vllm_feather.contenders import FCFS, LEARNED, OFF, ORDER
+from plumage_bench.vllm.engine import Engine, plugin_arguments
 from plumage_engine.vllm.feather import row_order
 
 

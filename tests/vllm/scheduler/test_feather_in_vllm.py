@@ -12,7 +12,7 @@ import pytest
 
 from plumage.batching.limit import BatchLimit
 from plumage_bench.baselines.batching import path
-from plumage_bench.vllm_engine import Engine, Prompt, plugin_arguments
+from plumage_bench.vllm.engine import Engine, Prompt, plugin_arguments
 
 BLOCK = 32
 _expected: dict[str, tuple[int, ...]] = {}  # what vLLM itself answers where a hook is made to fail: asked once

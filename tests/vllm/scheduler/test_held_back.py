@@ -8,8 +8,8 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 from support.offload_tier import chain
 
-from plumage_bench.vllm_engine import plugin_arguments
-from plumage_bench.vllm_pretend import PretendEngine
+from plumage_bench.vllm.engine import plugin_arguments
+from plumage_bench.vllm.pretend import PretendEngine
 from plumage_engine.agent.engine.operator_figures import parse_figures
 from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
 

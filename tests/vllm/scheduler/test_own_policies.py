@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.vllm.scheduler.test_feather_in_vllm import nothing_left, prompts, tokens
 
-from plumage_bench.vllm_engine import Engine, plugin_arguments
+from plumage_bench.vllm.engine import Engine, plugin_arguments
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "policies"
 SMALL = {"num_gpu_blocks_override": 24, "max_model_len": 384, "max_num_seqs": 8}

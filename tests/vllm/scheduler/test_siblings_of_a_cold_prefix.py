@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.offload_tier import chain
 
-from plumage_bench.vllm_engine import plugin_arguments
-from plumage_bench.vllm_pretend import PretendEngine
+from plumage_bench.vllm.engine import plugin_arguments
+from plumage_bench.vllm.pretend import PretendEngine
 
 PREFIX = 256  # tokens, eight blocks
 OWN = 9  # of each request

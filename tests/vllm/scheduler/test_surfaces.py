@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import vllm
 
-from plumage_bench.vllm_engine import Engine, plugin_arguments
+from plumage_bench.vllm.engine import Engine, plugin_arguments
 from plumage_bench.vllm_sources.check import moved
 from plumage_bench.vllm_sources.tree import Sources
 

@@ -10,7 +10,7 @@ import pytest
 from tests.vllm.scheduler.test_feather_in_vllm import feather, nothing_left
 
 from plumage.batching import make_queue
-from plumage_bench.vllm_engine import Engine
+from plumage_bench.vllm.engine import Engine
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.feather.waiting_order import WaitingOrder
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from plumage_bench.vllm_engine import Engine, plugin_arguments
+from plumage_bench.vllm.engine import Engine, plugin_arguments
 
 BLOCK, RANK = 32, 8
 FEATHER = plugin_arguments({"feather": {"policy": "ChtOrder"}, "eviction": None})

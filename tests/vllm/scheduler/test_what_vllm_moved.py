@@ -16,8 +16,8 @@ import pytest
 from support.offload_tier import chain
 
 from plumage.errors import ConfigurationError
-from plumage_bench.vllm_engine import Engine, Prompt, plugin_arguments
-from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
+from plumage_bench.vllm.engine import Engine, Prompt, plugin_arguments
+from plumage_bench.vllm.pretend import PretendEngine, host_tier_arguments
 from plumage_engine.vllm import plugin
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.feather import row_order
@@ -46,8 +46,8 @@ _WITHOUT = """
 import gc, json, os, sys
 from importlib import import_module
 from pathlib import Path
-from plumage_bench.vllm_engine import Prompt, plugin_arguments, prepare_environment, running
-from plumage_bench.vllm_pretend import host_tier_arguments
+from plumage_bench.vllm.engine import Prompt, plugin_arguments, prepare_environment, running
+from plumage_bench.vllm.pretend import host_tier_arguments
 prepare_environment()
 import vllm.v1.engine.llm_engine, vllm.v1.core.sched.async_scheduler, vllm.v1.worker.cpu_worker
 import vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector

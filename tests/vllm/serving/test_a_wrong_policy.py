@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_bench.vllm_engine import SCHEDULER, plugin_arguments
-from plumage_bench.vllm_server import Server, ServerError
+from plumage_bench.vllm.engine import SCHEDULER, plugin_arguments
+from plumage_bench.vllm.server import Server, ServerError
 
 _WRONG: dict[str, Any] = {"feather": {"policy": "Bandid"}}
 _RIGHT = ("Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs")

@@ -15,7 +15,7 @@ from support.ports import free_port
 _SERVES = """
 import sys
 from pathlib import Path
-from plumage_bench.vllm_server import serving
+from plumage_bench.vllm.server import serving
 with serving(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])):
     pass
 """

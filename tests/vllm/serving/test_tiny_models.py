@@ -10,8 +10,8 @@ import httpx
 import psutil
 import pytest
 
-from plumage_bench.vllm_engine import Engine, Prompt
-from plumage_bench.vllm_server import Server, ServerError
+from plumage_bench.vllm.engine import Engine, Prompt
+from plumage_bench.vllm.server import Server, ServerError
 
 
 def test_the_large_vocabulary_in_the_server_and_in_process(

@@ -16,7 +16,7 @@ import pytest
 from support.ports import free_port
 from support.waiting import looks
 
-from plumage_bench.vllm_server import Server
+from plumage_bench.vllm.server import Server
 
 NAME = "tiny"
 FLAGS = ("--served-model-name=tiny", "--enable-prompt-tokens-details", "--max-model-len=512")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError, StateError
-from plumage_bench.vllm_engine import Engine, Prompt
+from plumage_bench.vllm.engine import Engine, Prompt
 
 EXECUTOR = "plumage_bench.virtual_gpu.executor.VirtualGpuExecutor"
 BLOCK = 16

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from plumage_bench.vllm_server import Server
+from plumage_bench.vllm.server import Server
 
 EXECUTOR = "plumage_bench.virtual_gpu.executor.VirtualGpuExecutor"
 

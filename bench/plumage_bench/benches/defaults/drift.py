@@ -1,0 +1,218 @@
+"""Whether a benchmark's ours is what the default manifest deploys, its experiment's named overrides apart.
+
+Each benchmark with a contender called ours is asked for the very objects that it measures: settings of an engine, of
+vLLM's plugin, a router's policy. They are compared with what its manifest makes (`ours.py`). A benchmark that measures
+nothing of ours that a manifest chooses stands in `WITHOUT`, and why.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from plumage.defaults import EVICTION_POLICY, FEATHER_POLICY
+from plumage.eviction import make_policy
+from plumage.settings.engine_policies import HostTierConfig
+from plumage_bench.benches.defaults.state import state_of
+from plumage_bench.ours import Ours
+from plumage_engine.simulator.engine.settings import EngineSettings
+
+__all__ = ["MEASURED", "WITHOUT", "Made", "differences", "drift", "overrides"]
+
+
+class Made(NamedTuple):
+    """What it is, as the benchmark has it, as its manifest makes it, and what that manifest overrides."""
+
+    what: str
+    ours: Any
+    wanted: Any
+    overrides: Mapping[str, Any] = {}
+
+
+WITHOUT: Final[Mapping[str, str]] = {
+    "defaults": "it is this one",
+    "cht": "it measures the tree, which has no settings but its order",
+    "mrc": "it measures sampling, which no manifest sets",
+    "directory": "it measures agents' and routers' traffic, whose rates no manifest sets",
+    "vllm-steps": "it measures stock vLLM's steps, which no setting of a pool changes",
+    "hostile-bodies": "its router has a router's own defaults, and its engines answer at once",
+    "storm": "its pool is a manifest, which plumage up reads",
+    "operator-scale": "its pools are manifests, which the operator reads",
+    "attention-premise": "it measures attention in torch",
+}
+
+
+def drift() -> list[str]:
+    """`BENCHMARK: what and where`, one line each."""
+    return [f"{name}: {line}" for name, made in MEASURED.items() for line in differences(made())]
+
+
+def overrides(name: str) -> dict[str, Any]:
+    """What a benchmark's experiment sets of ours, by the manifest's path; {} for one without ours."""
+    made = MEASURED[name]() if name in MEASURED else ()
+    return {path: value for one in made for path, value in one.overrides.items() if _changes(path, value)}
+
+
+def _changes(path: str, value: Any) -> bool:
+    """Whether a manifest that says so differs from the default one."""
+    return Ours({path: value}).pool().model_dump() != Ours().pool().model_dump()
+
+
+def differences(made: Iterator[Made]) -> Iterator[str]:
+    """What is not as its manifest says."""
+    for one in made:
+        yield from (f"{one.what}{path}" for path in _unlike(state_of(one.ours), state_of(one.wanted)))
+
+
+def _unlike(ours: Any, wanted: Any, path: str = "") -> Iterator[str]:
+    if isinstance(ours, list) and isinstance(wanted, list) and len(ours) == len(wanted):
+        for number, (one, other) in enumerate(zip(ours, wanted, strict=True)):
+            yield from _unlike(one, other, path if isinstance(one, str | tuple) else f"{path}[{number}]")
+    elif isinstance(ours, tuple) and isinstance(wanted, tuple) and len(ours) == len(wanted) == 2:
+        yield from _unlike(ours[1], wanted[1], f"{path}.{ours[0]}")
+    elif ours != wanted:
+        yield path
+
+
+def _router(block: int = 16) -> Made:
+    from plumage_bench.routing.contenders import OURS
+
+    return Made("router", OURS.make(1, block), Ours().routing_policy(random.Random(1)))
+
+
+def _routed_fleet() -> Iterator[Made]:
+    from plumage_bench.routing.contenders import OURS
+    from plumage_bench.routing.scenario import Scenario
+    from plumage_bench.workloads import GspShape
+
+    scenario, plain = Scenario(GspShape(), 1.0), Ours().engine()
+    engine, ours = scenario.engines(OURS.eviction)[0], scenario.ours(plain.eviction)
+    yield Made("engine", engine, ours.engine(engine.device), ours.overrides)
+    yield _router()
+
+
+def _trace() -> Iterator[Made]:
+    from plumage_bench.benches.trace import onecache, routed
+    from plumage_bench.routing.contenders import OURS
+
+    plain = Ours().engine()
+    yield Made("one cache", onecache.hotness(64), _eviction(plain))
+    ours = routed.worker(plain.eviction)
+    yield Made("engine", routed.worker(OURS.eviction).engine(), ours.engine(), ours.overrides)
+    yield _router(512)
+
+
+def _elastic() -> Iterator[Made]:
+    from plumage_bench.benches import autoscale
+
+    ours = autoscale.REPLICA
+    yield Made("engine", autoscale.engine(), Ours(ours.overrides).engine(autoscale.DEVICE), ours.overrides)
+    yield _router()
+
+
+def _decision() -> Iterator[Made]:
+    from plumage_bench.benches.decision import Fleet
+
+    yield Made("router", Fleet.of(2, 1).decider.policy, Ours().routing_policy(random.Random(1)))
+
+
+def _cache() -> Iterator[Made]:
+    from plumage_bench.benches.eviction.replay import policy_for
+    from plumage_bench.benches.eviction.workloads import few_shot
+
+    work, plain = few_shot(1, "bbh", 0.8), Ours().engine()
+    yield Made("eviction", policy_for(plain.eviction, work, 1), _eviction(plain, work.capacity))
+
+
+def _eviction(engine: EngineSettings, capacity: int = 64) -> Any:
+    return make_policy(engine.eviction, capacity=capacity, rng=random.Random(1), **engine.eviction_options)
+
+
+def _feather() -> Iterator[Made]:
+    from plumage_bench.benches.vllm_feather.contenders import ENGINE, PRODUCT
+
+    yield Made("plugin", PRODUCT.settings(), Ours(ENGINE, "VLLM").plugin(), ENGINE)
+
+
+def _plugin(module: str) -> Callable[[], Iterator[Made]]:
+    """Of a benchmark in real vLLM that has its plugin's settings from a manifest."""
+
+    def made() -> Iterator[Made]:
+        ours = importlib.import_module(f"plumage_bench.benches.{module}").OURS
+        yield Made("plugin", ours.plugin(), Ours(ours.overrides, "VLLM").plugin(), ours.overrides)
+
+    return made
+
+
+def _batching() -> Iterator[Made]:
+    from plumage_bench.benches.batching import engine as batching
+
+    load, product = batching.LOADS[0], next(one for one in batching.CONTENDERS if one.queue == FEATHER_POLICY)
+    ours = batching.ours_of(load, product)
+    settings = batching.settings_of(load, product)
+    yield Made("engine", settings, Ours(ours.overrides).engine(settings.device), ours.overrides)
+
+
+def _fidelity() -> Iterator[Made]:
+    from plumage_bench.benches.fidelity import CELLS
+
+    cell = next(one for one in CELLS if "the product" in one.label)
+    yield Made("plugin", cell.plumage(0), Ours({"engine.batchLimit": "Static"}, "VLLM").plugin(), cell.overrides)
+
+
+def _block_pool() -> Iterator[Made]:
+    from plumage_bench.benches.vllm_eviction.pool import order_of
+
+    yield Made("eviction", order_of(EVICTION_POLICY), Ours(runtime="VLLM").plugin()["eviction"])
+
+
+def _host_tier() -> Iterator[Made]:
+    from plumage_bench.benches.vllm_hostmem import CONTENDERS, OURS
+
+    product, deployed = CONTENDERS["E+A+lookahead"], OURS.plugin()
+    yield Made("tier", product.tier, Ours({"engine.hostMemory.capacity": "1Gi"}, "VLLM").plugin()["hostTier"])
+    yield Made("eviction", product.eviction, deployed["eviction"]["policy"], OURS.overrides)
+
+
+def _pool_hotness() -> Iterator[Made]:
+    from plumage_bench.benches.hostmem_global import OURS, tier_of
+
+    wanted = HostTierConfig.model_validate(Ours({"engine.hostMemory.capacity": "1Gi"}, "VLLM").plugin()["hostTier"])
+    yield Made("tier", tier_of("global").model_dump(), wanted.model_dump(), OURS.overrides)
+
+
+def _router_process() -> Iterator[Made]:
+    from plumage_bench.benches.router.rig import OURS
+
+    yield Made("router", OURS.router("", None, 0), Ours().router("", None, 0), OURS.overrides)
+
+
+def _truth() -> Iterator[Made]:
+    from plumage_bench.benches.truth.fleet import OURS
+
+    yield Made("plugin", OURS.plugin(), Ours(runtime="VLLM").plugin(), OURS.overrides)
+    yield Made("router", OURS.router("", None, 0), Ours(runtime="VLLM").router("", None, 0))
+
+
+MEASURED: Final[Mapping[str, Callable[[], Iterator[Made]]]] = {
+    **dict.fromkeys(("gsp", "multiturn", "longdoc", "fewshot", "scale"), _routed_fleet),
+    "trace": _trace,
+    "autoscale": _elastic,
+    "victim": _elastic,
+    "decision": _decision,
+    "eviction": _cache,
+    "vllm-feather": _feather,
+    "vllm-overhead": _plugin("vllm_overhead"),
+    "vllm-pressure": _plugin("vllm_pressure"),
+    "vllm-parity": _plugin("vllm_parity"),
+    "batching": _batching,
+    "fidelity": _fidelity,
+    "vllm-eviction": _block_pool,
+    "vllm-hostmem": _host_tier,
+    "hostmem-global": _pool_hotness,
+    "router": _router_process,
+    "truth": _truth,
+}
+"""By benchmark: what it measures as ours."""

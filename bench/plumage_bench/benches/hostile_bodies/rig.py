@@ -1,0 +1,233 @@
+"""One measurement: a router process, an engine that answers at once, small requests, and a process of hostile ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from plumage.errors import ConfigurationError
+from plumage_bench.benches.hostile_bodies.bodies import BODIES, MODEL, Hostile
+
+__all__ = ["Sample", "Setting", "measure"]
+
+RATE = 50.0  # small requests a second
+CONNECTIONS = 8
+CONTEXT = 131_072  # tokens
+PATIENCE = 30.0  # seconds
+_ANSWER = b'{"id":"c","object":"text_completion","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}'
+_WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(_ANSWER), _ANSWER)
+_SMALL = json.dumps({"model": MODEL, "prompt": "hello " * 50}).encode()
+# Linux' parent-death signal: whatever ends this process ends the child.
+_GUARD = "import ctypes,os,sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """folder: for files, removed at the end. hostile: what is sent beside small requests; None: nothing."""
+
+    folder: Path
+    hostile: Hostile | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Milliseconds of the small requests; those that failed; hostile bodies that were answered, by status."""
+
+    p50: float
+    p99: float
+    longest: float
+    requests: int
+    failed: int
+    statuses: dict[str, int]
+
+    @property
+    def sent(self) -> int:
+        return sum(self.statuses.values())
+
+    def document(self) -> dict[str, object]:
+        return asdict(self)
+
+
+async def measure(setting: Setting) -> Sample:
+    """ConfigurationError where the router does not start."""
+    shutil.rmtree(setting.folder, ignore_errors=True)
+    setting.folder.mkdir(parents=True)
+    engine = await asyncio.start_server(_engine, "127.0.0.1", 0)
+    try:
+        async with _router(setting.folder, engine.sockets[0].getsockname()[1]) as port:
+            await _small(port, 1.0)
+            async with _hostile(setting, port) as statuses:
+                times = await _small(port, setting.seconds)
+    finally:
+        engine.close()
+        shutil.rmtree(setting.folder, ignore_errors=True)
+    good = sorted(took * 1000 for took in times if took is not None)
+    if not good:
+        raise ConfigurationError("no small request was answered: is the machine too busy?")
+    return Sample(_share(good, 0.5), _share(good, 0.99), good[-1], len(times), len(times) - len(good), dict(statuses))
+
+
+def _share(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+async def _engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            left = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
+            while left:
+                left -= len(await reader.read(min(left, 1 << 18)))
+            writer.write(_WHOLE)
+
+
+@asynccontextmanager
+async def _router(folder: Path, engine: int) -> AsyncIterator[int]:
+    """Its port."""
+    members = {"pool": "bench", "replicas": [{"id": "bench-0", "url": f"http://127.0.0.1:{engine}"}]}
+    (folder / "members.json").write_text(json.dumps(members))
+    config = {
+        "pool": "bench", "listen": {"port": 0}, "membershipFile": str(folder / "members.json"),
+        "model": {"name": MODEL, "modelFolder": "builtin://tiny-chat", "maxLength": CONTEXT}, "seed": 1,
+        "limits": {"maxBodyBytes": 16 << 20, "maxBufferedBytes": 256 << 20},
+    }  # fmt: skip
+    (folder / "router.json").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "plumage_router", "--config", str(folder / "router.json")]
+    log = (folder / "router.log").open("wb")
+    process = _start(command, log)
+    try:
+        port = await _port(folder / "router.log", process)
+        with _undisturbed(process.pid):
+            yield port
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+        log.close()
+
+
+@contextmanager
+def _undisturbed(router: int) -> Iterator[None]:
+    """The router on one core and this process on another, before all others there where that is allowed; otherwise the
+    work of others disturbs what is measured."""
+    before = os.sched_getaffinity(0)
+    cores = sorted(before)
+    os.sched_setaffinity(router, {cores[0]})
+    os.sched_setaffinity(0, {cores[-1]})
+    with suppress(PermissionError):
+        for process in (router, 0):
+            os.sched_setscheduler(process, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        os.sched_setaffinity(0, before)
+
+
+def _start(command: list[str], log: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", _GUARD, *command], stdout=log, stderr=log)
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+async def _port(log: Path, process: subprocess.Popen[bytes]) -> int:
+    """The router logs the port that the system chose."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and process.poll() is None:
+        rest = _read(log).partition("listening on 127.0.0.1:")[2]
+        if rest:
+            return int(rest.partition(",")[0].split()[0])
+        await asyncio.sleep(0.05)
+    raise ConfigurationError(f"the router did not start:\n{_read(log)}")
+
+
+async def _small(port: int, seconds: float) -> list[float | None]:
+    """Seconds that each took, from when it was due; None for one that failed."""
+    times: list[float | None] = []
+    free: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+    for _ in range(CONNECTIONS):
+        free.put_nowait(await asyncio.open_connection("127.0.0.1", port))
+    began = time.perf_counter()
+
+    async def one(due: float) -> None:
+        reader, writer = await free.get()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                status = await _ask(reader, writer, "/v1/completions", _SMALL)
+            times.append(time.perf_counter() - due if status == 200 else None)
+        except (OSError, asyncio.IncompleteReadError, TimeoutError):
+            times.append(None)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        free.put_nowait((reader, writer))
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(int(seconds * RATE)):
+            due = began + number / RATE
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            group.create_task(one(due))
+    while not free.empty():
+        free.get_nowait()[1].close()
+    return times
+
+
+async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, body: bytes) -> int:
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+    await reader.readexactly(int(answer.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+    return int(answer.split()[1])
+
+
+@asynccontextmanager
+async def _hostile(setting: Setting, port: int) -> AsyncIterator[Counter[str]]:
+    """Sends hostile bodies from a process of its own; the statuses of their answers, complete at the end."""
+    statuses: Counter[str] = Counter()
+    if setting.hostile is None:
+        yield statuses
+        return
+    [name] = [name for name, hostile in BODIES.items() if hostile is setting.hostile]
+    out = setting.folder / "statuses"
+    command = [sys.executable, "-m", __name__, name, str(port), str(out)]
+    process = _start(command)
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not out.exists() and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        yield statuses
+    finally:
+        process.kill()
+        process.wait(PATIENCE)
+    statuses.update(_read(out).split())
+
+
+async def _flood(hostile: Hostile, port: int, out: Path) -> None:
+    body = hostile.make()
+    with out.open("a", buffering=1) as file:
+        await asyncio.gather(*(_repeat(hostile.path, body, port, file.write) for _ in range(hostile.clients)))
+
+
+async def _repeat(path: str, body: bytes, port: int, note: Callable[[str], object]) -> None:
+    while True:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            status = await _ask(reader, writer, path, body)
+            note(f"{status}\n")
+            writer.close()
+        await asyncio.sleep(0.01)
+
+
+if __name__ == "__main__":
+    asyncio.run(_flood(BODIES[sys.argv[1]], int(sys.argv[2]), Path(sys.argv[3])))

@@ -1,0 +1,127 @@
+"""The mock engine's agents, all in one process: what the engine answered becomes directory events.
+
+`python -m plumage_bench.benches.router.agents CONFIG.json` reads the mock's reports from a fifo, takes each ten
+milliseconds for an engine step, and publishes through the directory's own writer, behind the throttle that real agents
+have. A replica keeps every shared prefix and the new text of its last requests; what falls out is published as removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import struct
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from plumage.directory.publisher.writer import DirectoryWriter
+from plumage.directory.schema import Change, Load, State, Tier
+from plumage.hashing.chunks import CHUNK, chain, seed
+from plumage.models import resolve
+from plumage.rendering import ChatRenderer, ModelFolder
+from plumage_bench.benches.router.prompts import MARK, MODEL, make_bodies
+from plumage_engine.agent.directory.throttle import Throttle
+
+__all__ = ["main"]
+
+REPORT = struct.Struct("<IIQ")
+STEP = 0.010  # seconds
+KEPT = 2_000  # requests whose own text a replica keeps
+RATE = 5_000.0  # an agent's default: new chunks a second, above which those seen once are withheld
+TOKENS = CHUNK // 4
+
+
+class Prompt:
+    """One prefix' rendered prompt: the chain of its shared part, and the chain of a request's own part."""
+
+    def __init__(self, rendered: bytes) -> None:
+        place = rendered.index(MARK.encode())
+        whole = place // CHUNK * CHUNK
+        self.shared = chain(rendered[:whole], seed(MODEL))
+        self._rest = rendered[whole:]
+        self._mark = place - whole
+
+    def own(self, number: int) -> list[int]:
+        mark = self._mark
+        rest = self._rest[:mark] + b"%016d" % number + self._rest[mark + len(MARK) :]
+        return chain(rest, self.shared[-1])
+
+
+class Replica:
+    """What one mock engine holds, and the writer that says so."""
+
+    def __init__(self, writer: DirectoryWriter, prompts: list[Prompt]) -> None:
+        self.writer = writer
+        self._prompts = prompts
+        self._throttle = Throttle(RATE)
+        self._known: set[int] = set()
+        self._own: deque[list[int]] = deque()
+
+    def step(self, reports: list[tuple[int, int]]) -> None:
+        """One engine step: the requests it answered, as (prefix, number). Those of further prefixes came past all
+        routers, 60,000 a second: their events would be published long after, beside what is measured then."""
+        known = len(self._prompts)
+        changes = [c for prefix, number in reports if prefix < known for c in self._stored(prefix, number)]
+        while len(self._own) > KEPT:
+            changes += [Change(chunk, Tier.GONE) for chunk in self._own.popleft()]
+        self.writer.publish(self._throttle.pass_on(changes, time.monotonic()))
+
+    def _stored(self, prefix: int, number: int) -> Iterator[Change]:
+        prompt = self._prompts[prefix]
+        if prefix not in self._known:
+            self._known.add(prefix)
+            for depth, chunk in enumerate(prompt.shared, 1):
+                yield Change(chunk, Tier.GPU, depth * TOKENS)
+        own = prompt.own(number)
+        self._own.append(own)
+        for depth, chunk in enumerate(own, len(prompt.shared) + 1):
+            yield Change(chunk, Tier.GPU, depth * TOKENS)
+
+
+async def _run(config: dict[str, Any]) -> None:
+    folder = ModelFolder.load(resolve(config["modelFolder"]))
+    renderer = ChatRenderer.from_folder(folder, clock=datetime.now)
+    bodies = [body for count in config["messages"] for body in make_bodies(count, config["seed"])]
+    prompts = [Prompt(renderer.render_chat(json.loads(body.data))) for body in bodies]
+    writers = [
+        DirectoryWriter(config["directoryUrl"], pool=config["pool"], replica=name) for name in config["replicas"]
+    ]
+    replicas = [Replica(writer, prompts) for writer in writers]
+    for writer in writers:
+        await writer.__aenter__()
+        writer.report(state=State.READY, load=Load())
+    source = os.open(config["fifo"], os.O_RDWR | os.O_NONBLOCK)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    while True:
+        await asyncio.sleep(STEP)
+        _take(source, replicas)
+
+
+def _take(source: int, replicas: list[Replica]) -> None:
+    """Everything the mock reported since the last step."""
+    steps: list[list[tuple[int, int]]] = [[] for _ in replicas]
+    try:
+        data = os.read(source, 1 << 20)
+    except BlockingIOError:
+        return
+    for replica, prefix, number in REPORT.iter_unpack(data[: len(data) // REPORT.size * REPORT.size]):
+        steps[replica].append((prefix, number))
+    for replica, reports in zip(replicas, steps, strict=True):
+        if reports:
+            replica.step(reports)
+
+
+def main() -> None:
+    uvloop.run(_run(json.loads(Path(sys.argv[1]).read_bytes())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""The router benchmark's processes: built, pinned, started, asked, and gone at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from plumage.directory.server.local_server import LocalServer
+from plumage.errors import ConfigurationError
+from plumage_bench.benches.router.prompts import MODEL, PREFIXES, make_bodies, write_bodies
+from plumage_bench.ours import Ours
+
+__all__ = ["Drive", "Rig"]
+
+OURS = Ours()
+PLAIN = Ours({"router.policy": "RoundRobin"})
+"""Routes without knowing anything: what a router costs by itself."""
+REPLICAS = 4
+POOL = "bench"
+FOLDER = "builtin://tiny-chat"
+_SOURCES = Path(__file__).parents[2] / "native"
+# Linux' parent-death signal: whatever ends this process ends the child.
+_GUARD = "import ctypes,os,sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+_GUARDED = (sys.executable, "-c", _GUARD)
+_IDLE_SHARE = 0.15  # of a core: what agents without news take, heartbeats included
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """One run of the load generator. Latencies in µs; `cpu_micros`: the router's CPU time a request."""
+
+    requests: int
+    seconds: float
+    p50: float
+    p90: float
+    p99: float
+    max: float
+    cpu_micros: float
+
+    @property
+    def rate(self) -> float:
+        return self.requests / self.seconds
+
+    def document(self) -> dict[str, float]:
+        return {**asdict(self), "rate": self.rate}
+
+
+class Rig:
+    """Two routers (one with LBGR and the directory, one with round robin) before the same mock engine."""
+
+    def __init__(self, folder: Path, seed: int, messages: Sequence[int]) -> None:
+        self._folder = folder
+        self._admin_key = folder / "admin.key"
+        self._seed = seed
+        self._messages = tuple(messages)
+        cores = sorted(os.sched_getaffinity(0))
+        self._router_core, self._other_core = cores[0], cores[1]
+        self._stack = ExitStack()
+        self._ports: dict[str, int] = {}
+        self._routers: dict[str, subprocess.Popen[bytes]] = {}
+        self._next = 0
+        self.preferred = False  # did the last comparison run at real-time priority?
+
+    def __enter__(self) -> Rig:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        self._admin_key.write_text(secrets.token_hex() + "\n")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start(self) -> None:
+        """Everything up and answering, or an error that says what is missing."""
+        engine, _ = self._compile("engine"), self._compile("load")
+        for index, messages in enumerate(self._messages):
+            write_bodies(self._bodies(messages), make_bodies(messages, self._seed), index * PREFIXES)
+            # The mock marks requests that no router sent by their prefixes: agents skip them.
+            write_bodies(self._direct(messages), make_bodies(messages, self._seed), len(self._messages) * PREFIXES)
+        self._stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {self._other_core})  # children inherit it; routers are moved
+        server = self._stack.enter_context(LocalServer())
+        fifo = self._folder / "reports"
+        os.mkfifo(fifo)
+        self._ports["mock"] = _free_ports(REPLICAS)
+        command = [engine, self._ports["mock"], REPLICAS, PREFIXES * (len(self._messages) + 1), fifo]
+        self._engine = self._launch("engine", command, self._other_core)
+        self._launch_agents(server.url, fifo)
+        members = self._write_members()
+        self._launch_router("router", members, OURS, server.url)
+        self._launch_router("plain", members, PLAIN, None)
+
+    def compare(
+        self, targets: Sequence[str], messages: int, *, seconds: float, rate: float, connections: int, seed: int
+    ) -> bytes:
+        """Sends `rate` requests a second to each of the targets, in rounds (native/load.c); the samples. What takes
+        part runs at real-time priority where allowed (`preferred`), so that work of others does not come between."""
+        ports = ",".join(str(self._ports[target]) for target in targets)
+        samples = self._folder / "samples"
+        arguments = (connections, seconds, rate, seed, self._next, self._bodies(messages), samples)
+        preferred = [self._engine, *(self._routers[target] for target in targets if target in self._routers)]
+        with _real_time(preferred) as self.preferred:
+            self._load(ports, *arguments, preferred=self.preferred)
+        return samples.read_bytes()
+
+    def drive(self, target: str, messages: int, *, seconds: float, connections: int, seed: int) -> Drive:
+        """Runs the load generator against "mock", "router" or "plain", as fast as they answer."""
+        before = self._cpu(target)
+        bodies = self._direct(messages) if target == "mock" else self._bodies(messages)
+        arguments = (connections, seconds, 0, seed, self._next, bodies, "-")
+        found = self._load(self._ports[target], *arguments)
+        cpu = (self._cpu(target) - before) / max(1, found["requests"]) * 1e6
+        return Drive(
+            **{name: found[name] for name in ("requests", "seconds", "p50", "p90", "p99", "max")}, cpu_micros=cpu
+        )
+
+    def settle(self, seconds: float = 20.0) -> None:
+        """Wait until the agents have published what a full load left behind: they share the load generator's core, and
+        a measurement of latency would find their backlog instead of the router."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            before = _cpu_seconds(self._agents)
+            time.sleep(0.5)
+            if _cpu_seconds(self._agents) - before < _IDLE_SHARE * 0.5:
+                return
+
+    def status(self) -> dict[str, Any]:
+        """The LBGR router's own account."""
+        url = f"http://127.0.0.1:{self._ports['router']}/plumage/v1/status"
+        asked = urllib.request.Request(url, headers={"X-Plumage-Admin-Key": self._admin_key.read_text().strip()})
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            document: dict[str, Any] = json.load(answer)
+        return document
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _load(self, *arguments: Any, preferred: bool = False) -> dict[str, Any]:
+        command = [self._folder / "load", *arguments]
+        process = self._popen(command, self._other_core, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if preferred:
+            os.sched_setscheduler(process.pid, os.SCHED_FIFO, os.sched_param(1))
+        out, err = process.communicate(timeout=float(arguments[2]) + 30)
+        if process.returncode:
+            raise ConfigurationError(f"the load generator failed: {out.decode()} {err.decode()[:500]}")
+        found: dict[str, Any] = json.loads(out)
+        self._next = found["next"]
+        return found
+
+    def _compile(self, name: str) -> Path:
+        compiler = next((found for cc in ("cc", "gcc", "clang") if (found := shutil.which(cc))), None)
+        if compiler is None:
+            raise ConfigurationError(
+                "bench router compiles its load generator: install a C compiler (cc, gcc or clang)"
+            )
+        target = self._folder / name
+        command = [compiler, "-O2", "-o", str(target), str(_SOURCES / f"{name}.c"), "-lm"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode:
+            raise ConfigurationError(f"{compiler} could not build {name}.c:\n{done.stderr[-2000:]}")
+        return target
+
+    def _bodies(self, messages: int) -> Path:
+        return self._folder / f"bodies-{messages}"
+
+    def _direct(self, messages: int) -> Path:
+        return self._folder / f"direct-{messages}"
+
+    def _write_members(self) -> Path:
+        path = self._folder / "members.json"
+        first = self._ports["mock"]
+        replicas = [
+            {"id": f"bench-{n}", "url": f"http://127.0.0.1:{first + n}", "state": "Ready"} for n in range(REPLICAS)
+        ]
+        path.write_text(json.dumps({"pool": POOL, "replicas": replicas}))
+        return path
+
+    def _launch_agents(self, directory: str, fifo: Path) -> None:
+        config = {
+            "directoryUrl": directory, "pool": POOL, "replicas": [f"bench-{n}" for n in range(REPLICAS)],
+            "fifo": str(fifo), "modelFolder": FOLDER, "messages": self._messages, "seed": self._seed,
+        }  # fmt: skip
+        path = self._folder / "agents.json"
+        path.write_text(json.dumps(config))
+        command = [sys.executable, "-m", "plumage_bench.benches.router.agents", path]
+        self._agents = self._launch("agents", command, self._other_core)
+
+    def _launch_router(self, name: str, members: Path, ours: Ours, directory: str | None) -> None:
+        port = self._ports[name] = _free_ports(1)
+        config = ours.router(
+            FOLDER, directory, port, pool=POOL, model={"name": MODEL, "modelFolder": FOLDER},
+            membershipFile=str(members), seed=self._seed, auth={"adminKeyFile": str(self._admin_key)},
+        )  # fmt: skip
+        path = self._folder / f"{name}.json"
+        path.write_text(json.dumps(config))
+        command = [sys.executable, "-m", "plumage_router", "--config", path, "--log-level", "WARNING"]
+        self._routers[name] = self._popen(command, self._router_core, stdout=subprocess.DEVNULL)
+        self._await(f"http://127.0.0.1:{port}/health", self._routers[name], name)
+
+    def _launch(self, name: str, command: Sequence[Any], core: int) -> subprocess.Popen[bytes]:
+        """Starts a process and waits for the line that says that it is ready."""
+        process = self._popen(command, core, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        if process.stdout.readline() != b"ready\n":
+            raise ConfigurationError(f"the benchmark's {name} did not start; its words are above")
+        return process
+
+    def _popen(self, command: Sequence[Any], core: int, **streams: Any) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([*_GUARDED, *map(str, command)], **streams)
+        os.sched_setaffinity(process.pid, {core})
+        self._stack.callback(_end, process)
+        return process
+
+    def _await(self, url: str, process: subprocess.Popen[bytes], name: str) -> None:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                with urllib.request.urlopen(url, timeout=1):
+                    return
+            except OSError:
+                time.sleep(0.05)
+        raise ConfigurationError(f"the benchmark's {name} did not start; its words are above")
+
+    def _cpu(self, target: str) -> float:
+        """CPU seconds of a router so far; 0 for the mock, which is not measured."""
+        process = self._routers.get(target)
+        if process is None:
+            return 0.0
+        return _cpu_seconds(process)
+
+
+@contextmanager
+def _real_time(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[bool]:
+    """Processes go before all others of their core meanwhile; False where the system does not allow it."""
+    try:
+        for process in processes:
+            os.sched_setscheduler(process.pid, os.SCHED_FIFO, os.sched_param(1))
+    except PermissionError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        for process in processes:
+            os.sched_setscheduler(process.pid, os.SCHED_OTHER, os.sched_param(0))
+
+
+def _cpu_seconds(process: subprocess.Popen[bytes]) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def _free_ports(count: int) -> int:
+    """The first of `count` consecutive free ports."""
+    for _ in range(100):
+        with ExitStack() as held:
+            sock = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+            first: int = sock.getsockname()[1]
+            try:
+                for port in range(first + 1, first + count):
+                    held.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            return first
+    raise ConfigurationError(f"no {count} consecutive free ports on this machine")

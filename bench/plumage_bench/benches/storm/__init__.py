@@ -1,0 +1,232 @@
+"""A local pool under faults and mutated requests: what crashes, what is lost, and which errors have no name.
+
+A pool of simulated engines is started as a person would start it. Honest clients stream from it; hostile ones send
+requests that are valid but for one to three mutations; meanwhile processes are killed or stopped and files and sockets
+are removed. Requests that a killed router had accepted are lost with it: they are counted apart (decision 0182).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plumage_bench.benches.storm.faults import KINDS, Faults
+from plumage_bench.benches.storm.load import Honest, Hostile, Outcome
+from plumage_bench.harness import Context, Report, ResultTable
+from plumage_cli.errors import CliError
+from plumage_cli.local.control.client import ask
+from plumage_cli.local.processes.ports import free_ports
+
+__all__ = ["run"]
+
+_QUICK, _WHOLE = (100_000, 100), (1_000_000, 1_000)  # mutated requests and faults
+_EVERY = 3.0  # seconds between two faults, about
+_HONEST, _HOSTILE = 8, 12  # clients at a time
+_UP, _WELL = 120.0, 120.0  # seconds for the pool to be up, and to be well again at the end
+_NEAR = 0.2  # seconds: a request under way within so long of a router's kill was on it
+_POOL = """\
+apiVersion: inference.plumage.dev/v1alpha1
+kind: InferencePool
+metadata: {name: storm}
+spec:
+  model: {uri: "builtin://tiny-chat"}
+  engine: {runtime: Simulator, simulator: {device: {preset: GPU}}}
+  replicas: 4
+"""
+
+
+@dataclass(slots=True)
+class _Run:
+    """What there is to report."""
+
+    faults: Faults
+    honest: list[Honest]
+    hostile: list[Hostile]
+    began: float
+    ended: float
+    crashes: Mapping[str, int]
+    tracebacks: int
+    well: bool
+    status: int = 0
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return sorted((one for client in self.honest for one in client.outcomes), key=lambda one: one.began)
+
+    @property
+    def answers(self) -> Counter[str]:
+        return sum((client.outcomes for client in self.hostile), Counter())
+
+    def lost(self) -> tuple[int, int]:
+        """Honest requests that ended before their first byte: on a router that was killed, and otherwise."""
+        kills = [at for at, kind in self.faults.done if kind == "kill router"]
+        lost = [one for one in self.outcomes if one.kind in ("lost", "refused")]
+        killed = sum(any(one.began - _NEAR <= at <= one.ended + _NEAR for at in kills) for one in lost)
+        return killed, len(lost) - killed
+
+
+def run(context: Context) -> Report:
+    """Options: mutated, faults."""
+    mutated, faults = _QUICK if context.quick else _WHOLE
+    mutated = context.count("mutated", mutated, most=10_000_000)
+    faults = context.count("faults", faults, most=100_000)
+    with tempfile.TemporaryDirectory(prefix="plm-") as runtime, _pool(Path(runtime)) as (folder, port, process):
+        done = asyncio.run(_storm(context, folder, port, mutated, faults))
+        process.send_signal(signal.SIGINT)
+        done.status = process.wait(60)
+    return _report(done)
+
+
+@contextmanager
+def _pool(runtime: Path) -> Iterator[tuple[Path, int, subprocess.Popen[bytes]]]:
+    """Its folder, the clients' port and the supervisor. CliError where it does not come up."""
+    manifest, (port,) = runtime / "pool.yaml", free_ports(1, (), start=random.SystemRandom().randrange(12_000))
+    manifest.write_text(_POOL)
+    command = [sys.executable, "-m", "plumage_cli", "up", str(manifest), f"--port={port}"]
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
+    with (runtime / "up.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    folder = runtime / "plumage" / "storm"
+    try:
+        if not _until_well(folder, _UP):
+            raise CliError(f"the pool did not come up:\n{(runtime / 'up.log').read_text()[-2000:]}")
+        yield folder, port, process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _view(folder: Path) -> Mapping[str, Any]:
+    return ask(folder, {"do": "status"}, timeout=20.0)
+
+
+def _until_well(folder: Path, seconds: float) -> bool:
+    """Whether all that the pool has to be is there within that time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if _is_well(_view(folder)):
+                return True
+        except (CliError, OSError):
+            pass
+        time.sleep(0.2)
+    return False
+
+
+def _is_well(view: Mapping[str, Any]) -> bool:
+    parts = [
+        view["router"],
+        view["directory"],
+        *(one[role] for one in view["replicas"] for role in ("engine", "agent")),
+    ]
+    running = all(part is not None and part["state"] == "Running" and part["pid"] for part in parts)
+    ready = all(one["state"] == "Ready" for one in view["replicas"])
+    return running and ready and not view["problems"] and view["traffic"].get("directory") == "Fresh"
+
+
+async def _storm(context: Context, folder: Path, port: int, mutated: int, faults: int) -> _Run:
+    """All at once, until the last fault was done and the last mutated request sent."""
+    stop, left, seed = asyncio.Event(), [mutated], context.seed
+
+    def view() -> Mapping[str, Any]:
+        try:
+            return _view(folder)
+        except CliError:  # its socket was removed a moment ago
+            return {"router": None, "directory": None, "replicas": []}
+
+    with context.progress("mutated requests", mutated) as sent, context.progress("faults", faults) as hurt:
+        honest = [Honest(port, random.Random(f"{seed} honest {number}"), stop) for number in range(_HONEST)]
+        hostile = [Hostile(port, random.Random(f"{seed} hostile {number}"), left, sent) for number in range(_HOSTILE)]
+        inflicted = Faults(folder, view, random.Random(f"{seed} faults"))
+        streams = [asyncio.create_task(client.run()) for client in honest]
+        began = time.monotonic()
+        await asyncio.gather(inflicted.run(faults, _EVERY, hurt), *(client.run() for client in hostile))
+        well = await asyncio.to_thread(_until_well, folder, _WELL)
+        stop.set()
+        await asyncio.gather(*streams)
+    crashes = _crashes(view(), inflicted.killed)
+    ended = time.monotonic()
+    return _Run(inflicted, honest, hostile, began, ended, crashes, _tracebacks(folder), well)
+
+
+def _crashes(view: Mapping[str, Any], killed: Mapping[str, int]) -> dict[str, int]:
+    """Processes that were started again and not killed by us, by role."""
+    restarts: Counter[str] = Counter()
+    for role in ("router", "directory"):
+        restarts[role] += view[role]["restarts"] if view[role] else 0
+    for replica in view["replicas"]:
+        for role in ("engine", "agent"):
+            restarts[role] += replica[role]["restarts"]
+    return {role: max(0, count - killed.get(role, 0)) for role, count in restarts.items()}
+
+
+def _tracebacks(folder: Path) -> int:
+    logs = [*folder.glob("*.log"), *folder.glob("*.log.1")]
+    return sum(path.read_text(errors="replace").count("Traceback (most recent call last)") for path in logs)
+
+
+def _report(done: _Run) -> Report:
+    kinds = Counter(one.kind for one in done.outcomes)
+    killed, otherwise = done.lost()
+    unnamed = [name for client in done.hostile for name in client.unnamed]
+    silent = [name for client in done.hostile for name in client.silent]
+    keys = {
+        "crashes": sum(done.crashes.values()) + done.tracebacks,
+        "unnamed_5xx": len(unnamed) + kinds["unnamed"],
+        "lost_by_router_kill": killed,
+        "lost_otherwise": otherwise,
+        "refused_connections": kinds["refused"] + done.answers["refused"],
+        "lost_for_good": sum(client.retried for client in done.honest),
+        "silent": len(silent),
+        "mutated": sum(done.answers.values()),
+        "faults": len(done.faults.done),
+        "honest": len(done.outcomes),
+        "honest_whole": kinds["whole"],
+        "well_again": int(done.well and done.status == 0),
+        "seconds": round(done.ended - done.began),
+    }
+    counted = Counter(kind for _, kind in done.faults.done)
+    tables = [
+        ResultTable("Honest streams", ("outcome", "count"), sorted(kinds.items()),
+                    "cut: after the first byte; lost: before it; named: an error with its code"),
+        ResultTable("Mutated requests", ("answer", "count"), sorted(done.answers.items())),
+        ResultTable("Faults", ("kind", "count"), [(kind, counted[kind]) for kind in KINDS]),
+    ]  # fmt: skip
+    data = {
+        "crashes": dict(done.crashes), "tracebacks": done.tracebacks, "unnamed": unnamed[:100], "silent": silent[:100],
+        "lost": [_lost(one, done) for one in done.outcomes if one.kind in ("lost", "refused", "unnamed")][:1000],
+        "skipped": done.faults.skipped,
+    }  # fmt: skip
+    return Report(keys, tables, lambda figure: _plot(figure, done), data)
+
+
+def _lost(one: Outcome, done: _Run) -> dict[str, Any]:
+    """A lost request, and the faults about it."""
+    near = [kind for at, kind in done.faults.done if one.began - 5.0 <= at <= one.ended + _NEAR]
+    return {"kind": one.kind, "at": round(one.began - done.began, 2), "seconds": round(one.ended - one.began, 2),
+            "faults": near}  # fmt: skip
+
+
+def _plot(figure: Any, done: _Run) -> None:
+    """Honest streams by outcome over time; a mark for each fault."""
+    axes, bins = figure.subplots(), 60
+    kinds: Sequence[str] = ("whole", "cut", "named", "lost", "refused", "unnamed")
+    times = [[one.began - done.began for one in done.outcomes if one.kind == kind] for kind in kinds]
+    axes.hist(times, bins=bins, stacked=True, label=kinds)
+    for at, kind in done.faults.done:
+        axes.axvline(at - done.began, color="red" if kind == "kill router" else "grey", linewidth=0.4)
+    axes.set_xlabel("seconds; a line for each fault, red for a killed router")
+    axes.set_ylabel("honest streams begun")
+    axes.legend()

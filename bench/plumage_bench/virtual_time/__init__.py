@@ -1,0 +1,1 @@
+"""Fleets of simulated engines in virtual time, which several benchmarks share."""
