@@ -1,8 +1,8 @@
-"""A device that only costs time, under everything else of a real vLLM: scheduler, block pool, offloading, API server.
+"""A device that only takes time, under the other parts of a real vLLM: scheduler, block pool, offloading, API server.
 
     vllm serve MODEL --distributed-executor-backend plumage_bench.virtual_gpu.executor.VirtualGpuExecutor \\
         --additional-config '{"virtualGpu": {"preset": "gpu", "kvGib": 24}}'
 
-A step takes what `plumage_engine.simulator.engine.device` says, by the same code as in the simulator. No weights are
-read, and answers are words drawn by seed. Only `executor` and `transfers` import vLLM; the rest is plain Python.
+`plumage_engine.simulator.engine.device` computes the time of a step, with the same code as in the simulator. No weights
+are read, and answers are random words by seed. Only `executor` and `transfers` import vLLM.
 """

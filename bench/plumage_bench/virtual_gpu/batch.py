@@ -1,7 +1,7 @@
-"""What vLLM's scheduler gives a device, as the shape of a step: the simulator's `StepShape`, from real block tables.
+"""Turns the output of vLLM's scheduler into the shape of a step: the simulator's `StepShape`, from real block tables.
 
-A device hears of a request once, with its blocks, and then only of what changes. A step costs one look at each request
-in it and what happens in it.
+The scheduler sends a request with its blocks once, and later only its changes. The cost of a step is proportional to
+its requests and their changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Batch", "Resident", "Turn"]
 
 @dataclass(slots=True)
 class Resident:
-    """A request on the device. prompt: its tokens; target: tokens to prefill, the prompt and, after a preemption, the
+    """A request on the device. prompt: its tokens. target: tokens to prefill: the prompt and, after a preemption, the
     output so far. blocks: its block table."""
 
     prompt: int
@@ -33,7 +33,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A request's part in a step. position: of the token it samples, None while its prompt goes on."""
+    """A request's part in a step. position: of the token that it samples; None while its prompt is incomplete."""
 
     request_id: str
     resident: Resident
@@ -41,8 +41,9 @@ class Turn:
 
 
 class Batch:
-    """answers: asked once for each request. measured: False leaves the shapes empty, for a device that costs nothing.
-    ordered: the worker sorts the batch by prefix. The scheduler's order says nothing: rows are the worker's.
+    """answers: called once for each request. measured: False leaves the shapes empty, for a device that takes no time.
+    ordered: the worker sorts the batch by prefix. The scheduler's order has no effect, since the worker orders the
+    rows.
 
     `step` applies one scheduler output, in the order of `schedule()`; `shape` is the last one's.
     """
@@ -68,7 +69,7 @@ class Batch:
         return len(self._residents)
 
     def step(self, output: SchedulerOutput) -> list[Turn]:
-        """What the step does, in the batch's order."""
+        """The requests of the step, in the batch's order."""
         for request_id in output.finished_req_ids:
             self._readers.leave(request_id)
             self._residents.pop(request_id, None)
@@ -85,7 +86,7 @@ class Batch:
         return Turn(request_id, resident, reached if reached >= resident.target else None)
 
     def _new(self, requests: Sequence[NewRequestData]) -> Iterator[tuple[str, int]]:
-        """Who is here for the first time; with vLLM's second model runner also who is resumed."""
+        """Requests that are new; with vLLM's second model runner also resumed ones."""
         for data in requests:
             request_id = data.req_id
             target = len(data.prefill_token_ids) if data.prefill_token_ids is not None else data.prompt_len
@@ -96,7 +97,7 @@ class Batch:
             yield request_id, data.num_computed_tokens
 
     def _known(self, data: CachedRequestData) -> Iterator[tuple[str, int]]:
-        """Who was here before: more blocks, or after a preemption a new table."""
+        """Requests that were here before, with more blocks, or with a new table after a preemption."""
         for index, request_id in enumerate(data.req_ids):
             resident, blocks = self._residents[request_id], data.new_block_ids[index]
             if request_id in data.resumed_req_ids:
@@ -109,7 +110,7 @@ class Batch:
             yield request_id, data.num_computed_tokens[index]
 
     def _found(self, request_id: str, computed: int) -> None:
-        """The request begins its prefill behind `computed` tokens from the cache."""
+        """The request begins its prefill after `computed` tokens from the cache."""
         self._readers.prefill(request_id, self._residents[request_id].blocks[: computed // self._size])
 
     def _measure(self, scheduled: dict[str, int], computed: dict[str, int]) -> None:

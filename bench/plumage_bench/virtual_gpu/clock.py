@@ -1,4 +1,4 @@
-"""The time that a virtual device lives in: the machine's, or its own."""
+"""The time of a virtual device: the machine's clock, or its own."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["Clock", "VirtualClock", "WallClock"]
 
 
 class Clock(Protocol):
-    """Seconds from some start. virtual: nothing else moves it."""
+    """Seconds from an arbitrary start. virtual: only this device advances it."""
 
     virtual: bool
 
     def now(self) -> float: ...
 
     def wait_until(self, when: float) -> None:
-        """Return at `when`, at once if that has passed."""
+        """Return at `when`, or at once if that has passed."""
         ...
 
 
@@ -35,7 +35,7 @@ class WallClock:
 
 
 class VirtualClock:
-    """Never sleeps: waiting moves it. An engine driven in one process runs as fast as its scheduler can."""
+    """Never sleeps: a wait advances it. An engine that is driven in one process runs as fast as its scheduler can."""
 
     virtual = True
 

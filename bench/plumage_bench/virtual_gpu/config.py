@@ -22,14 +22,16 @@ _GIB = 2**30
 
 class VirtualGpuConfig(Settings):
     """preset, overrides: the device, see `plumage_engine.simulator.engine.device`. time_scale: 0.1 runs ten times
-    faster than the model says; 0 costs no time at all.
+    faster than the model; 0 takes no time.
 
-    The KV cache: num_blocks, as vLLM counts them (it keeps one for itself), else what --num-gpu-blocks-override says,
-    else kv_gib of the *modelled* device's KV, whatever model vLLM was given the name of. link_latency: seconds before
-    the first byte of a copy over PCIe. async_scheduling: None leaves vLLM's choice, which on a CPU platform is always
-    no. clock: "Virtual" does not sleep; time is what the model says, and the caller in this process reads it
-    there. seed, vocabulary, answer_tokens: see `speech`. "Words" are the tokenizer's whole words, "All" every
-    id but the ends; answer_tokens is the mean length of answers that nothing else ends, None lets none end by itself.
+    The size of the KV cache is num_blocks, counted as in vLLM (which keeps one block for itself), else
+    --num-gpu-blocks-override, else kv_gib of the *modelled* device's KV, for any model name.
+
+    link_latency: seconds before the first byte of a copy over PCIe. async_scheduling: None leaves vLLM's choice, which
+    is always no on a CPU platform. clock: "Virtual" does not sleep; time follows the model, and the caller in this
+    process reads it there. seed, vocabulary, answer_tokens: see `speech`. "Words" are the tokenizer's whole words,
+    "All" every id but the ends. answer_tokens: mean length of answers without another limit; None: no answer ends by
+    itself.
     """
 
     preset: str = "gpu"
@@ -58,20 +60,21 @@ class VirtualGpuConfig(Settings):
         return replace(make_device(self.preset, **self.overrides), time_scale=self.time_scale)
 
     def blocks(self, block_size: int, given: int | None = None) -> int:
-        """KV blocks in all, at least two. given: what vLLM's command line says; `num_blocks` goes before it."""
+        """KV blocks in total, at least two. given: vLLM's command-line option; `num_blocks` wins over it."""
         if self.num_blocks is not None or given is not None:
             return self.num_blocks or given or 2
         return max(2, int(self.kv_gib * _GIB) // self.block_bytes(block_size))
 
     def block_bytes(self, block_size: int) -> int:
-        """What one KV block of the modelled device takes, and what a copy of it moves."""
+        """The size of one KV block of the modelled device, and of a copy of it."""
         return block_size * self.device().kv_bytes_per_token
 
 
 def read_config(additional_config: object) -> VirtualGpuConfig:
-    """The section of vLLM's `--additional-config`; the defaults without one. ConfigurationError names every mistake.
+    """The section of vLLM's `--additional-config`, or the defaults without one. ConfigurationError names every mistake.
 
-    additional_config: a mapping from JSON, or whatever object a plugin of vLLM put there."""
+    additional_config: a mapping from JSON, or any object that a plugin of vLLM put there.
+    """
     given = additional_config.get(SECTION, {}) if isinstance(additional_config, Mapping) else {}
     try:
         return VirtualGpuConfig.model_validate(given)

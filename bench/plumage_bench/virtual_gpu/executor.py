@@ -1,9 +1,9 @@
 """vLLM's executor over a modelled device; see the package.
 
-The engine core calls `execute_model` with what the scheduler decided and `sample_tokens` for the tokens. The device
-runs one step after the other: under asynchronous scheduling a step begins when the one before it ends, and its output
-is a future that is due then. An empty step, which vLLM makes while requests wait for copies only, takes nothing; a
-virtual clock moves by the millisecond that vLLM would sleep.
+The engine core calls `execute_model` with the scheduler's output and `sample_tokens` for the tokens. The device runs
+one step after the other. With asynchronous scheduling a step begins when the one before it ends, and its output is a
+future that is due at its end. vLLM makes an empty step while requests only wait for copies. It takes no time, but a
+virtual clock advances by the millisecond that vLLM would sleep.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _HARMLESS: Final = frozenset({"update_max_model_len", "synchronize_device", "res
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step that is on the device, or about to be."""
+    """A step that runs on the device, or waits for it."""
 
     turns: list[Turn]
     seconds: float
@@ -54,8 +54,8 @@ class _Step:
 
 
 class VirtualGpuExecutor(Executor):
-    """One virtual GPU. clock: the time it lives in. speech: its answers. link: to host memory. residents: requests that
-    it holds anything of. busy_seconds, steps: what it has done."""
+    """One virtual GPU. clock: of the device. speech: its answers. link: to host memory. residents: requests with state
+    on the device. busy_seconds, steps: totals of its work."""
 
     clock: Clock
     speech: Speech
@@ -79,7 +79,7 @@ class VirtualGpuExecutor(Executor):
         self._adapters: set[int] = set()
         given = self.cache_config.num_gpu_blocks_override
         self.cache_config.num_gpu_blocks_override = config.blocks(size, given)
-        if config.async_scheduling is not None:  # the CPU platform has switched it off, for its own worker's sake
+        if config.async_scheduling is not None:  # the CPU platform has disabled it because of its own worker
             self.scheduler_config.async_scheduling = config.async_scheduling
 
     @property
@@ -93,7 +93,7 @@ class VirtualGpuExecutor(Executor):
     # -- a step ------------------------------------------------------------------------------------------------------
 
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
-        """None, which asks for `sample_tokens`, or for an empty step its output."""
+        """None, so that vLLM calls `sample_tokens`; for an empty step its output."""
         metadata = scheduler_output.kv_connector_metadata
         if metadata is not None:
             self._transfers.order(metadata)
@@ -105,7 +105,7 @@ class VirtualGpuExecutor(Executor):
         return ready(output) if non_block else output
 
     def sample_tokens(self, grammar_output: GrammarOutput | None, non_block: bool = False) -> Any:
-        """The step's output, when its time is over; with `non_block` a future that is due then."""
+        """The step's output at its end; with `non_block` a future that is due then."""
         step, self._begun = self._begun, None
         assert step is not None, "sample_tokens without a step"
         due = self._free_at = max(self.clock.now(), self._free_at) + step.seconds
@@ -151,7 +151,7 @@ class VirtualGpuExecutor(Executor):
             endless=asked is not None and asked.ignore_eos,
         )
 
-    # -- what the engine core asks at start --------------------------------------------------------------------------
+    # -- calls of the engine core at start ---------------------------------------------------------------------------
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
         """Full attention in every layer, whatever the model has."""
@@ -166,7 +166,7 @@ class VirtualGpuExecutor(Executor):
         return [{f"model.layers.{layer}.self_attn.attn": spec for layer in layers}]
 
     def determine_available_memory(self) -> list[int]:
-        """As much as holds the blocks that were asked for."""
+        """Enough memory for the configured blocks."""
         (specs,) = self.get_kv_cache_specs()
         blocks = self.cache_config.num_gpu_blocks_override
         return [blocks * sum(spec.page_size_bytes for spec in specs.values())]
@@ -194,7 +194,7 @@ class VirtualGpuExecutor(Executor):
     def supports_async_scheduling(cls) -> bool:
         return True
 
-    # -- what it may be asked later ----------------------------------------------------------------------------------
+    # -- later calls -------------------------------------------------------------------------------------------------
 
     def collective_rpc(
         self,
@@ -204,7 +204,7 @@ class VirtualGpuExecutor(Executor):
         kwargs: Mapping[str, Any] | None = None,
         non_block: bool = False,
     ) -> Any:
-        """ConfigurationError for all but what means nothing to a device without memory."""
+        """ConfigurationError for all methods but those that have no effect on a device without memory."""
         if method not in _HARMLESS:
             raise ConfigurationError(f"the virtual GPU has no worker that could do {method!r}")
         return ready([None]) if non_block else [None]
@@ -226,20 +226,20 @@ class VirtualGpuExecutor(Executor):
         return set(self._adapters)
 
     def sleep(self, level: int = 1) -> None:
-        """ConfigurationError: nothing would be freed, and a sleeping engine would look like one that saves memory."""
+        """ConfigurationError: nothing would be released, but a sleeping engine seems to save memory."""
         raise ConfigurationError(
             "the virtual GPU can't sleep: it holds no memory; start vLLM without --enable-sleep-mode"
         )
 
     def check_health(self) -> None:
-        """It can't break."""
+        """The device can not fail."""
 
     def shutdown(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
 
 def _refuse(config: VllmConfig) -> None:
-    """ConfigurationError for what the model of a device does not cover, before anything is built on it."""
+    """ConfigurationError for features that the device does not model, before vLLM builds on them."""
     parallel = config.parallel_config
     wrong = {
         "speculative decoding (--speculative-config)": config.speculative_config is not None,

@@ -1,7 +1,7 @@
-"""An output that is due later, as the future that vLLM's engine core waits for.
+"""An output that is due later, as the future for which vLLM's engine core waits.
 
-No thread sleeps for it: who asks for the result waits, on the clock. So a virtual clock serves as well as the
-machine's, and under asynchronous scheduling the next step is scheduled while this one is on its way.
+No thread sleeps for it: the caller of `result` waits, on the clock. So a virtual clock works as well as the machine's,
+and with asynchronous scheduling the next step is scheduled while this one runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Pending", "ready"]
 
 
 class Pending(Future[Any]):
-    """Done at `due`; `make` is called once, then, for the result."""
+    """Done at `due`. `make` is called once for the result, at that time."""
 
     def __init__(self, clock: Clock, due: float, make: Callable[[], Any]) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Pending(Future[Any]):
         return super().done() or self._clock.now() >= self._due
 
     def result(self, timeout: float | None = None) -> Any:
-        """`timeout` is not used: a modelled step always ends."""
+        """`timeout` is not used, since a modelled step always ends."""
         if not super().done():
             self._clock.wait_until(self._due)
             self.set_result(self._make())

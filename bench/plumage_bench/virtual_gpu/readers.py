@@ -1,8 +1,8 @@
-"""What the attention of a step reads, kept up as blocks and requests come and go.
+"""The blocks that the attention of a step reads, updated as blocks and requests are added and removed.
 
-A decode reads all its blocks. A request in prefill reads the blocks it found in the cache; what it computes itself does
-not count until it decodes. The simulator counts so too. Physical blocks, not hashes: two copies of the same tokens lie
-in two places, and a device's caches can't know.
+A decode reads all its blocks. A prefill reads the blocks that it found in the cache; its own blocks do not count until
+it decodes. The simulator counts in the same way. Blocks are physical, not hashes: two copies of the same tokens are at
+two places, so a device's caches can not treat them as one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Readers"]
 
 
 class Readers:
-    """Requests by id, each with its list of blocks; that of a decode may be made longer through `grow` only."""
+    """Requests by id, each with its list of blocks. The list of a decode may only be extended through `grow`."""
 
     def __init__(self) -> None:
         self._decodes: dict[str, list[int]] = {}
@@ -28,22 +28,22 @@ class Readers:
 
     @property
     def distinct(self) -> int:
-        """Different blocks that are read."""
+        """The number of different blocks that are read."""
         return len(self._counts)
 
     @property
     def shared(self) -> int:
-        """Leading blocks that all decodes have in common."""
+        """The number of leading blocks that all decodes have in common."""
         return self._shared.blocks
 
     def prefill(self, request_id: str, found: list[int]) -> None:
-        """The request is in prefill, behind the blocks `found` in the cache."""
+        """The request is in prefill, after the blocks `found` in the cache."""
         self.leave(request_id)
         self._prefills[request_id] = found
         self._count(found)
 
     def decode(self, request_id: str, blocks: list[int]) -> None:
-        """The request decodes from now on; nothing changes where it does already."""
+        """The request decodes from now on. Changes nothing if it does already."""
         if request_id in self._decodes:
             return
         self.leave(request_id)
@@ -52,12 +52,12 @@ class Readers:
         self._shared.add(request_id, blocks)
 
     def grow(self, request_id: str, blocks: Sequence[int]) -> None:
-        """The request, if it decodes, got more blocks at the end of its own."""
+        """The request, if it decodes, got more blocks at its end."""
         if request_id in self._decodes:
             self._count(blocks)
 
     def leave(self, request_id: str) -> None:
-        """Tolerates who does not read."""
+        """Removes the request, if it reads."""
         if request_id in self._decodes:
             self._uncount(self._decodes.pop(request_id))
             self._shared.remove(request_id)
@@ -65,7 +65,7 @@ class Readers:
             self._uncount(self._prefills.pop(request_id))
 
     def keep(self, decodes: list[str]) -> None:
-        """No others decode in this step."""
+        """Only these requests decode in this step."""
         if len(decodes) < len(self._decodes):
             for request_id in self._decodes.keys() - set(decodes):
                 self.leave(request_id)

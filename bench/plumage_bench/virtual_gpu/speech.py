@@ -1,7 +1,7 @@
-"""What the virtual device answers: token ids drawn by seed, prompt and position.
+"""The answers of the virtual device: token ids drawn by seed, prompt and position.
 
-The same prompt with the same sampling seed gets the same answer, whatever else runs, in which batch, preempted or not.
-So the next turn of a conversation that repeats the answer finds it in the cache, as with a real model.
+The same prompt with the same sampling seed gets the same answer, in any batch and also after a preemption. So the next
+turn of a conversation, which repeats the answer, finds it in the cache, as with a real model.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _MASK = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """key: stands for the prompt. end: the position, counted from the prompt's first token, that gets the end; None for
-    an answer that only a limit ends."""
+    """key: identifies the prompt. end: the position, from the prompt's first token, of the end token; None for an
+    answer that only a limit ends."""
 
     key: int
     end: int | None
 
 
 class Speech:
-    """words: the ids that answers are made of. end: the id that ends one by itself. mean: tokens of such an answer on
-    average, drawn from an exponential distribution; None ends none."""
+    """words: the ids of answers. end: the id that ends an answer. mean: mean tokens of such an answer, from an
+    exponential distribution; None: no answer ends by itself."""
 
     def __init__(self, words: Sequence[int], *, seed: int, end: int | None = None, mean: int | None = None) -> None:
         rng = random.Random(f"speech {seed}")
@@ -44,7 +44,7 @@ class Speech:
     def answer(
         self, prompt: Sequence[int], *, seed: int | None = None, least: int = 0, endless: bool = False
     ) -> Answer:
-        """To one prompt. least: tokens before an end may come; endless: it may not come at all."""
+        """The answer to one prompt. least: tokens before an end is allowed. endless: no end is allowed."""
         name = f"{self._seed}/{seed}".encode()
         key = xxhash.xxh3_64_intdigest(array("I", prompt).tobytes(), xxhash.xxh3_64_intdigest(name))
         if self._mean is None or self._end is None or endless:
@@ -60,11 +60,11 @@ class Speech:
         return self._table[self._draw(answer, position) % _TABLE]
 
     def allowed_token(self, answer: Answer, position: int, allowed: Sequence[int]) -> int:
-        """One of `allowed`, where a grammar says what may come."""
+        """One of `allowed`, for a request with a grammar."""
         return allowed[self._draw(answer, position) % len(allowed)]
 
     def text(self, answer: Answer, start: int, tokens: int) -> list[int]:
-        """So many ids from `start` on: what a client will have been answered."""
+        """This many ids from `start` on: the answer that a client will get."""
         return [self.token(answer, start + index) for index in range(tokens)]
 
     def _draw(self, answer: Answer, position: int) -> int:

@@ -1,8 +1,8 @@
 """The offloading connector's jobs on the modelled link: what vLLM's worker does, without the bytes.
 
-As in vLLM's worker, a store is started at the beginning of the step after the one that ordered it; a job to be flushed
-is waited for before the step runs, because its blocks are about to be written again. The next output reports finished
-copies. A load that no request waits for, a promotion, is reported as a finished job only.
+As in vLLM's worker, a store starts at the beginning of the step after the one that ordered it. A step waits for jobs to
+be flushed, because their blocks will be written again. The next output reports finished copies. A load for which no
+request waits, a promotion, is reported only as a finished job.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from plumage_bench.virtual_gpu.link import Copy, Link
 __all__ = ["PROMOTION", "Transfers"]
 
 PROMOTION: Final = "plumage:promotion"
-"""The request id of a load that no request waits for; vLLM knows no such request."""
+"""The request id of a load for which no request waits. vLLM has no request with this id."""
 
 
 class Transfers:
-    """block_bytes: of one KV block of the modelled device, and so what a copy of it moves."""
+    """block_bytes: of one KV block of the modelled device, and so of a copy of it."""
 
     def __init__(self, link: Link, clock: Clock, block_bytes: int) -> None:
         self.link = link
@@ -36,7 +36,7 @@ class Transfers:
         self._loads: dict[int, str] = {}  # job → request
 
     def order(self, metadata: object) -> None:
-        """At the beginning of a step. StateError for a connector whose jobs are unknown here."""
+        """Called at the beginning of a step. StateError for a connector with unknown jobs."""
         if not isinstance(metadata, OffloadingConnectorMetadata):
             raise StateError(
                 f"the virtual GPU can't do what {type(metadata).__name__} asks for: it knows the OffloadingConnector's "
@@ -56,7 +56,7 @@ class Transfers:
             self._start(job, load, down=False)
 
     def take_output(self) -> KVConnectorOutput:
-        """What has ended, for the output of a step."""
+        """The finished transfers, for the output of a step."""
         report, received = OffloadingWorkerMetadata(), set[str]()
         for copy in self.link.done(self._clock.now()):
             self._note(copy, report)

@@ -1,5 +1,5 @@
-"""Which token ids answers are made of: whole words of the model's own tokenizer, so that an answer that comes back in
-the next prompt as text has the same ids and is found in the cache."""
+"""The token ids of answers: whole words of the model's own tokenizer. So an answer that returns as text in the next
+prompt has the same ids, and is found in the cache."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _words(config: VirtualGpuConfig, model: Any) -> list[int]:
 
 
 def _ends(model: Any) -> set[int]:
-    """The ids that end an answer, as the model's configuration names them: one, several or none."""
+    """The ids that end an answer, from the model's configuration: one, several or none."""
     named = getattr(model.hf_text_config, "eos_token_id", None)
     named = model.try_get_generation_config().get("eos_token_id", named)
     if named is None:

@@ -1,1 +1,1 @@
-"""`make check-vllm`: does another version of vLLM have what the plugin and the virtual GPU rely on?"""
+"""`make check-vllm`: checks whether another version of vLLM has what the plugin and the virtual GPU need."""

@@ -1,8 +1,10 @@
-"""Do vLLM's functions and constructors still take what the plugin passes to them, and want no more?
+"""Checks that vLLM's functions and constructors still accept the arguments that the plugin passes, and require no
+others.
 
-The calls are read from our own sources, so there is no table of them in which one could be missing: calls of what a
-module imports from vLLM or by way of `compat`, of our classes that leave `__init__` to vLLM's, and `super().__init__`
-in our own. Methods are in the tables, and constructors that get what they are passed by ** in those called `Made`.
+The calls are read from Plumage's sources, so no table of them can be incomplete. They are calls of names that a module
+imports from vLLM or through `compat`, of Plumage's classes that inherit `__init__` from vLLM's, and of
+`super().__init__`. Methods are in the tables. Constructors that get their arguments by ** are in the tables called
+`Made`.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ _TAKE_NOTHING = ("ABC", "Generic", "Protocol", "object")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """module, name: what is called, as vLLM has it. placed: arguments in order. more: there are others in order, by *,
-    that can't be read from the source; what comes by ** counts as nothing, since it may be."""
+    """module, name: the called name in vLLM. placed: positional arguments. more: there are further ones by *, which the
+    source does not show. Arguments by ** are ignored, since they are unknown."""
 
     module: str
     name: str
@@ -35,7 +37,7 @@ class Call:
 
 @dataclass(slots=True)
 class _Takes:
-    """placed: parameters that may be passed in order. others: by name only. wanted: those without a default."""
+    """placed: positional parameters. others: keyword-only ones. wanted: those without a default."""
 
     placed: list[str] = field(default_factory=list)
     others: set[str] = field(default_factory=set)
@@ -45,8 +47,8 @@ class _Takes:
 
 
 def known_names(tree: ast.Module, compat: Path) -> dict[str, tuple[str, str]]:
-    """By the name in a module of ours, the home (module, name) of what it has from vLLM: imported from there, or from
-    one of the modules in the folder `compat`."""
+    """For each name in a module of Plumage that comes from vLLM, its (module, name) there. It may be imported from vLLM
+    or from one of the modules in the folder `compat`."""
     known = homes(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (parts := (node.module or "").split("."))[-2:-1] == [compat.name]:
@@ -57,7 +59,7 @@ def known_names(tree: ast.Module, compat: Path) -> dict[str, tuple[str, str]]:
 
 
 def calls(tree: ast.Module, known: Mapping[str, tuple[str, str]]) -> Iterator[Call]:
-    """Calls of vLLM's functions and constructors in a module that has the names `known` from vLLM."""
+    """Calls of vLLM's functions and constructors in a module. `known`: its names from vLLM."""
     meant = dict(known)
     for node in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.bases):
         base = known.get(ast.unparse(node.bases[0]))
@@ -71,7 +73,7 @@ def calls(tree: ast.Module, known: Mapping[str, tuple[str, str]]) -> Iterator[Ca
 
 
 def refusals(call: Call, sources: Sources) -> Iterator[str]:
-    """In words, why vLLM would not take the call."""
+    """The reasons why vLLM would not accept the call."""
     home, node = sources.find(call.module, call.name) or ("", None)
     what = f"{call.module}.{call.name}"
     if node is None:
@@ -94,7 +96,7 @@ def _mistakes(what: str, takes: _Takes, call: Call) -> Iterator[str]:
         yield f"{what} wants {', '.join(left)}"
 
 
-# -- what is passed ----------------------------------------------------------------------------------------------------
+# -- arguments ---------------------------------------------------------------------------------------------------------
 
 
 def _is_super_init(node: ast.AST) -> bool:
@@ -108,7 +110,7 @@ def _call(node: ast.AST, home: tuple[str, str]) -> Call:
     return Call(*home, len(placed), named, more=len(placed) < len(node.args))
 
 
-# -- what is taken -----------------------------------------------------------------------------------------------------
+# -- parameters --------------------------------------------------------------------------------------------------------
 
 
 def _of_function(node: ast.FunctionDef | ast.AsyncFunctionDef, *, bound: bool = False) -> _Takes:
@@ -121,7 +123,7 @@ def _of_function(node: ast.FunctionDef | ast.AsyncFunctionDef, *, bound: bool = 
 
 
 def _of_class(found: Class, sources: Sources) -> _Takes | None:
-    """Of the constructor that is found first; None where that is another library's, which is not read."""
+    """The parameters of the constructor that is found first. None if another library defines it, which is not read."""
     lineage = list(sources.lineage(found))
     for one in lineage:
         for part in one.node.body:
@@ -134,14 +136,14 @@ def _of_class(found: Class, sources: Sources) -> _Takes | None:
 
 
 def _has_fields(one: Class, sources: Sources) -> bool:
-    """Whether it is a dataclass, a struct of msgspec's or a named tuple."""
+    """Whether it is a dataclass, a msgspec struct or a named tuple."""
     if any("dataclass" in ast.unparse(each) for each in one.node.decorator_list):
         return True
     return any(base.split(".")[-1] in _OF_FIELDS for each in sources.lineage(one) for base in each.bases)
 
 
 def _of_fields(lineage: Sequence[Class], sources: Sources) -> _Takes:
-    """The fields of classes above come first; one that is named again keeps its place."""
+    """The fields of base classes come first. A field that is defined again keeps its place."""
     takes, found = _Takes(), dict[str, tuple[bool, bool]]()
     for one in reversed(lineage):
         if _has_fields(one, sources):
@@ -157,7 +159,7 @@ def _of_fields(lineage: Sequence[Class], sources: Sources) -> _Takes:
 
 
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, tuple[bool, bool]]]:
-    """By its name of each field whether it is passed by name only, and whether it has no default."""
+    """For each field by name: whether it is keyword-only, and whether it has no default."""
     options = [*node.keywords, *(one for each in node.decorator_list for one in _keywords(each))]
     only = _is(options, "kw_only", True)
     for part in node.body:

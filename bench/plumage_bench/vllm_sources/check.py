@@ -1,12 +1,12 @@
-"""Does another version of vLLM have what we hook? Its sources are read, nothing is run.
+"""Checks whether another version of vLLM has what Plumage hooks. Its sources are read, and no code of it runs.
 
     python -m plumage_bench.vllm_sources VERSION | WHEEL | FOLDER
 
-The modules in `compat` folders and `reads` import names of vLLM and hold tables (`Surface`, `Live`, `Read`, `Made`):
-classes with the members that we call, override, read or pass. Tables, imports and calls of vLLM's functions and
-constructors (`calls`) are read from our own sources and looked up in vLLM's: the classes, what they inherit from other
-classes of vLLM, and names that a module only passes on. What was renamed, was moved, lost a parameter or wants another
-one is named, and so is a table that can't be read.
+The modules in `compat` folders and `reads` import names of vLLM and have tables (`Surface`, `Live`, `Read`, `Made`):
+classes with the members that Plumage calls, overrides, reads or passes. The check reads these tables, the imports, and
+the calls of vLLM's functions and constructors (`calls`) from Plumage's sources. It looks them up in vLLM's sources: in
+the classes, their base classes in vLLM, and modules that re-export names. It reports everything that was renamed or
+moved, lost a parameter or requires another one, and each table that it can not read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["OURS", "main", "moved", "table_files", "tables"]
 
 _LAB = Path(__file__).parents[1]
 OURS = (Path(plumage_engine.__file__).parent / "vllm", _LAB / "virtual_gpu", _LAB / "vllm_sources")
-"""Folders of modules that rely on vLLM: the plugin, the virtual GPU, and `reads`."""
+"""Folders of modules that depend on vLLM: the plugin, the virtual GPU, and `reads`."""
 _COMPAT, _READS = "compat", "reads.py"
 _TABLES, _MADE = ("Surface", "Live", "Read"), "Made"
 _KINDS = "Surface, Live, Read or Made"
@@ -38,7 +38,7 @@ _DISPLAYS = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 
 
 def moved(sources: Sources, *folders: Path) -> list[str]:
-    """What the modules under `folders`, or `OURS`, rely on and `sources` does not have, in words."""
+    """What the modules under `folders`, or `OURS`, need and `sources` lacks, in words."""
     return [line for folder in folders or OURS for line in _moved(sources, folder)]
 
 
@@ -61,7 +61,7 @@ def _holds_tables(file: Path) -> bool:
 
 
 def table_files() -> list[Path]:
-    """The modules of `OURS` that hold tables."""
+    """The modules of `OURS` with tables."""
     return [file for folder in OURS for file in sorted(folder.rglob("*.py")) if _holds_tables(file)]
 
 
@@ -72,7 +72,7 @@ def tables() -> list[tuple[str, list[str]]]:
 
 
 def _check(tree: ast.Module, imported: Mapping[str, tuple[str, str]], sources: Sources) -> Iterator[str]:
-    """Whether all that the tables name is there. What can't be read would count as checked, so it is reported."""
+    """Whether everything in the tables exists. An unreadable table would count as checked, so it is reported."""
     for node in tree.body:
         if not _is_table(node, _MADE):
             if unread := _looks_like_one(node):
@@ -97,14 +97,14 @@ def _is_table(node: ast.stmt, *others: str) -> TypeGuard[ast.AnnAssign]:
 
 
 def _looks_like_one(node: ast.stmt) -> str:
-    """The name of a constant that holds names, and is not `__all__`."""
+    """A constant with names, other than `__all__`."""
     if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, _DISPLAYS):
         return ""
     return next((name for name in defined(node) if name != "__all__"), "")
 
 
 def _members(table: ast.AnnAssign) -> Iterator[tuple[str, list[str]]]:
-    """(class, members) of a table. ValueError where it is not written out."""
+    """(class, members) of a table. ValueError if it is not a literal."""
     if not isinstance(table.value, ast.Dict):
         raise ValueError("it is not a dictionary, written out")
     for key, value in zip(table.value.keys, table.value.values, strict=True):
@@ -137,7 +137,8 @@ def _complaint(lineage: Sequence[Class], called: str, wanted: set[str]) -> str:
 
 
 def _parameters(lineage: Sequence[Class], called: str) -> frozenset[str]:
-    """Of the method that is found first. A class with fields and no `__init__` of its own is made of its fields."""
+    """Of the method that is found first. A class with fields and without its own `__init__` has its fields as
+    parameters."""
     for one in lineage:
         if called in one.members:
             return one.members[called] or frozenset()
@@ -150,7 +151,7 @@ def _parameters(lineage: Sequence[Class], called: str) -> frozenset[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: all is there; 1: something moved, named line by line; 2: there was nothing to read."""
+    """0: everything exists. 1: something moved, one line for each name. 2: there were no sources."""
     parser = argparse.ArgumentParser(prog="check-vllm", description=__doc__.split("\n")[0])
     parser.add_argument("what", help="a version such as 0.33.0, a wheel, or a folder that holds the package vllm")
     what = parser.parse_args(arguments).what
@@ -165,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _unpacked(what: str, folder: Path) -> Path:
-    """The folder to read: `what` itself, or the Python files of a wheel."""
+    """The folder with the sources: `what` itself, or the Python files of a wheel."""
     given = Path(what)
     if given.is_dir():
         return given

@@ -1,6 +1,5 @@
-"""What the plugin reads of vLLM's objects. Only `make check-vllm` reads this module: at start there are no such objects
-yet to be looked at, and importing them would cost each process.
-"""
+"""What the plugin reads from vLLM's objects. Only `make check-vllm` uses this module: at start these objects do not
+exist yet, and importing their classes would cost each process time."""
 
 from __future__ import annotations
 
@@ -113,7 +112,7 @@ CONFIG: Read = {
     Platform: ("device_type", "get_device_name", "is_cuda_alike", "is_xpu"),
     EndpointPlugin: ("attach_router(app)", "init_state(engine_client, state, args)", "name", "required_tasks"),
 }
-"""Of the command line: by the routes, the fingerprint and the virtual device."""
+"""Of the command line, read by the routes, the fingerprint and the virtual device."""
 
 SCHEDULER: Read = {
     Request: ("block_hashes", "num_prompt_tokens", "request_id", "sampling_params", "status"),
@@ -230,4 +229,4 @@ HOST_TIER: Read = {
 """Of the offloading connector, its manager and its worker, and of the tiers below."""
 
 MADE: Made = {CPUPrimaryTierOffloadingManager: ("num_chunks", "enable_events", "mmap_region")}
-"""By `MemoryOverDisk`, by way of our own class that is before it."""
+"""Read by `MemoryOverDisk`, through Plumage's own class in front of it."""

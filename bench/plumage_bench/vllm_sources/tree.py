@@ -1,4 +1,5 @@
-"""Python sources, read and not run: where vLLM defines a name, what its classes have, and what we import of it."""
+"""Python sources that are read and not run: where vLLM defines a name, the members of its classes, and Plumage's
+imports."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ from plumage.errors import ConfigurationError
 
 __all__ = ["Class", "Sources", "defined", "homes"]
 
-_MOST_HOPS = 12  # modules through which a name is passed on, or classes above a class
+_MOST_HOPS = 12  # most modules that re-export a name, or base classes of a class
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(slots=True)
 class Class:
-    """node: its definition. members: by name the parameters of a method; None for what is no method. fields: of a
-    dataclass or a struct."""
+    """node: its definition. members: by name the parameters of a method; None for other members. fields: of a dataclass
+    or a struct."""
 
     module: str
     node: ast.ClassDef
@@ -29,7 +30,7 @@ class Class:
 
 
 class Sources:
-    """vLLM's sources in a folder that holds the package `vllm`."""
+    """vLLM's sources in a folder that contains the package `vllm`."""
 
     def __init__(self, root: Path) -> None:
         if not (root / "vllm" / "__init__.py").is_file():
@@ -38,17 +39,17 @@ class Sources:
         self.tree = cache(self._parse)
 
     def has(self, module: str, name: str) -> bool:
-        """Whether `module` defines `name`, or passes it on."""
+        """Whether `module` defines or re-exports `name`."""
         tree = self.tree(module)
         return tree is not None and any(name in defined(node) for node in _statements(tree))
 
     def look_up(self, module: str, name: str) -> Class | None:
-        """The class called `name` in `module`; None where it can't be found."""
+        """The class `name` in `module`; None if it is not found."""
         home, node = self.find(module, name) or ("", None)
         return _read(node, home) if isinstance(node, ast.ClassDef) else None
 
     def find(self, module: str, name: str, hops: int = _MOST_HOPS) -> tuple[str, ast.ClassDef | _Function] | None:
-        """The class or function called `name` in `module`, and the module that defines it; None where there is none."""
+        """The class or function `name` in `module`, and the module that defines it; None if there is none."""
         tree = self.tree(module)
         for node in _statements(tree) if tree is not None and hops else ():
             if isinstance(node, ast.ClassDef | _Function) and node.name == name and not _is_overload(node):
@@ -60,7 +61,7 @@ class Sources:
         return None
 
     def lineage(self, found: Class, hops: int = _MOST_HOPS) -> Iterator[Class]:
-        """The class and those of vLLM above it."""
+        """The class and its base classes in vLLM."""
         yield found
         for base in found.bases if hops else ():
             above = self.look_up(found.module, base)
@@ -76,7 +77,7 @@ class Sources:
 
 
 def homes(tree: ast.Module) -> dict[str, tuple[str, str]]:
-    """By our name of what is imported from vLLM, its module and its name there."""
+    """For each name that is imported from vLLM, by its name here: its module and its name there."""
     return {
         alias.asname or alias.name: (str(node.module), alias.name)
         for node in ast.walk(tree)
@@ -86,7 +87,7 @@ def homes(tree: ast.Module) -> dict[str, tuple[str, str]]:
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Those of the module, and those inside its conditions."""
+    """The statements of the module, also those inside conditions."""
     for node in tree.body:
         yield node
         if isinstance(node, ast.If | ast.Try):
@@ -94,7 +95,7 @@ def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def defined(node: ast.stmt) -> set[str]:
-    """The names that a statement gives a meaning to."""
+    """The names that a statement defines."""
     if isinstance(node, ast.ClassDef | _Function):
         return {node.name}
     if isinstance(node, ast.ImportFrom | ast.Import):
@@ -125,7 +126,8 @@ def _set_on_self(method: _Function) -> Iterator[str]:
 
 
 def _absolute(node: ast.ImportFrom, module: str) -> str:
-    """The module that an import names; a relative one is taken as written in a module, not in a package's own."""
+    """The module that an import names. A relative import is resolved as in a module, not as in a package's
+    `__init__`."""
     if not node.level:
         return node.module or ""
     return ".".join([*module.split(".")[: -node.level], *([node.module] if node.module else [])])

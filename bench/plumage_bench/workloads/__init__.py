@@ -1,6 +1,7 @@
-"""Seeded workloads in the shapes of the papers (few real texts can be had): prompts as block names, and their arrivals.
+"""Seeded workloads with the shapes of the papers: prompts as block names, and their arrivals. Few real texts are
+available.
 
-The same seed gives the same prompts and the same arrivals, whatever is measured on them.
+The same seed gives the same prompts and the same arrivals for every measurement.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""When requests arrive: an open Poisson stream, or clients that wait for their answers.
+"""Arrival times of requests: an open Poisson process, or clients that wait for their answers.
 
-A source gives the arrivals it knows at the start, and may answer a finished request with one more.
+A source returns the arrivals that it knows at the start, and may add one more after each finished request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Arrival", "ClosedLoop", "OpenLoop", "Source", "Timed"]
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """`client` comes back with the finished request."""
+    """The finished request has the same `client`."""
 
     at: float
     prompt: Prompt
@@ -26,18 +26,18 @@ class Arrival:
 
 class Source(Protocol):
     def initial(self) -> Iterator[Arrival]:
-        """In time order."""
+        """The arrivals known at the start, in time order."""
         ...
 
     def after(self, client: int, now: float) -> Arrival | None:
-        """The client's last request has ended; what it sends next, not before `now`."""
+        """The client's last request has ended. Returns its next request, not earlier than `now`."""
         ...
 
     def __len__(self) -> int: ...
 
 
 class OpenLoop:
-    """Prompts in order, at Poisson times of `rate` a second, whatever the fleet does."""
+    """Prompts in order, at Poisson times of `rate` a second, independent of the fleet."""
 
     def __init__(self, prompts: Sequence[Prompt], rate: float, seed: int) -> None:
         self._prompts = prompts
@@ -48,7 +48,7 @@ class OpenLoop:
         rng = random.Random(f"arrivals-{self._seed}")
         now = 0.0
         for client, prompt in enumerate(self._prompts):
-            # The same draws at any rate, so that two rates differ in nothing but the clock.
+            # The same draws at any rate, so that two rates differ only in the clock.
             now += rng.expovariate(1.0) / self._rate
             yield Arrival(now, prompt, client)
 
@@ -60,7 +60,7 @@ class OpenLoop:
 
 
 class Timed:
-    """Arrivals with times of their own, as in a trace."""
+    """Arrivals with given times, as in a trace."""
 
     def __init__(self, arrivals: Sequence[tuple[float, Prompt]]) -> None:
         self._arrivals = arrivals
@@ -77,8 +77,8 @@ class Timed:
 
 
 class ClosedLoop:
-    """Conversations: a client is ready when its answer is there, and who is ready waits, first come first served, for
-    the next place in a Poisson stream of `rate` a second. With `at_once` the others begin as the first ones end."""
+    """Conversations. A client is ready after its answer. Ready clients wait, first come first served, for the next time
+    of a Poisson process of `rate` a second. With `at_once` further clients begin as the first ones end."""
 
     def __init__(
         self, conversations: Sequence[Sequence[Prompt]], rate: float, seed: int, at_once: int | None = None

@@ -1,16 +1,16 @@
-"""The survey article's workloads (§4.3): retrieval, code completion, agents, summaries in batch, and a mix that drifts.
+"""The survey article's workloads (§4.3): retrieval, code completion, agents, batch summaries, and a changing mix.
 
-It names them and gives no sizes, so all lengths here are ours, in the ranges that such services see:
+The article gives no sizes. All lengths here are Plumage's, in ranges that are usual for such services:
 
-- `rag`: a system prompt, then four passages drawn by Zipf from a corpus, then the question. Two prompts share as far as
-  their passages are the same in the same order.
-- `code`: an open file up to the cursor. It grows from call to call; one call in ten comes after an edit further up,
-  from where on everything is new.
-- `agents`: calls that depend on each other. Each has what the last call and its tool said; agents of one kind share
-  their instructions and tools. The next call comes when the answer is there.
-- `summaries`: long documents, each once, behind one short instruction: there is little to share.
-- `mix`: these and conversations, in one stream whose shares move from code and agents to retrieval and summaries. The
-  article's takes two hours; here it takes as long as the requests last.
+- `rag`: a system prompt, then four passages drawn by Zipf from a corpus, then the question. Two prompts share
+  the passages that are equal and in the same order.
+- `code`: an open file up to the cursor. It grows from call to call; one call in ten follows an edit further
+  up, after which everything is new.
+- `agents`: calls that depend on each other. Each contains the last call's answer and its tool's result. Agents of
+  one kind share their instructions and tools. The next call follows the answer.
+- `summaries`: long documents, each once, after one short instruction: there is little to share.
+- `mix`: all of these and conversations in one stream. Its shares change from code and agents to retrieval and
+  summaries. The article's mix takes two hours; here the number of requests sets the time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ArticleKind = Literal["rag", "code", "agents", "summaries", "mix"]
 _PASSAGES, _PASSAGE, _RETRIEVED = 400, 512, 4  # passages, tokens of each, how many a prompt has
 _FILES, _EDITS = 64, 0.1
 _AGENT_KINDS, _CALLS = 4, (4, 10)
-_SHARES = {  # of the mix, at its beginning and at its end
+_SHARES = {  # shares of the mix, at its beginning and at its end
     "code": (0.4, 0.05),
     "agents": (0.3, 0.1),
     "chat": (0.2, 0.2),
@@ -41,7 +41,7 @@ _SHARES = {  # of the mix, at its beginning and at its end
 
 @dataclass(frozen=True, slots=True)
 class ArticleShape:
-    """requests: about so many in all; sessions are not cut."""
+    """requests: about this many in total; sessions are not cut."""
 
     kind: ArticleKind
     requests: int = 2048
@@ -52,7 +52,7 @@ class ArticleShape:
 
 
 def article_prompts(shape: ArticleShape, seed: int) -> list[Prompt]:
-    """The prompts of an open stream, in order. Not for agents: theirs wait for answers."""
+    """The prompts of an open stream, in order. Not for agents, whose calls wait for answers."""
     rng = random.Random(f"article-{shape.kind}-{seed}")
     names = BlockNames(rng, shape.block_size)
     if shape.kind == "mix":
@@ -62,7 +62,7 @@ def article_prompts(shape: ArticleShape, seed: int) -> list[Prompt]:
 
 
 def agent_sessions(shape: ArticleShape, seed: int) -> list[list[Prompt]]:
-    """One list of calls per agent."""
+    """One list of calls for each agent."""
     rng = random.Random(f"article-agents-{seed}")
     sessions, left = _agents(BlockNames(rng, shape.block_size), rng), shape.requests
     made: list[list[Prompt]] = []
@@ -111,7 +111,7 @@ def _agents(names: BlockNames, rng: random.Random) -> Iterator[list[Prompt]]:
         tokens, known = tools[rng.randrange(_AGENT_KINDS)]
         calls, number = [], number + 1
         for _ in range(rng.randint(*_CALLS)):
-            tokens += rng.randint(64, 900)  # what the user wants, then what a tool answered
+            tokens += rng.randint(64, 900)  # the user's request, then the tool's results
             blocks, answered = names.extend(known, tokens), tokens + 64
             known = names.extend(blocks, answered)
             calls.append(Prompt(tokens, blocks, 64, number, known[len(blocks) :]))
@@ -120,14 +120,14 @@ def _agents(names: BlockNames, rng: random.Random) -> Iterator[list[Prompt]]:
 
 
 def _chats(shape: ArticleShape, seed: int) -> Iterator[Prompt]:
-    """Rounds of conversations, many of which are under way at once."""
+    """Rounds of conversations, many of which run at the same time."""
     waiting = conversations(MultiturnShape(clients=shape.requests, block_size=shape.block_size), seed)
     return _interleaved(iter(waiting), random.Random(f"article-chats-{seed}"))
 
 
 def _interleaved(sessions: Iterator[list[Prompt]], rng: random.Random, at_once: int = 32) -> Iterator[Prompt]:
-    """One call of each of some sessions after the other, each in its own order: an open stream takes answers to be
-    there in time."""
+    """Calls of several sessions in turn, each session in its own order: an open stream assumes that answers arrive in
+    time."""
     under_way = [iter(next(sessions)) for _ in range(at_once)]
     while True:
         number = rng.randrange(at_once)

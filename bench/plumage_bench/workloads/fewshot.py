@@ -1,9 +1,9 @@
 """Few-shot suites (HotPrefix §5.1): every question of a subject follows the same worked examples.
 
 The means of the examples' lengths are the paper's: MMLU 57 subjects × about 723 tokens and one output token, BBH's
-chain of thought about 567 with long outputs, HellaSwag about 753, CEVAL about 1673. (Its §1 and §5.1 disagree on which
-length is whose.) How lengths scatter, how many questions there are and how long, and BBH's outputs are ours: the paper
-gives none. `zipf` > 0 skews the subjects' popularity; that variant is ours too.
+chain of thought about 567 with long outputs, HellaSwag about 753, CEVAL about 1673. (Its §1 and §5.1 disagree about
+which length belongs to which.) The paper does not give the distribution of lengths, the number and length of questions,
+and BBH's outputs; these are Plumage's. `zipf` > 0 makes some subjects more popular, also a variant of Plumage's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FEWSHOT_SUITES: Mapping[str, FewshotShape] = {
 
 
 def fewshot_prompts(shape: FewshotShape, seed: int) -> list[Prompt]:
-    """All questions in the order they arrive: each draws its subject."""
+    """All questions in the order of arrival. Each draws its subject."""
     rng = random.Random(f"fewshot-{seed}")
     names = BlockNames(rng, shape.block_size)
     examples = lengths_around(rng, shape.example_tokens, shape.subjects)
@@ -56,7 +56,7 @@ def fewshot_prompts(shape: FewshotShape, seed: int) -> list[Prompt]:
 
 
 def _outputs(rng: random.Random, shape: FewshotShape) -> list[int]:
-    """A suite of one output token has one for every question."""
+    """A suite with a mean of one output token has one for every question."""
     if shape.output_tokens <= 1.0:
         return [1] * shape.questions
     return lengths_around(rng, shape.output_tokens, shape.questions, 0.5)

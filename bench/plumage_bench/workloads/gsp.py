@@ -26,7 +26,7 @@ class GspShape:
 
 
 def gsp_prompts(shape: GspShape, seed: int) -> list[Prompt]:
-    """All prompts in the order they arrive."""
+    """All prompts in the order of arrival."""
     rng = random.Random(f"gsp-{seed}")
     names = BlockNames(rng, shape.block_size)
     lengths = [shape.lengths[group % len(shape.lengths)] for group in range(shape.groups)]

@@ -1,7 +1,7 @@
-"""Long-document question answering (KVRouting App. A, after LooGLE): documents, and all the questions asked of each.
+"""Long-document question answering (KVRouting App. A, after LooGLE): documents, and all questions about each.
 
-512 documents cut to 1024, 2048, 4096 or 8192 tokens. LooGLE asks about eight questions a document; the number and the
-questions' lengths are drawn here. Order: shuffled, or one question of each document in turn.
+512 documents are cut to 1024, 2048, 4096 or 8192 tokens. LooGLE has about eight questions for each document; the number
+and the lengths of questions are drawn here. The order is shuffled, or one question of each document in turn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LongdocShape:
 
 
 def longdoc_prompts(shape: LongdocShape, seed: int) -> list[Prompt]:
-    """All questions in the order they arrive."""
+    """All questions in the order of arrival."""
     rng = random.Random(f"longdoc-{seed}")
     names = BlockNames(rng, shape.block_size)
     asked: list[tuple[int, Prompt]] = []

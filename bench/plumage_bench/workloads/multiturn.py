@@ -1,8 +1,7 @@
-"""Multi-turn conversations (KVRouting App. A): 128 clients of 2, 4, 6 or 8 rounds, each adding 1024 tokens.
+"""Multi-turn conversations (KVRouting App. A): 128 clients with 2, 4, 6 or 8 rounds, each with 1024 new tokens.
 
-A round's prompt is everything said before, answers included, and the new input. A client sends its next round only when
-the answer is there; who is ready waits for a place in a Poisson stream, first come first served, as in SGLang's
-benchmark.
+A round's prompt has all earlier messages and answers, and the new input. A client sends its next round only after the
+answer. Ready clients wait for the next time of a Poisson process, first come first served, as in SGLang's benchmark.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ __all__ = ["MultiturnShape", "conversation_rounds", "conversations"]
 
 @dataclass(frozen=True, slots=True)
 class MultiturnShape:
-    """at_once: so many clients talk at a time, and the next one begins when one has ended; None: all begin at once."""
+    """at_once: the number of concurrent clients; the next one begins when one has ended. None: all begin at once."""
 
     clients: int = 128
     rounds: tuple[int, ...] = (2, 4, 6, 8)
@@ -33,7 +32,7 @@ class MultiturnShape:
 
 
 def conversations(shape: MultiturnShape, seed: int) -> list[list[Prompt]]:
-    """One list of rounds per client, in the order the clients begin."""
+    """One list of rounds for each client, in the order in which clients begin."""
     rng = random.Random(f"multiturn-{seed}")
     names = BlockNames(rng, shape.block_size)
     system = names.stretch(shape.system_tokens)

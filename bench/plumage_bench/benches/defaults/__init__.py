@@ -1,8 +1,9 @@
-"""`defaults`: whether benchmarks measure what the default manifest deploys, and whether each field of the API is read.
+"""`defaults`: whether benchmarks measure what the default manifest deploys, and whether each field of the API has an
+effect.
 
-drift: settings in which a benchmark's ours differs from the default manifest's, and that it does not name as its
-experiment's. unread: fields of InferencePool and InferenceGateway that change nothing which the operator or local mode
-makes. copies: options whose default in a process's file or a constructor is not the manifest's. All must be 0.
+drift: settings in which a benchmark's contender differs from the default manifest without being named as part of its
+experiment. unread: fields of InferencePool and InferenceGateway that change nothing that the operator or local mode
+makes. copies: options whose default in a process's file or a constructor differs from the manifest's. All must be 0.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["run"]
 
 
 def run(context: Context) -> Report:
-    """The three counts, and a row for each that is not as it must be."""
+    """The three counts, and a row for each finding."""
     found = {"drift": drift(), "unread": unread(), "copies": second_copies()}
     rows: list[list[int | float | str]] = [[kind, line] for kind, lines in found.items() for line in lines]
     table = ResultTable("Defaults", ("key", "where"), rows, "Empty when all is as it must be.")

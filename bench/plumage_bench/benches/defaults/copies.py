@@ -1,8 +1,8 @@
-"""Second copies of defaults: settings that a process would take otherwise if a file did not name them.
+"""Second copies of defaults: values that a process would use if a file did not name the setting.
 
-Each file that operator and local mode write for the default manifest is read once as it is, and once without each
-setting. The two must be alike, or the reader must refuse the file: then it has no default. Options of a policy's
-constructor likewise.
+The operator and local mode write files for the default manifest. Each file is read once unchanged, and once without
+each setting. Both must give the same result, or the reader must refuse the file: then it has no default. The options of
+policies' constructors are checked in the same way.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CHOICES: Final[tuple[Mapping[str, Any], ...]] = (
     {"engine.hostMemory": {"capacity": "1Gi"}},
     {"router.policy": "LbgrPaper"},
 )
-"""What has settings of its own only where it is chosen. The choice itself is no default, so it is left in place."""
+"""Settings that choose something with its own settings. The choice itself is not a default, so it stays in the file."""
 
 _SAID: Final = {
     "engine.feather.policy": "feather.policy",
@@ -57,13 +57,13 @@ _SAID: Final = {
     "router.policy": "policy.name",
 }
 _DERIVED: Final = ("model.cacheTokens",)
-"""Settings that no field has: the router's bound of a prompt comes from the simulated cache's size."""
+"""Settings without a field: the router's limit of a prompt comes from the size of the simulated cache."""
 
 File = tuple[str, type[BaseModel], dict[str, Any]]
 
 
 def second_copies() -> list[str]:
-    """One line each."""
+    """One line for each second copy."""
     found: dict[str, None] = {}
     for choice in _CHOICES:
         spec = _PLAIN
@@ -78,13 +78,13 @@ def second_copies() -> list[str]:
 
 
 def _chosen(choice: Mapping[str, Any]) -> set[str]:
-    """The settings that say the choice."""
+    """The settings that make the choice."""
     return {_SAID[path] for path in choice}
 
 
 def differing(reader: type[BaseModel], content: Mapping[str, Any], skip: Sequence[str] | set[str] = ()) -> list[str]:
-    """The settings of a file, dotted, without which `reader` takes another value. skip: those that are no manifest's
-    defaults."""
+    """The settings of a file, dotted, without which `reader` uses another value. skip: settings that are not defaults
+    of the manifest."""
     whole = reader.model_validate(content)
     return [path for path in _paths(content) if path not in skip and _otherwise(reader, content, path, whole)]
 
@@ -99,11 +99,11 @@ def _otherwise(reader: type[BaseModel], content: Mapping[str, Any], path: str, w
     try:
         return reader.model_validate(less) != whole
     except ValidationError:
-        return False  # it has no default, so no second one
+        return False  # refused without the setting, so it has no default
 
 
 def _paths(content: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """Options of policies are the constructors', see `_options`."""
+    """The settings of a file. `_options` checks the options of policies."""
     for name, value in content.items():
         if isinstance(value, dict) and value and name not in ("options", "lbgr"):
             yield from _paths(value, f"{before}{name}.")
@@ -125,7 +125,8 @@ def _pool(spec: Mapping[str, Any]) -> InferencePool:
 
 
 def _files(pool: InferencePool, other: bool) -> Iterator[File]:
-    """Of each process. other: with other paths, ports and names, which are arguments and no manifest's."""
+    """The files of each process. other: with other paths, ports and names, which are arguments and not the
+    manifest's."""
     mark = "-b" if other else "-a"
     sockets = EngineSockets(f"ipc:///events{mark}", f"ipc:///replay{mark}", f"/token{mark}", f"/key{mark}")
     host, port = ("::1", 2) if other else ("127.0.0.1", 1)
@@ -150,7 +151,7 @@ def _files(pool: InferencePool, other: bool) -> Iterator[File]:
 
 
 def _options(files: Sequence[File]) -> Iterator[str]:
-    """Options of constructors without which what is made is another."""
+    """Options of constructors that change the result if they are left out."""
     by_name = {name: content for name, _, content in files}
     for process in ("simulator", "plugin"):
         for part, make in (("feather", _queue), ("eviction", _eviction)):

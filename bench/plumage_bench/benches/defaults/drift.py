@@ -1,8 +1,9 @@
-"""Whether a benchmark's ours is what the default manifest deploys, its experiment's named overrides apart.
+"""Whether a benchmark's contender is what the default manifest deploys, but for the overrides that its experiment
+names.
 
-Each benchmark with a contender called ours is asked for the very objects that it measures: settings of an engine, of
-vLLM's plugin, a router's policy. They are compared with what its manifest makes (`ours.py`). A benchmark that measures
-nothing of ours that a manifest chooses stands in `WITHOUT`, and why.
+Each benchmark with such a contender returns the objects that it measures: settings of an engine, settings of vLLM's
+plugin, a router's policy. They are compared with what its manifest makes (`ours.py`). `WITHOUT` lists the benchmarks
+that measure nothing that a manifest configures, with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ __all__ = ["MEASURED", "WITHOUT", "Made", "differences", "drift", "overrides"]
 
 
 class Made(NamedTuple):
-    """What it is, as the benchmark has it, as its manifest makes it, and what that manifest overrides."""
+    """The name of an object, the object in the benchmark, the same object from its manifest, and the overrides of that
+    manifest."""
 
     what: str
     ours: Any
@@ -50,18 +52,18 @@ def drift() -> list[str]:
 
 
 def overrides(name: str) -> dict[str, Any]:
-    """What a benchmark's experiment sets of ours, by the manifest's path; {} for one without ours."""
+    """What a benchmark's experiment changes, by the manifest's path; {} if it measures no manifest."""
     made = MEASURED[name]() if name in MEASURED else ()
     return {path: value for one in made for path, value in one.overrides.items() if _changes(path, value)}
 
 
 def _changes(path: str, value: Any) -> bool:
-    """Whether a manifest that says so differs from the default one."""
+    """Whether a manifest with this value differs from the default one."""
     return Ours({path: value}).pool().model_dump() != Ours().pool().model_dump()
 
 
 def differences(made: Iterator[Made]) -> Iterator[str]:
-    """What is not as its manifest says."""
+    """Values that differ from those of the manifest."""
     for one in made:
         yield from (f"{one.what}{path}" for path in _unlike(state_of(one.ours), state_of(one.wanted)))
 
@@ -137,7 +139,7 @@ def _feather() -> Iterator[Made]:
 
 
 def _plugin(module: str) -> Callable[[], Iterator[Made]]:
-    """Of a benchmark in real vLLM that has its plugin's settings from a manifest."""
+    """For benchmarks in real vLLM whose plugin settings come from a manifest."""
 
     def made() -> Iterator[Made]:
         ours = importlib.import_module(f"plumage_bench.benches.{module}").OURS
@@ -215,4 +217,4 @@ MEASURED: Final[Mapping[str, Callable[[], Iterator[Made]]]] = {
     "router": _router_process,
     "truth": _truth,
 }
-"""By benchmark: what it measures as ours."""
+"""By benchmark: the objects of its contender."""

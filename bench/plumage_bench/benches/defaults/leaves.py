@@ -1,4 +1,4 @@
-"""The fields of a manifest, walked from its models, and other values that each could have."""
+"""All fields of a manifest, from its models, with other values that each could have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plumage.api.v1alpha1.struct import Struct
 __all__ = ["leaves", "others"]
 
 _UNSET: Final = object()
-# Where another value can't be made up from the one that is there.
+# Fields for which no other value can be derived from the present one.
 _SAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "model.uri": ("hf://org/other", "builtin://tiny-llama"),
     "engine.runtime": ("VLLM",),
@@ -31,7 +31,8 @@ _SAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
 
 
 def leaves(struct: type[Struct], before: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every field below which there is no struct, by its dotted name as in a manifest; of a list, its entries'."""
+    """Every field without a struct below it, by its dotted name as in a manifest; for a list the fields of its
+    entries."""
     for name, field in struct.model_fields.items():
         path = before + (field.alias or name)
         below = list(_structs(field.annotation))
@@ -49,7 +50,7 @@ def _structs(form: Any) -> Iterator[type[Struct]]:
 
 
 def others(path: str, field: FieldInfo, value: Any) -> Iterator[Any]:
-    """Values that are not `value`, the likely ones first; a rule may refuse some. value: None where none is set."""
+    """Values other than `value`, likely ones first; a rule may refuse some. value: None if the field is not set."""
     yield from (one for one in _SAMPLES.get(path, ()) if one != value)
     yield from _literals(field.annotation, value)
     match value:

@@ -1,4 +1,4 @@
-"""Manifests in which every field is set: where a field is changed to see what reads it."""
+"""Manifests that together set every field. A test changes a field in them to see what depends on it."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ _AUTOSCALING: Final = {
 
 
 def put(spec: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """A copy with the value at a path as in `engine.env[1].name`."""
+    """A copy with the value at a path such as `engine.env[1].name`."""
     changed = deepcopy(spec)
     *way, last = _steps(path)
     part: Any = changed
@@ -193,7 +193,7 @@ POOLS: Final[Mapping[str, dict[str, Any]]] = {
     ),
     "autoscaled": _with(SIMULATOR, autoscaling=_AUTOSCALING),
 }  # fmt: skip
-"""A pool's spec by name. Each field is in one of them together with what it counts under."""
+"""A pool's spec by name. Each field is in one of them, together with the fields that give it an effect."""
 
 GATEWAY: Final[dict[str, Any]] = {
     "replicas": 2,

@@ -1,7 +1,7 @@
-"""Which fields of the API change something: each is given another value, and all that a manifest makes is compared.
+"""Which fields of the API have an effect: each gets another value, and everything that a manifest makes is compared.
 
-What a manifest makes: the operator's objects, local mode's processes with their files, and the autoscaler's decisions
-on one load. A field counts as read where one of them differs: no list says of a field that it is read elsewhere.
+A manifest makes the operator's objects, local mode's processes with their files, and the autoscaler's decisions for one
+load. A field counts as read if one of them changes. There is no list of exceptions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from plumage_operator.resources import GatewayContext, PoolContext, build_childr
 __all__ = ["NOT_SET", "gateway_makes", "pool_makes", "unread", "unread_of_gateway", "unread_of_pool"]
 
 NOT_SET: Final = "(or it is not set in defaults/manifests.py)"
-"""The value of each field that no manifest here sets. A new field needs an entry."""
+"""A value for each field that no manifest here sets. A new field needs an entry."""
 _CONFIG: Final = OperatorConfig(image="plumage:1", engine_image="engine:1")
 _LOCAL: Final = LocalPaths(
     Path("/run/pool"), Path("/models/tiny"), "unix:///run/pool/directory.sock", vllm=VllmInterpreter("python")
@@ -37,7 +37,7 @@ _META: Final = {"namespace": "default", "uid": "uid", "generation": 1}
 
 
 def pool_makes(spec: Mapping[str, Any]) -> Any:
-    """All that comes of a pool with that spec. ValidationError for one that is none."""
+    """Everything that a pool with that spec makes. ValidationError for an invalid spec."""
     pool = InferencePool.model_validate(_object("InferencePool", "chat", spec))
     made: dict[str, Any] = {
         "operator": build_children(PoolContext(pool, _CONFIG, pool.spec.initial_replicas)),
@@ -49,7 +49,7 @@ def pool_makes(spec: Mapping[str, Any]) -> Any:
 
 
 def gateway_makes(spec: Mapping[str, Any]) -> Any:
-    """All that comes of a gateway with that spec, before two pools. ValidationError for one that is none."""
+    """Everything that a gateway with that spec makes, with two pools. ValidationError for an invalid spec."""
     thing = _object("InferenceGateway", "front", spec)
     gateway = InferenceGateway.model_validate(thing)
     pools = tuple(AttachedPool(_object("InferencePool", name, _behind(name))) for name in ("chat", "code"))
@@ -69,12 +69,13 @@ def _object(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unread() -> list[str]:
-    """The fields of both kinds that nothing reads."""
+    """The fields of both kinds that have no effect."""
     return [*unread_of_pool(), *unread_of_gateway()]
 
 
 def unread_of_pool(struct: type[Struct] = InferencePoolSpec, makes: Callable[[Any], Any] = pool_makes) -> list[str]:
-    """Those of a pool. struct, makes: its models and what is made of it; a test has a field more."""
+    """Those of a pool. struct, makes: its model and the function that makes its objects; a test passes a model with one
+    more field."""
     return [f"InferencePool spec.{path}" for path in _unread(struct, POOLS, makes)]
 
 
@@ -108,7 +109,7 @@ def _differs(makes: Callable[[Any], Any], spec: Any, before: Any) -> bool:
 
 
 def _places(spec: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Where a field stands in a spec, `[0]` for a list's entry, and its value; None where it is not set."""
+    """The places of a field in a spec, with `[0]` for a list's entry, and its value; None if it is not set."""
     name, _, rest = path.partition(".")
     value = spec.get(name)
     if not rest:

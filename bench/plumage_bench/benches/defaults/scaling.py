@@ -1,4 +1,5 @@
-"""What the autoscaler decides on one load that rises, falls and ends: what a field of `spec.autoscaling` changes."""
+"""The autoscaler's decisions for one load that rises, falls and ends. They show the effect of fields of
+`spec.autoscaling`."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ __all__ = ["decisions"]
 
 _LOOK: Final = 15.0  # seconds
 _PHASES: Final = ((8, 4.0), (20, 80.0), (12, 85.6), (12, 73.6), (20, 8.0), (30, 0.0))
-"""Looks, and requests in flight of the pool: few, many, 7 % more, 8 % fewer, few, none."""
+"""Observations, and the pool's requests in flight: few, many, 7 % more, 8 % fewer, few, none."""
 
 
 def decisions(spec: AutoscalingSpec) -> list[Decision]:
-    """One a look; the pool has what was decided at the look before."""
+    """One for each observation. The pool has the size that was decided at the one before."""
     scaler, replicas, made = Autoscaler(), max(1, spec.min_replicas), []
     for number, in_flight in enumerate(_load()):
         now = number * _LOOK

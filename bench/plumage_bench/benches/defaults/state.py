@@ -1,4 +1,4 @@
-"""What an object is made of, as plain values: whether two that were made in two ways are alike."""
+"""The content of an object as plain values, to compare two objects that were made in different ways."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PLAIN = (str, bytes, int, float, bool, type(None), type)
 
 
 def state_of(thing: object, seen: frozenset[int] = frozenset()) -> Any:
-    """All attributes, those of its parts too, and what functions enclose; of randomness nothing. A part that holds
-    itself is named by its type at its second appearance."""
+    """All attributes, also of nested objects and of functions' closures; random generators are left out. An object that
+    contains itself is replaced by its type's name at its second appearance."""
     if isinstance(thing, _PLAIN):
         return thing
     if isinstance(thing, Enum):

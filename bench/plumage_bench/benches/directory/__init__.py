@@ -1,15 +1,14 @@
-"""`plumage bench directory`: how late, how large and how slow to start the directory is.
+"""`plumage bench directory`: the delay, the size and the cold start of the directory.
+- `lag_p99_ms`: from the time when an engine's KV event leaves its socket until a router can match the chunk. It runs
+  through real agents, a real server and a router's sync, each in its own process.
+- `redis_bytes`: bytes in the server for each (chunk, owner) entry, the largest of all owner counts, with log and
+  hotness; by the server's own figure and, in the table, by its resident memory.
+- `router_bytes`: bytes in a router's process for each entry with one owner a chunk. `cold_s`: seconds until a new
+  router has all entries, the longest of all owner counts.
+- `agent_us`: CPU time of an agent for each block event, without sockets. `agent_process_us`: of one agent's whole
+  process, beside one engine with a full cache that stores and drops 5,000 blocks a second together.
 
-- `lag_p99_ms`: from an engine's KV event leaving its socket to the chunk being matched in a router, through real
-  agents, a real server and a router's sync, each a process of its own.
-- `redis_bytes`: per (chunk, owner) entry in the server, the worst of the owner counts, log and hotness included; by the
-  server's own account and, in the table, by its resident memory.
-- `router_bytes`: per entry in a router's process at one owner a chunk; `cold_s`: until a router that knew nothing has
-  all of them, the worst of the owner counts.
-- `agent_us`: CPU of an agent per block event, sockets left out; `agent_process_us`: of one agent's whole process,
-  beside one engine with a full cache that stores and drops 5,000 blocks a second together.
-
-Lags and CPU are medians over the seeds, bytes in the server and cold starts the worst of all seeds.
+Lags and CPU times are medians over the seeds; bytes in the server and cold starts are the worst of all seeds.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ ENTRIES = 1_000_000
 OWNERS = {1: 4, 4: 4, 32: 32}  # owners a chunk → replicas
 RATE = 5_000
 SEEDS, SEEDS_QUICK = 3, 2
-SECONDS, SECONDS_QUICK = 10.0, 2.5  # of the event load, for each seed
+SECONDS, SECONDS_QUICK = 10.0, 2.5  # seconds of the event load, for each seed
 
 Sizes = list[tuple[int, Size]]  # with their seeds
 
@@ -52,8 +51,8 @@ def run(context: Context) -> Report:
 
 
 def _fills(seeds: Sequence[int], *, quick: bool) -> Iterator[tuple[int, int]]:
-    """Owners a chunk and seed. In a quick run every seed is used with one owner a chunk, for the bytes in the
-    router; the other numbers of owners take turns with the seeds."""
+    """The pairs of owners a chunk and seed. A quick run uses every seed with one owner a chunk, for the bytes in the
+    router; the other owner counts alternate with the seeds."""
     for turn, owners in enumerate(OWNERS):
         for seed in seeds if owners == 1 or not quick else [seeds[turn % len(seeds)]]:
             yield owners, seed
@@ -105,7 +104,7 @@ def _lag_table(lags: list[Lag], event_micros: float) -> ResultTable:
     ]  # fmt: skip
     notes = (
         "blocks stored, and as many removed; percentiles and CPU are medians over the seeds; agent, router: µs of CPU "
-        "of the whole process per block event, idling included; its events: decoding, indexing and publishing alone"
+        "of the whole process per block event, with idle work; its events: only decoding, indexing and publishing"
     )
     return ResultTable("From an engine's event to a match in a router", columns, rows, notes)
 

@@ -1,10 +1,10 @@
-"""From an engine's event to a match in a router: a publisher that speaks as vLLM does, real agents, a real server, a
-router's sync, each a process of its own.
+"""The time from an engine's event to a match in a router, through a publisher like vLLM's, real agents, a real server
+and a router's sync. Each is a process of its own.
 
-Each chunk's clock starts when the event that completes it leaves the publisher, and stops when the router's mirror has
-it. Blocks are stored at the stated rate in steps of 20 ms per engine; once an engine's cache is full it drops as many.
-CPU is counted from then on, until the last event: each block that comes drives another one out. The seeds' prompts
-follow on each other in one run, so that no seed pays for starting and filling again.
+A chunk's time begins when the event that completes it leaves the publisher, and ends when the router's mirror has it.
+Blocks are stored at the given rate in steps of 20 ms for each engine. An engine with a full cache drops as many. CPU
+time is counted from then until the last event: each stored block replaces another one. The prompts of all seeds follow
+each other in one run, so that start and filling happen once.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ ENGINES = 4
 STEP = 0.020
 BLOCK = 16  # tokens
 PROMPT = 64  # blocks
-CACHE = 5000  # blocks an engine holds
-WARM_UP = 1.0  # seconds of events before the clock counts
+CACHE = 5000  # blocks in an engine's cache
+WARM_UP = 1.0  # seconds of events before the measurement
 AFTER = 1.0  # seconds for the last events to arrive
 START = 60.0  # seconds for the agents to start
-SETTLE = 0.5  # seconds for what a start still does
+SETTLE = 0.5  # seconds until the work of the start has ended
 
 _HISTOGRAMS = (
     "time_to_first_token_seconds", "inter_token_latency_seconds", "request_queue_time_seconds",
@@ -62,12 +62,12 @@ _LABELS = 'engine="0",model_name="tiny"'
 METRICS = "".join(
     [f"vllm:{name}{{{_LABELS}}} {number}.0\n" for number, name in enumerate(_COUNTS)]
     + [f'vllm:{name}_bucket{{{_LABELS},le="{2**edge}"}} 7.0\n' for name in _HISTOGRAMS for edge in range(20)]
-).encode()  # a page as long as vLLM's
+).encode()  # a metrics page as long as vLLM's
 
 
 @dataclass(frozen=True, slots=True)
 class SeedLag:
-    """What one seed's prompts met: seconds from event to match, sorted; microseconds of CPU as in `Lag`."""
+    """The results of one seed's prompts: seconds from event to match, sorted; microseconds of CPU as in `Lag`."""
 
     seed: int
     sorted: list[float]
@@ -79,8 +79,8 @@ class SeedLag:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """rate: blocks stored a second, in all. Microseconds of CPU are of whole processes, per block event: stored or
-    removed."""
+    """rate: blocks stored a second in total. Microseconds of CPU are of whole processes, for each block event: stored
+    or removed."""
 
     engines: int
     rate: float
@@ -89,7 +89,7 @@ class Lag:
 
     @property
     def sorted(self) -> list[float]:
-        """Of all seeds."""
+        """The lags of all seeds."""
         return sorted(lag for one in self.by_seed for lag in one.sorted)
 
     def percentile(self, percent: float) -> float:
@@ -104,7 +104,7 @@ class Lag:
 
 @dataclass(slots=True)
 class _Step:
-    """One message of an engine, ready to be sent, and the chunks it completes."""
+    """One message of an engine, ready to be sent, and the chunks that it completes."""
 
     payload: bytes
     chunks: list[int]
@@ -112,8 +112,8 @@ class _Step:
 
 
 def measure_lag(rate: int, seconds: float, seeds: Sequence[int], number: int = ENGINES) -> Lag:
-    """`rate`: blocks stored a second by `number` engines in all. The clock runs `seconds` for each seed after the
-    caches are full, and a little before. RuntimeError when a chunk never arrived."""
+    """`rate`: blocks stored a second by `number` engines in total. Measures `seconds` for each seed after the caches
+    are full, and a little before. RuntimeError if a chunk never arrived."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="plumage-lag-")))
         server = stack.enter_context(LocalServer())
@@ -131,7 +131,7 @@ def _drive(
     blocks = round(rate * STEP / len(engines))
     full, length = max(int(WARM_UP / STEP), CACHE // blocks + 1), int(seconds / STEP)
     steps = full + length * len(seeds)
-    turns = [max(0, number - full) // length for number in range(steps)]  # whose seed makes which step
+    turns = [max(0, number - full) // length for number in range(steps)]  # the seed of each step
     table = ByteTable.from_tokenizer_json(ModelFolder.load(resolve("builtin://tiny-chat")).tokenizer_json)
     made = [list(_steps(table, seeds, turns, blocks, n)) for n in range(len(engines))]
     _wait_for(server_url, [engine.name for engine in engines])
@@ -166,7 +166,8 @@ def _events(made: Sequence[Sequence[_Step]], first: int, count: int) -> int:
 
 
 def _wait_for(url: str, names: Sequence[str]) -> None:
-    """Until all agents have written their first heartbeat: what a process costs to start is not an event's cost."""
+    """Waits until all agents have written their first heartbeat: the start of a process is not part of an event's
+    cost."""
     deadline = time.monotonic() + START
     with redis.Redis.from_url(url) as client:
         while not all(client.exists(Keys(POOL, name).beat) for name in names):
@@ -187,7 +188,8 @@ def _lags(sent: dict[int, float], usable: dict[int, float]) -> list[float]:
 
 
 class _Surface(BaseHTTPRequestHandler):
-    """An engine's HTTP side as far as an agent of a stock engine asks: its metrics, on a connection that is kept."""
+    """The part of an engine's HTTP API that an agent of a stock engine uses: its metrics, on a persistent
+    connection."""
 
     protocol_version = "HTTP/1.1"
 
@@ -263,7 +265,7 @@ class _Prompt:
 
 
 def _steps(table: ByteTable, seeds: Sequence[int], turns: Sequence[int], blocks: int, engine: int) -> Iterator[_Step]:
-    """Prefills of one prompt after the other; `blocks` of them a step, and as many dropped once the cache is full.
+    """Prefills of one prompt after the other: `blocks` of them a step, and as many dropped once the cache is full.
     turns: by step, the place of its seed."""
     prompt, cached = _Prompt(), deque[int]()
     rngs = [random.Random(seed * 100 + engine) for seed in seeds]
@@ -314,7 +316,7 @@ def _completed(prompt: _Prompt) -> list[int]:
 
 @contextmanager
 def _agent(folder: Path, engine: _Engine, url: str) -> Iterator[psutil.Process]:
-    """The agent beside an engine, as it is deployed, but that no chunk is held back and no peer asked for a warm-up."""
+    """The agent beside an engine, as deployed, but it publishes every chunk at once and does not warm up from peers."""
     config = {
         "pool": POOL, "replica": engine.name, "model": MODEL, "modelFolder": "builtin://tiny-chat",
         "engineUrl": engine.url, "eventsEndpoint": engine.endpoint, "replayEndpoint": engine.replay_endpoint,

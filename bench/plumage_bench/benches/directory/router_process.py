@@ -1,7 +1,8 @@
-"""A router's directory side as a process: `URL POOL ENTRIES REPLICA…` waits until that many entries are in the mirror
-and prints seconds and bytes; with ENTRIES 0 it follows until stdin closes and prints when each chunk became usable.
+"""A router's directory client as a process: `URL POOL ENTRIES REPLICA…` waits until that many entries are in the mirror
+and prints seconds and bytes. With ENTRIES 0 it follows the directory until stdin closes, and prints when each chunk
+could be matched.
 
-Times are on CLOCK_MONOTONIC, which all processes of a machine share.
+Times are of CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["main"]
 
 
 class TimedMirror(Mirror):
-    """Notes when a chunk can be matched for the first time."""
+    """Records when a chunk can be matched for the first time."""
 
     def __init__(self) -> None:
         super().__init__(capacity=8_000_000)

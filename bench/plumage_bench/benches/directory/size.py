@@ -1,4 +1,5 @@
-"""Entries in the server and in a router: a real server filled by the agents' writer, read by a router of its own."""
+"""Bytes of entries in the server and in a router: a real server that the agents' writer fills, and a new router that
+reads."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ __all__ = ["Size", "measure_size"]
 
 POOL = "bench"
 PIECE = 5000  # chunks published at once while filling
-STEP = 40  # changes an engine step makes while churning
+STEP = 40  # changes of an engine step during the churn
 HOT_NODES = 65_536
 NODES_A_DELTA = 4096
 
@@ -46,7 +47,8 @@ class Size:
 
 
 async def measure_size(entries: int, owners: int, replicas: int, colds: int, seed: int) -> Size:
-    """Fill, churn until the log is as long as it gets, add hotness, then start `colds` routers one after the other."""
+    """Fill, then replace entries until the log has its maximal length, add hotness, then start `colds` routers one
+    after the other."""
     with LocalServer(max_memory=2 << 30) as server:
         async with AsyncExitStack() as stack:
             client: Redis = await stack.enter_async_context(Redis.from_url(server.url, protocol=2))
@@ -96,7 +98,7 @@ def _held(chunks: Sequence[int]) -> list[Change]:
 
 
 async def _churn(writer: DirectoryWriter, chunks: Sequence[int], rng: random.Random) -> None:
-    """Drop and store again, one log entry a step, for a round and a half over the snapshot's buckets."""
+    """Drop and store again, one log entry for each step, for one and a half rounds over the snapshot's buckets."""
     bytes_left = 1.5 * max(LOG_LEAST, len(chunks) * RECORD.size / LOG_SHARE)
     while bytes_left > 0:
         first = rng.randrange(max(1, len(chunks) - STEP // 2))
@@ -113,7 +115,7 @@ async def _sent(writer: DirectoryWriter) -> None:
 
 
 async def _share_heat(url: str, rng: random.Random) -> None:
-    """As much hotness as a pool keeps: a full view, and full deltas behind it until the next one is due."""
+    """As much hotness as a pool stores: a full view, and full deltas after it until the next view is due."""
     share = HotnessShare(url, pool=POOL, capacity=HOT_NODES, period=0.01)
     share.start()
     deltas = HOT_NODES // NODES_A_DELTA

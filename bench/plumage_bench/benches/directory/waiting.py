@@ -1,4 +1,4 @@
-"""Waiting for something that nobody announces."""
+"""Waits for a condition by polling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["until"]
 
 
 async def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    """TimeoutError when it does not come true in time."""
+    """TimeoutError if it does not become true in time."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - it is a look from outside, without an event to wait for
             await asyncio.sleep(0.002)

@@ -1,6 +1,6 @@
-"""`plumage bench eviction`: which policy keeps the right blocks, on the papers' workloads and worst cases.
+"""`plumage bench eviction`: compares the hit ratios of eviction policies on the papers' workloads and worst cases.
 
-Every figure is a mean over seeds; comparisons are paired by seed. Belady (leaf-OPT) stands beside all as the bound.
+Every figure is a mean over seeds. Comparisons are paired by seed. Belady (leaf-OPT) is shown as the bound.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from plumage_bench.harness import Context, Report, ResultTable
 __all__ = ["run"]
 
 POLICIES = ("Lru", "Rlt", "RltCode", "Hotness", "HotnessPaper", "Lfu", "Fifo", "TwoQ", "Ttl", "Belady")
-DRAWING = ("Rlt", "RltCode", "HotnessPaper")  # a victim at random; which entry of a full bucket moves
+DRAWING = ("Rlt", "RltCode", "HotnessPaper")  # policies with random choices: of victims, or of entries in a full bucket
 TEXTBOOK = ("Lfu", "Fifo", "TwoQ", "Ttl")
 TOKENS_200K = 200_000 // BLOCK
 LOOP_SHARES = (0.50, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95)
@@ -34,7 +34,7 @@ QUICK_SHARES = LOOP_SHARES[1::2]
 SUITE_ROOM = 0.95
 OTHER_ROOMS = (0.8, 0.9, 1.0)
 TURN_SEEDS = 12
-"""Conversations differ by more from seed to seed than our policies do; they are cheap, so there are many."""
+"""Seeds of conversations differ by more than policies do. They are cheap, so there are many."""
 
 Ratios = Mapping[str, float]
 Advance = Callable[[int], None]
@@ -57,7 +57,7 @@ def run(context: Context) -> Report:
 
 
 def _gsp(capacity: int, seeds: Sequence[int], advance: Advance) -> Ratios:
-    """The order is fixed; only policies that draw are run with every seed."""
+    """The order is fixed, so only policies with random choices run with every seed."""
     once = _mean(lambda seed: gsp_worst_order(seed, capacity), [p for p in POLICIES if p not in DRAWING], seeds[:1])
     drawn = _mean(lambda seed: gsp_worst_order(seed, capacity), DRAWING, seeds, advance)
     return {policy: {**once, **drawn}[policy] for policy in POLICIES}
@@ -114,7 +114,8 @@ def _report(
         "rlt_area": area["Rlt"],
         "lru_area": area["Lru"],
         "hotness_over_lru": min(ratios["Hotness"] / ratios["Lru"] for ratios in main.values()),
-        # The target names no size, so the worst of all that were played counts too; where all fits no policy evicts.
+        # The target names no size, so the worst of all sizes counts too. A cache that has room for everything evicts
+        # nothing.
         "hotness_over_lru_any_room": min(
             ratios["Hotness"] / ratios["Lru"] for room, of in suites.items() if room < 1 for ratios in of.values()
         ),
@@ -149,7 +150,7 @@ def _over(ratios: Ratios) -> Ratios:
 
 
 def _ratio_table(title: str, columns: Mapping[str, Ratios], notes: str = "") -> ResultTable:
-    """A row a policy, a column a setting."""
+    """A row for each policy, a column for each setting."""
     rows = [[policy, *(f"{ratios[policy]:.3f}" for ratios in columns.values())] for policy in POLICIES]
     return ResultTable(title, ["", *columns], rows, notes)
 
@@ -159,8 +160,8 @@ def _gsp_table(curve: Mapping[float, Ratios], area: Ratios, at_200k: Ratios) -> 
     columns |= {"area": area, "200k": at_200k}
     loop = gsp_loop_blocks() * BLOCK
     notes = (
-        f"64 groups × 32, by cache size, % of one loop = {loop:,} tokens. Leaf-LRU jumps from nothing to the maximum "
-        "where the cache holds the loop, so areas stand side by side. Where one is 0 a ratio to it is undefined."
+        f"64 groups × 32, by cache size, % of one loop = {loop:,} tokens. Leaf-LRU jumps from 0 to the maximum where "
+        "the loop fits into the cache, so areas are compared. Where one is 0 a ratio to it is undefined."
     )
     return _ratio_table("GSP, worst order: hit ratio", columns, notes)
 

@@ -1,9 +1,9 @@
-"""The two constructions of KVRouting App. C, against leaf-OPT: the competitive ratios when they are reached.
+"""The two constructions of KVRouting App. C, compared with leaf-OPT: the competitive ratios when they are reached.
 
-All paths share a prefix and differ in their last block; there is one path more than the cache can hold. In a loop (C.1)
-leaf-LRU always drops the one that comes next: it misses every time, leaf-OPT once in about n. Drawn at random (C.2) no
-online policy can do better than one miss in n, and leaf-OPT needs one in about n·H(n), the coupon collector's time; so
-no policy is better than H(n) ≈ ln n, which RLT reaches.
+All paths share a prefix and differ in their last block. There is one path more than the cache has room for. In a loop
+(C.1) leaf-LRU always drops the path that is next: it misses every time, leaf-OPT once in about n. With random draws
+(C.2) no online policy has fewer misses than one in n, and leaf-OPT has one in about n·H(n), the coupon collector's
+time. So no policy's ratio is better than H(n) ≈ ln n, which RLT reaches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROUNDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Construction:
-    """Misses over leaf-OPT's, after the cache filled. n: cache size - path length + 1, in blocks."""
+    """Misses ÷ leaf-OPT's, after the cache was filled. n: cache size - path length + 1, in blocks."""
 
     n: int
     loop_lru: float

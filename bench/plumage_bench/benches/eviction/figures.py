@@ -1,4 +1,5 @@
-"""The plot of `bench eviction`: hit ratio over cache size in the worst order, and gains over leaf-LRU elsewhere."""
+"""The plot of `bench eviction`: hit ratio by cache size for the worst order, and gains over leaf-LRU for other
+loads."""
 
 from __future__ import annotations
 

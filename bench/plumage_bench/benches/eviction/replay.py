@@ -1,8 +1,8 @@
-"""One engine's cache, replayed: prompts in order, a batch of them holding their blocks at once.
+"""Replays prompts in order through one engine's cache; the requests of a batch use their blocks at the same time.
 
-No device and no clock: time is the index of the prompt. A request holds prompt and output blocks until it is the oldest
-of a full batch, until a newer one needs the room, or until its own conversation goes on. The hit ratio is cached ÷ all
-prompt tokens.
+There is no device and no clock: time is the index of the prompt. A request uses its prompt and output blocks until one
+of three things happens: it is the oldest of a full batch, a newer request needs the room, or its own conversation
+continues. The hit ratio is cached ÷ all prompt tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ __all__ = ["Outcome", "policy_for", "replay"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """hit_ratio: cached ÷ all prompt tokens. misses: prompt blocks computed. running: mean requests held at once."""
+    """hit_ratio: cached ÷ all prompt tokens. misses: prompt blocks computed. running: mean number of concurrent
+    requests."""
 
     hit_ratio: float
     misses: int
@@ -38,7 +39,7 @@ class _Running:
 
 
 def policy_for(name: str, work: Workload, seed: int) -> EvictionPolicy:
-    """A policy by name. Belady knows the future requests; TTL lets a twentieth of the prompts pass."""
+    """A policy by name. Belady knows the future requests. The time to live of TTL is a twentieth of the prompts."""
     if name == "Belady":
         return Belady(future_of([[*prompt.blocks, *prompt.output_blocks] for prompt in work.prompts]))
     options = {"ttl": max(1.0, len(work.prompts) / 20)} if name == "Ttl" else {}
@@ -46,7 +47,7 @@ def policy_for(name: str, work: Workload, seed: int) -> EvictionPolicy:
 
 
 def replay(work: Workload, policy: EvictionPolicy) -> Outcome:
-    """Serve the workload from an empty cache."""
+    """Serve the workload, starting with an empty cache."""
     pool = BlockPool(work.capacity, policy)
     running: deque[_Running] = deque()
     hit = total = misses = held = 0
@@ -71,7 +72,7 @@ def _end_turn(pool: BlockPool, running: deque[_Running], group: int, now: int) -
 
 
 def _start(pool: BlockPool, running: deque[_Running], prompt: Prompt, now: int) -> int:
-    """Pin, allocate and compute; while there is no room the oldest requests end first. Returns the cached blocks."""
+    """Pin, allocate and compute. While there is no room the oldest requests end first. Returns the cached blocks."""
     blocks = prompt.blocks
     output = -(-prompt.output_tokens // BLOCK)
     while True:
@@ -88,7 +89,7 @@ def _start(pool: BlockPool, running: deque[_Running], prompt: Prompt, now: int) 
 
 
 def _finish(pool: BlockPool, request: _Running, now: int) -> None:
-    """The answer is complete; the blocks it filled are cached below the prompt's."""
+    """The answer is complete. The blocks that it filled are cached below the prompt's."""
     prompt = request.prompt
     answered = prompt.output_blocks[: request.anonymous]
     pool.commit(answered, prompt.blocks[-1], now)

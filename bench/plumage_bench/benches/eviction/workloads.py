@@ -1,7 +1,7 @@
-"""What eviction is judged on: the order of prompts, how many run at once, and how large the cache is.
+"""The workloads of eviction benchmarks: the order of prompts, the batch size, and the cache size.
 
-Prompts come from `plumage_bench.workloads`; the papers leave cache sizes open where they speak of GPUs, so ours are
-said here.
+Prompts come from `plumage_bench.workloads`. The papers give no cache sizes where they name GPUs, so the sizes here are
+Plumage's.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["BLOCK", "SUITE_BATCH", "Workload", "few_shot", "gsp_loop_blocks", "g
 
 BLOCK = 16
 SUITE_BATCH = {"mmlu": 64, "bbh": 32, "hellaswag": 32, "ceval": 32}
-"""Requests held at once: 32–64 in HotPrefix §5.2. BBH has 27 tasks, and 64 would hold all of them: nothing to evict."""
+"""Concurrent requests: 32–64 in HotPrefix §5.2. BBH has 27 tasks: 64 requests would use all, and nothing be evicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """prompts in order of service; `batch` of them hold their blocks at once; capacity in blocks. turns: prompts of
-    one group are turns of a conversation, so the next starts when the one before has ended."""
+    """prompts in order of service; `batch` of them use their blocks at the same time; capacity in blocks. turns:
+    prompts of one group are turns of a conversation, so the next starts when the one before has ended."""
 
     name: str
     prompts: Sequence[Prompt]
@@ -46,13 +46,14 @@ def gsp_worst_order(seed: int, capacity: int) -> Workload:
 
 
 def gsp_loop_blocks() -> int:
-    """Blocks touched between two uses of a group's prefix: one prompt of each group."""
+    """Blocks used between two uses of a group's prefix: one prompt of each group."""
     first_round = gsp_prompts(GspShape(groups=64, queries=1, round_robin=True, block_size=BLOCK), 0)
     return sum(len(prompt.blocks) for prompt in first_round)
 
 
 def few_shot(seed: int, suite: str, room: float) -> Workload:
-    """A suite, shuffled. The cache has `room` times what all its prefixes and a batch's own parts need together."""
+    """A suite, shuffled. The cache has `room` times the size that all its prefixes and a batch's own parts need
+    together."""
     shape = FEWSHOT_SUITES[suite]
     batch = SUITE_BATCH[suite]
     own = batch * (shape.question_tokens + shape.output_tokens)
@@ -61,7 +62,7 @@ def few_shot(seed: int, suite: str, room: float) -> Workload:
 
 
 def multi_turn(seed: int, capacity: int, batch: int = 16) -> Workload:
-    """128 conversations; each that has rounds left may come next, with equal chances."""
+    """128 conversations. Each one that has rounds left is next with equal probability."""
     rng = random.Random(f"turns-{seed}")
     waiting = [list(reversed(rounds)) for rounds in conversations(MultiturnShape(block_size=BLOCK), seed)]
     prompts: list[Prompt] = []

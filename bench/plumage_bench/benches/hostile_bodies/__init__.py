@@ -1,8 +1,8 @@
 """`hostile-bodies`: how long large and hostile request bodies delay small requests.
 
-A router process of its own stands before an engine that answers at once. Small requests come at a steady rate; beside
-them another process sends one kind of body again and again on several connections. What is printed is the P99 of the
-small requests' time, and how much that is above the P99 while nothing else was sent.
+A router process runs before an engine that answers at once. Small requests arrive at a steady rate. At the same time
+another process sends one kind of body repeatedly on several connections. The figures are the P99 of the small requests'
+time, and its difference to the P99 without other requests.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from plumage_bench.harness import Context, Figure, Report, ResultTable
 
 __all__ = ["run"]
 
-TARGET = 50.0  # ms that a hostile body may add at P99
+TARGET = 50.0  # limit of the ms that a hostile body adds at P99
 QUIET = "nothing else"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """seconds: of each measurement. rounds: each measures all kinds of bodies once, and the quiet router."""
+    """seconds: of each measurement. rounds: each measures every kind of body once, and the router without hostile
+    bodies."""
 
     seconds: float
     rounds: int
 
 
 def run(context: Context) -> Report:
-    """Each kind of body beside small requests; the quiet router in each round."""
+    """Each kind of body beside small requests, and the router without hostile bodies in each round."""
     plan = Plan(3.0, 1) if context.quick else Plan(10.0, 3)
     names = [QUIET, *BODIES]
     found: dict[str, list[Sample]] = {name: [] for name in names}

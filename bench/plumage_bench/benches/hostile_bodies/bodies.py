@@ -1,4 +1,4 @@
-"""Bodies that cost a router most, each within the largest that it takes (16 MiB)."""
+"""Bodies that cost a router the most, each within its size limit (16 MiB)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEAD = b'{"model":"tiny",'
 
 @dataclass(frozen=True, slots=True)
 class Hostile:
-    """make: the body. clients: connections that send it, each again once it was answered."""
+    """make: the body. clients: connections that send it; each sends it again after the answer."""
 
     path: str
     make: Callable[[], bytes]
@@ -31,7 +31,7 @@ def _parts() -> bytes:
 
 
 def _objects() -> bytes:
-    """Looks as if a key were given twice: the quote spelled as \\u0022 is a quote less."""
+    """Looks like a duplicate key: a quote that is written as \\u0022 hides one."""
     message = b'"messages":[{"role":"user","content":"x"}],"user":"\\u0022","metadata":{"a":['
     return _HEAD + message + b",".join([b"{}"] * 5_000_000) + b"]}}"
 

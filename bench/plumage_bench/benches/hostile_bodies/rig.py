@@ -28,13 +28,13 @@ PATIENCE = 30.0  # seconds
 _ANSWER = b'{"id":"c","object":"text_completion","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}'
 _WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(_ANSWER), _ANSWER)
 _SMALL = json.dumps({"model": MODEL, "prompt": "hello " * 50}).encode()
-# Linux' parent-death signal: whatever ends this process ends the child.
+# Linux' parent-death signal: the child ends when this process ends for any reason.
 _GUARD = "import ctypes,os,sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """folder: for files, removed at the end. hostile: what is sent beside small requests; None: nothing."""
+    """folder: for files, removed at the end. hostile: what is sent besides small requests; None: nothing."""
 
     folder: Path
     hostile: Hostile | None
@@ -43,7 +43,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Milliseconds of the small requests; those that failed; hostile bodies that were answered, by status."""
+    """Milliseconds of the small requests; the number that failed; answers to hostile bodies, by status."""
 
     p50: float
     p99: float
@@ -61,7 +61,7 @@ class Sample:
 
 
 async def measure(setting: Setting) -> Sample:
-    """ConfigurationError where the router does not start."""
+    """ConfigurationError if the router does not start."""
     shutil.rmtree(setting.folder, ignore_errors=True)
     setting.folder.mkdir(parents=True)
     engine = await asyncio.start_server(_engine, "127.0.0.1", 0)
@@ -95,7 +95,7 @@ async def _engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 @asynccontextmanager
 async def _router(folder: Path, engine: int) -> AsyncIterator[int]:
-    """Its port."""
+    """Starts a router and returns its port."""
     members = {"pool": "bench", "replicas": [{"id": "bench-0", "url": f"http://127.0.0.1:{engine}"}]}
     (folder / "members.json").write_text(json.dumps(members))
     config = {
@@ -119,8 +119,8 @@ async def _router(folder: Path, engine: int) -> AsyncIterator[int]:
 
 @contextmanager
 def _undisturbed(router: int) -> Iterator[None]:
-    """The router on one core and this process on another, before all others there where that is allowed; otherwise the
-    work of others disturbs what is measured."""
+    """Runs the router on one core and this process on another, with priority over other processes if that is allowed.
+    Otherwise their work would disturb the measurement."""
     before = os.sched_getaffinity(0)
     cores = sorted(before)
     os.sched_setaffinity(router, {cores[0]})
@@ -144,7 +144,7 @@ def _read(path: Path) -> str:
 
 
 async def _port(log: Path, process: subprocess.Popen[bytes]) -> int:
-    """The router logs the port that the system chose."""
+    """The port that the system chose, from the router's log."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and process.poll() is None:
         rest = _read(log).partition("listening on 127.0.0.1:")[2]
@@ -155,7 +155,7 @@ async def _port(log: Path, process: subprocess.Popen[bytes]) -> int:
 
 
 async def _small(port: int, seconds: float) -> list[float | None]:
-    """Seconds that each took, from when it was due; None for one that failed."""
+    """Seconds of each request from its planned time; None for one that failed."""
     times: list[float | None] = []
     free: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
     for _ in range(CONNECTIONS):
@@ -193,7 +193,7 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path:
 
 @asynccontextmanager
 async def _hostile(setting: Setting, port: int) -> AsyncIterator[Counter[str]]:
-    """Sends hostile bodies from a process of its own; the statuses of their answers, complete at the end."""
+    """Sends hostile bodies from a process of its own. Yields the statuses of their answers, complete at the end."""
     statuses: Counter[str] = Counter()
     if setting.hostile is None:
         yield statuses

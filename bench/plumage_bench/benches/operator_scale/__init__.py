@@ -1,12 +1,13 @@
-"""`operator-scale`: what 1,000 pools of 10 pods cost the operator, on a real control plane with pods that are objects.
+"""`operator-scale`: the cost of 1,000 pools of 10 pods for the operator, on a real control plane with pods that are
+objects only.
 
-etcd, API server, controllers and scheduler are real, kwok stands in the kubelets' place and makes each pod Ready once
-it is placed. The operator is its own process under its own role. Two clusters one after the other: the Deployments of
-all pools applied by themselves (`bare_s`), then the pools (`converge_s`: until all conditions of all of them say so).
-Agents and routers are asked as ever, and one process answers for all of them with the figures of a fleet at rest.
-Writes are counted in the API server's audit log, which names the user. With `children=1` a third cluster comes between
-the two. All children of the pools are created there without an operator: `children_s` is what they cost the cluster
-with any operator.
+etcd, API server, controllers and scheduler are real. kwok replaces the kubelets and makes each placed pod Ready. The
+operator is a process with its own role. Two clusters run one after the other. In the first the Deployments of all pools
+are applied without pools (`bare_s`). In the second the pools are applied (`converge_s`: until all their conditions are
+as expected). The operator polls agents and routers as usual; one process answers for all of them with the figures of an
+idle fleet. Writes are counted in the API server's audit log, which has the user. With `children=1` a third cluster runs
+between the two, where all children of the pools are created without an operator. `children_s` is their cost for the
+cluster with any operator.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ __all__ = ["run"]
 _POOLS, _QUICK_POOLS = 1_000, 100
 _IDLE, _QUICK_IDLE = 300.0, 60.0
 _PODS_A_NODE = 100
-_MOST_POOLS = 1_500  # two Services each have an address, of 4,094
+_MOST_POOLS = 1_500  # each has two Services with an address, of 4,094 addresses
 
 
 def run(context: Context) -> Report:
-    """converge_s, bare_s, restart_s in seconds; rss_mb is the most that a process of the operator held."""
+    """converge_s, bare_s, restart_s in seconds. rss_mb is the peak memory of a process of the operator."""
     network.enter(pod_addresses(), "plumage_cli", sys.argv[1:])
     pools, idle = _size(context)
     load, nodes = os.getloadavg()[0], max(1, pools * objects.PODS_A_POOL // _PODS_A_NODE)
@@ -61,7 +62,7 @@ def run(context: Context) -> Report:
 
 
 def _size(context: Context) -> tuple[int, float]:
-    """Pools, and seconds at rest."""
+    """The number of pools, and the idle seconds."""
     pools, idle = (_QUICK_POOLS, _QUICK_IDLE) if context.quick else (_POOLS, _IDLE)
     given = context.options.get("pools", str(pools))
     if not (given.isascii() and given.isdigit() and 1 <= int(given) <= _MOST_POOLS):
@@ -105,9 +106,9 @@ def _tables(halves: Mapping[str, Bare], found: Operated) -> list[ResultTable]:
     requests: list[list[Figure]] = [
         [verb, found.requests.get(verb, 0), found.idle.requests.get(verb, 0)] for verb in verbs
     ]
-    at_rest = f"{found.idle.processor:.1f} s of the processor at rest, in {found.idle.seconds:.0f} s"
+    at_rest = f"{found.idle.processor:.1f} s of CPU time while idle, in {found.idle.seconds:.0f} s"
     return [
-        ResultTable("Seconds of the processor until all had converged", ("program", *columns), processor),
+        ResultTable("Seconds of CPU time until all had converged", ("program", *columns), processor),
         ResultTable("The operator's requests", ("verb", "until converged", "at rest"), requests, at_rest),
     ]
 
@@ -138,7 +139,7 @@ def _plot(figure: Any, courses: Mapping[str, Course], found: Operated, pools: in
     axes = figure.subplots()
     for name, course in courses.items():
         axes.plot(course.seconds, [count / 3 for count in course.counts], label=f"their {name}, without an operator")
-    axes.plot(found.course.seconds, found.course.counts, label="pools: all conditions say so")
+    axes.plot(found.course.seconds, found.course.counts, label="pools: all conditions as expected")
     axes.set(xlabel="seconds since the first was applied", ylabel=f"complete, of {pools}")
     axes.legend()
     figure.suptitle(f"{pools} pools, {pools * objects.PODS_A_POOL} pods")

@@ -1,5 +1,5 @@
-"""Who wrote what, from the API server's audit log: it names the user, which its metrics do not. Pure, except that it
-reads the file."""
+"""Which user wrote what, from the API server's audit log: its metrics have no user. Pure, except that it reads the
+file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ rules:
 - {{level: None, resources: [{{group: events.k8s.io}}, {{group: coordination.k8s.io}}, {{group: discovery.k8s.io}}]}}
 - {{level: Metadata, verbs: [{", ".join(sorted(_WRITES))}]}}
 """
-"""All that the operator asks, and everybody's writes, of what is not pods' own."""
+"""All requests of the operator, and the writes of every user, without those that belong to pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 
 def read_entries(log: Path) -> Iterator[Entry]:
-    """All of a log; its last line may not be whole yet, and is left out then."""
+    """All entries of a log. Its last line may be incomplete and is left out then."""
     with log.open("rb") as lines:
         for line in lines:
             if line.endswith(b"\n"):
@@ -72,8 +72,8 @@ def read_entries(log: Path) -> Iterator[Entry]:
 
 
 def idle_writes(entries: Iterable[Entry], since: float, until: float) -> Counter[str]:
-    """Writes between two times that a fleet at rest should not see, by `verb resource`: everybody's to pools and their
-    children, and all of the operator's but those of its Lease."""
+    """Writes between two times that an idle fleet should not have, by `verb resource`: those of all users to pools and
+    their children, and all of the operator's but those to its Lease."""
     found: Counter[str] = Counter()
     for entry in entries:
         if since <= entry.at < until and entry.verb in _WRITES and _counts(entry):

@@ -1,4 +1,4 @@
-"""The test cluster (tests/cluster), which is in the repository and in no package: found beside this one."""
+"""The test cluster (tests/cluster), which is part of the repository and of no package: found beside this one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOG_MEGABYTES: Final = 8_192  # never rotated
 
 
 class Cluster:
-    """One that runs. server: of tests/cluster's `api_only`; fleet: of tests/support's `operator_fleet`."""
+    """A running cluster. server: of tests/cluster's `api_only`. fleet: of tests/support's `operator_fleet`."""
 
     def __init__(self, server: Any, fleet: Any, audit: Path) -> None:
         self.server = server
@@ -28,24 +28,24 @@ class Cluster:
         self.audit = audit
 
     def install(self) -> None:
-        """Kinds, and the operator's rights."""
+        """Applies the kinds and the operator's rights."""
         self.fleet.install()
 
     def pids(self) -> dict[str, int]:
-        """Of the cluster's programs."""
+        """The pids of the cluster's programs."""
         found: dict[str, int] = self.server.processes.pids()
         return found
 
 
 def pod_addresses() -> str:
-    """What kwok chooses pods' addresses from."""
+    """The range from which kwok assigns addresses to pods."""
     return str(_module("cluster.pretend").PODS)
 
 
 @contextmanager
 def cluster(nodes: int, folder: Path) -> Iterator[Cluster]:
-    """Control plane, scheduler, kwok and nodes that are objects only; nothing of it stays. Programs that this machine
-    lacks are downloaded or built first, which may take minutes. ConfigurationError where they can't be had."""
+    """Control plane, scheduler, kwok and nodes that are objects only; all is removed at the end. Missing programs are
+    downloaded or built first, which may take minutes. ConfigurationError if they are not available."""
     pretend, programs, errors = (_module(f"cluster.{name}") for name in ("pretend", "programs", "errors"))
     known = {program.name: program for program in (*programs.API, *programs.NODES)}
     policy, log = folder / "audit.yaml", folder / "audit.log"

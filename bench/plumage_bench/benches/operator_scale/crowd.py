@@ -1,7 +1,7 @@
-"""Thousands of objects applied, and waited for until each is as it should be.
+"""Applies thousands of objects, and waits until each is as expected.
 
-What is waited for is asked about one by one, a few that are not ready yet, round and round: a watch of everything, or
-lists of it, would be a load of their own beside the one that is measured.
+It polls objects one by one, a few unfinished ones in each round. A watch or a list of all objects would be a load of
+its own besides the measured one.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Advance = Callable[[int], None]
 
 
 class TooSlowError(PlumageError):
-    """It did not come about in the time that was given."""
+    """The objects were not as expected in time."""
 
 
 @dataclass(slots=True)
 class Course:
-    """How many were as they should be, and when: seconds since `began`."""
+    """How many were as expected, and when: seconds since `began`."""
 
     began: float
     seconds: list[float] = field(default_factory=list)
@@ -47,12 +47,12 @@ class Course:
 
     @property
     def took(self) -> float:
-        """Until the last of them was."""
+        """Seconds until the last of them was."""
         return self.seconds[-1]
 
 
 async def administrator(kubeconfig: Path) -> Any:
-    """The configuration of a client that may do everything."""
+    """The configuration of a client with all rights."""
     configuration = Configuration()
     await load_kube_config(  # type: ignore[no-untyped-call]
         config_file=str(kubeconfig), client_configuration=configuration, persist_config=False
@@ -61,13 +61,13 @@ async def administrator(kubeconfig: Path) -> Any:
 
 
 def path(thing: Mapping[str, Any]) -> str:
-    """Where an object is."""
+    """The path of an object."""
     meta = thing["metadata"]
     return resource_path(thing["apiVersion"], _PLURALS[thing["kind"]], meta.get("namespace"), meta["name"])
 
 
 async def create_all(api: KubeClient, things: Iterable[Mapping[str, Any]]) -> None:
-    """A few at a time, in their order."""
+    """A few at a time, in order."""
     waiting = iter(things)
 
     async def some() -> None:
@@ -81,7 +81,7 @@ async def until_all(
     api: KubeClient, paths: Sequence[str], holds: Callable[[Mapping[str, Any]], bool], course: Course, within: float,
     advance: Advance,
 ) -> None:  # fmt: skip
-    """Fills `course`. TooSlowError names what is not so after `within` seconds."""
+    """Fills `course`. TooSlowError names objects that are not as expected after `within` seconds."""
     left = list(paths)
     while left:
         some, rest = left[:_LOOK_AT], left[_LOOK_AT:]

@@ -1,6 +1,6 @@
-"""A network of the benchmark's own, with no way out: pods that are objects only have addresses, and the operator asks
-each for its figures. Here all of them are this machine's, so that one process can answer for all, and nothing else is
-ever asked."""
+"""A network namespace of the benchmark without a way out. Pods that are objects only have addresses, and the operator
+requests figures from each. Here all these addresses lead to this machine, so that one process can answer for all, and
+no other machine gets a request."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from plumage.errors import ConfigurationError
 __all__ = ["enter", "unshare_command"]
 
 _MARK: Final = "PLUMAGE_BENCH_OUTSIDE"
-"""The network that the command was started in; in another one it has arrived."""
+"""The network namespace in which the command was started. In another one the process need not change again."""
 _PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 
 
 def enter(addresses: str, module: str, arguments: Sequence[str]) -> None:
-    """Return where this process is in a network of its own, whose `addresses` all lead to itself; else become
-    `python -m module arguments` in one. ConfigurationError where this machine can't."""
+    """Return if this process is in its own network namespace, whose `addresses` all lead to itself. Otherwise replace
+    it by `python -m module arguments` in one. ConfigurationError if this machine can not do that."""
     here = os.readlink("/proc/self/ns/net") if sys.platform == "linux" else ""
     ip = shutil.which("ip", path=_PATH)
     if not here or ip is None or shutil.which("unshare") is None:
@@ -36,5 +36,5 @@ def enter(addresses: str, module: str, arguments: Sequence[str]) -> None:
 
 
 def unshare_command(user: int) -> list[str]:
-    """Who is not root becomes it in a user namespace."""
+    """A user who is not root becomes root in a user namespace."""
     return ["unshare", "--net", *([] if user == 0 else ["--user", "--map-root-user"]), "--"]

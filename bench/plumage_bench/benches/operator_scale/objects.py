@@ -1,4 +1,4 @@
-"""What is applied: pools, and, without an operator, the same Deployments. Pure."""
+"""The objects to apply: pools, and the same Deployments for a cluster without an operator. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRUE: Final = (Type.ACCEPTED, Type.ENGINE_READY, Type.ROUTER_READY, Type.DIRECT
 
 
 def namespace_of(number: int) -> str:
-    """Pools lie side by side in a few namespaces, as teams have them."""
+    """Pools are spread over a few namespaces, as those of teams."""
     return NAMESPACES[number % len(NAMESPACES)]
 
 
@@ -41,7 +41,7 @@ def pool(number: int) -> dict[str, Any]:
 
 
 def children(number: int) -> Iterator[dict[str, Any]]:
-    """What the operator makes of that pool; they belong to nobody."""
+    """The objects that the operator makes for that pool, without an owner."""
     manifest = pool(number)
     named = {**manifest, "metadata": {**manifest["metadata"], "uid": "none"}}
     for child in build_children(PoolContext(parse_pool(named, "the pool"), _SITE, ENGINES)):
@@ -50,8 +50,7 @@ def children(number: int) -> Iterator[dict[str, Any]]:
 
 
 def deployments(number: int) -> Iterator[dict[str, Any]]:
-    """The Deployments among them. Their pods' service accounts are the pool's, so they are left to the namespace's
-    own."""
+    """The Deployments among them. Their pods' service accounts belong to the pool, so these use the namespace's own."""
     for child in children(number):
         if child["kind"] == "Deployment":
             child["spec"]["template"]["spec"]["serviceAccountName"] = "default"
@@ -59,7 +58,7 @@ def deployments(number: int) -> Iterator[dict[str, Any]]:
 
 
 def is_settled(thing: Mapping[str, Any]) -> bool:
-    """Whether all conditions of a pool say that it is as its spec says."""
+    """Whether all conditions of a pool show that it is as in its spec."""
     status = thing.get("status") or {}
     said = {one["type"]: (one["status"], one["reason"]) for one in status.get("conditions") or ()}
     return (
@@ -70,7 +69,7 @@ def is_settled(thing: Mapping[str, Any]) -> bool:
 
 
 def is_complete(thing: Mapping[str, Any]) -> bool:
-    """Whether all pods of a Deployment are there and ready."""
+    """Whether all pods of a Deployment exist and are ready."""
     status, wanted = thing.get("status") or {}, thing["spec"]["replicas"]
     counted = (status.get(name) for name in ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"))
     return status.get("observedGeneration") == thing["metadata"]["generation"] and set(counted) == {wanted}

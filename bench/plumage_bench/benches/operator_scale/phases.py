@@ -1,4 +1,4 @@
-"""The two halves of the measurement: a cluster without an operator, and one with."""
+"""The two parts of the measurement: a cluster without an operator, and one with it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from plumage_operator.kube.client import KubeClient
 
 __all__ = ["Bare", "Idle", "Operated", "bare", "operated"]
 
-_WITHIN: Final = 1_800.0  # seconds for all to come about
+_WITHIN: Final = 1_800.0  # seconds for all objects to be as expected
 _START: Final = 300.0
-_QUIET: Final = 5.0  # seconds without a look, after which nothing is under way
+_QUIET: Final = 5.0  # seconds without a reconcile, after which the operator counts as idle
 _NAME: Final = "operator-0"
 _AWAITED: Final = ("Deployment", "InferencePool")
 Advance = Callable[[int], None]
@@ -30,7 +30,7 @@ Thing = dict[str, Any]
 
 @dataclass(slots=True)
 class Idle:
-    """A time in which nothing happens. processor: seconds of the operator's."""
+    """A time in which nothing happens. processor: CPU seconds of the operator."""
 
     seconds: float
     writes: dict[str, int]
@@ -40,7 +40,7 @@ class Idle:
 
 @dataclass(slots=True)
 class Bare:
-    """Without an operator. processor: seconds until all had converged, of each program."""
+    """Without an operator. processor: CPU seconds of each program until all had converged."""
 
     course: Course
     processor: dict[str, float]
@@ -49,7 +49,7 @@ class Bare:
 @dataclass(slots=True)
 class Operated:
     """peaks: MB of the first process and of the one after the restart. requests: the operator's until all had
-    converged, by verb. processor: seconds until then, of each program."""
+    converged, by verb. processor: CPU seconds of each program until then."""
 
     course: Course
     figures: Figures
@@ -61,7 +61,7 @@ class Operated:
 
 
 async def bare(cluster: Cluster, pools: int, advance: Advance, made: Callable[[int], Iterable[Thing]]) -> Bare:
-    """What is `made` for each pool, from the first that is applied to the last pod that is ready."""
+    """Measures from the first applied object to the last ready pod. `made` returns the objects of each pool."""
     async with KubeClient(await crowd.administrator(cluster.server.kubeconfig)) as api:
         await crowd.create_all(api, map(_namespace, objects.NAMESPACES))
         things = [thing for number in range(pools) for thing in made(number)]
@@ -70,7 +70,7 @@ async def bare(cluster: Cluster, pools: int, advance: Advance, made: Callable[[i
 
 
 async def operated(cluster: Cluster, pools: int, idle: float, advance: Advance) -> Operated:
-    """Pools under an operator: converged, at rest for `idle` seconds, and under a new process."""
+    """Pools with an operator: until they converge, for `idle` seconds, and with a restarted process."""
     await asyncio.to_thread(cluster.install)
     server, fleet = cluster.server, cluster.fleet
     server.processes.start("pods", [sys.executable, "-m", "plumage_bench.benches.operator_scale.pods"])
@@ -112,7 +112,7 @@ async def _apply(
 
 
 async def _until(web: aiohttp.ClientSession, fleet: Any, holds: Callable[[Figures], bool]) -> Figures:
-    """What the operator reports once it holds."""
+    """The operator's report once the condition is true."""
     end = time.monotonic() + _START
     while True:
         figures = await read_figures(web, fleet.ports[_NAME][1])
@@ -124,7 +124,7 @@ async def _until(web: aiohttp.ClientSession, fleet: Any, holds: Callable[[Figure
 
 
 async def _quiet(web: aiohttp.ClientSession, fleet: Any) -> Figures:
-    """Once nothing that happened is still being looked at."""
+    """Waits until the operator has reconciled all events."""
     looks, since = -1, time.monotonic()
 
     def quiet(now: Figures) -> bool:
@@ -141,15 +141,15 @@ async def _rest(cluster: Cluster, seconds: float) -> Idle:
     began, before = time.time(), processor_seconds(pid)
     await asyncio.sleep(seconds)
     until, after = time.time(), processor_seconds(pid)
-    await asyncio.sleep(1.0)  # the log is written behind the answers
+    await asyncio.sleep(1.0)  # the log is written after the answers
     entries = list(audit.read_entries(cluster.audit))
     writes, requests = audit.idle_writes(entries, began, until), audit.by_verb(entries, began, until)
     return Idle(seconds, dict(writes), dict(requests), after["operator"] - before["operator"])
 
 
 async def _restart(api: KubeClient, web: aiohttp.ClientSession, fleet: Any, pools: int) -> float:
-    """Killed, and started again under the same name, as a kubelet does: seconds from the start of the new process until
-    it has looked at every pool and repaired what was broken meanwhile."""
+    """Kills the operator and starts it under the same name, as a kubelet does. Returns the seconds from the start of
+    the new process until it has reconciled every pool and repaired what was broken meanwhile."""
     fleet.stop(_NAME, kill=True)
     lost = await _lose_a_service(api)
     began = time.monotonic()

@@ -1,5 +1,5 @@
 """`python -m plumage_bench.benches.operator_scale.pods`: answers for all agents and routers of a cluster whose pods are
-objects only. They have served before and are at rest: the same figures each time, of the size that real ones have."""
+objects only. They report the same figures each time, as after past requests, in reports as large as real ones."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["agent_report", "listen", "main", "router_report"]
 
 _BUCKETS: Final = HistogramReport([0.01 * 2**power for power in range(14)], [50 * power for power in range(15)], 90.0)
 _DAY: Final = 86_400.0
-"""Seconds since they began: of a process that is younger than a minute all that it counted would be news."""
+"""Seconds since their start: all counts of a process that is younger than a minute would count as new."""
 _MOST_REQUEST = 16_384  # bytes
 
 
 def agent_report() -> AgentReport:
-    """Of an engine whose cache is warm."""
+    """The report of an engine with a warm cache."""
     return AgentReport(
         "replica", at=_DAY, started=1.0, state="Ready", directory="Here", kv_usage=0.5, cache_tokens=400_000,
         query_tokens=9_000_000, hit_tokens=6_000_000, output_tokens=700_000, hotness=1234.5,
@@ -31,7 +31,7 @@ def agent_report() -> AgentReport:
 
 
 def router_report() -> RouterReport:
-    """With a curve of as many points as there may be."""
+    """A report with a curve that has the maximal number of points."""
     curve = CurvePoints([6_000.0 * point for point in range(64)], [point / 64 for point in range(64)], 50_000.0)
     replicas = [ReplicaReport(f"replica-{number}", "Ready", routed=100) for number in range(ENGINES)]
     return RouterReport(
@@ -53,7 +53,7 @@ class _Answers(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """GET requests have no body: each ends with an empty line."""
+        """GET requests have no body, so each ends with an empty line."""
         assert self._transport is not None
         self._read += data
         while (end := self._read.find(b"\r\n\r\n")) >= 0:
@@ -64,7 +64,7 @@ class _Answers(asyncio.Protocol):
 
 
 async def listen() -> list[asyncio.Server]:
-    """At the agents' port and the routers', on all addresses."""
+    """At the ports of agents and routers, on all addresses."""
     loop, servers = asyncio.get_running_loop(), []
     for port, report in ((AGENT_PORT, agent_report()), (ROUTER_PORT, router_report())):
         answers = partial(_Answers, msgspec.json.encode(report))

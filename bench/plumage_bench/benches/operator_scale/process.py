@@ -1,4 +1,4 @@
-"""The operator as its process reports itself: memory and processor time from /proc, the rest from /metrics."""
+"""The operator's process: memory and CPU time from /proc, the rest from /metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """waiting: pools that are to be looked at. looks: reconciles since it began, and how long each took."""
+    """waiting: pools that wait for a reconcile. looks: reconciles since the start, and the time of each."""
 
     leading: bool
     pools: int
@@ -31,7 +31,7 @@ class Figures:
 
     @property
     def p99(self) -> float:
-        """Seconds, straight between the bounds of the histogram's buckets."""
+        """Seconds, interpolated between the bounds of the histogram's buckets."""
         return self.looks.quantile(0.99) or 0.0
 
 
@@ -45,7 +45,7 @@ async def read_figures(session: aiohttp.ClientSession, port: int) -> Figures | N
 
 
 def figures_of(page: str) -> Figures:
-    """From a scrape. KeyError where it is not the operator's."""
+    """From a metrics page. KeyError if it is not the operator's."""
     found = list(samples(page, _PREFIX))
     values = {sample.name.removeprefix(_PREFIX): sample.value for sample in found}
     buckets = buckets_of(found, _SECONDS)
@@ -57,7 +57,7 @@ def figures_of(page: str) -> Figures:
 
 
 def peak_megabytes(pid: int) -> float:
-    """The most memory that a process held so far (VmHWM), in 10⁶ bytes."""
+    """The peak memory of a process so far (VmHWM), in 10⁶ bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     kibibytes = next(line.split()[1] for line in lines if line.startswith("VmHWM:"))
     return int(kibibytes) * 1024 / 1e6

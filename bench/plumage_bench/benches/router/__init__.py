@@ -1,12 +1,13 @@
-"""What one router on one core carries, and what it adds to a request's latency.
+"""The throughput of one router on one core, and the latency that it adds to a request.
 
-The router has a core of its own; the compiled mock engine (four replicas), the compiled load generator, the
-directory's server and the mock's agents share another. Prompts of 8 KB in six messages, 75 % of the text shared over 32
-prefixes; the rest is new in every request. Each answered prompt becomes directory events as it would behind real
-engines, so the mirror is kept up under load. The same load straight to the mock is printed beside, and round robin
-without a directory. What a router adds to latency is taken at a low rate, beside the machine's own noise (`latency`).
+The router has a core of its own. The compiled mock engine (four replicas), the compiled load generator, the directory's
+server and the mock's agents share another. Prompts have 8 KB in six messages. 75 % of the text is shared over 32
+prefixes, and the rest is new in every request. Each answered prompt becomes directory events, as with real engines, so
+the mirror changes under load. The same load directly to the mock is printed too, and round robin without a directory.
+The added latency is measured at a low rate, together with the machine's noise (`latency`).
 
-No request streams: the mock answers each at once and whole, and the load generator reads answers by their length.
+No request streams: the mock sends each answer at once and complete, and the load generator reads answers by their
+length.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def run(context: Context) -> Report:
 
 
 def _round(rig: Rig, plan: Plan, seed: int, advance: Any) -> tuple[dict[str, Drive], bytes]:
-    """Every measurement once, so that each round compares like with like; the samples of the low rate."""
+    """Every measurement once, so that a round compares measurements of the same minute. Returns the samples of the low
+    rate."""
     found: dict[str, Drive] = {}
 
     def take(name: str, target: str, messages: int) -> None:
@@ -146,7 +148,9 @@ def _latency_table(
     rows.append(("added", *(added[share].shown() for share in PERCENTILES)))
     rows.append(("the mock against itself: noise", *(noise[share].shown() for share in PERCENTILES)))
     how = (
-        "at real-time priority" if fast else "at ordinary priority, which others' work disturbs: no right to real time"
+        "at real-time priority"
+        if fast
+        else "at ordinary priority, disturbed by other work: no right to real-time priority"
     )
     return ResultTable(
         f"Latency in µs at {LOW_RATE} req/s with random gaps, 8 KB in 6 messages; 95 % intervals",

@@ -1,8 +1,8 @@
-"""The mock engine's agents, all in one process: what the engine answered becomes directory events.
+"""The mock engine's agents, all in one process: they turn the engine's answers into directory events.
 
-`python -m plumage_bench.benches.router.agents CONFIG.json` reads the mock's reports from a fifo, takes each ten
-milliseconds for an engine step, and publishes through the directory's own writer, behind the throttle that real agents
-have. A replica keeps every shared prefix and the new text of its last requests; what falls out is published as removed.
+`python -m plumage_bench.benches.router.agents CONFIG.json` reads the mock's reports from a fifo, treats each ten
+milliseconds as an engine step, and publishes through the directory's own writer, with the throttle that real agents
+have. A replica keeps every shared prefix and the new text of its last requests. Older text is published as removed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["main"]
 REPORT = struct.Struct("<IIQ")
 STEP = 0.010  # seconds
 KEPT = 2_000  # requests whose own text a replica keeps
-RATE = 5_000.0  # an agent's default: new chunks a second, above which those seen once are withheld
+RATE = 5_000.0  # an agent's default: above this number of new chunks a second, chunks seen once are not published
 TOKENS = CHUNK // 4
 
 
@@ -55,7 +55,7 @@ class Prompt:
 
 
 class Replica:
-    """What one mock engine holds, and the writer that says so."""
+    """The cache of one mock engine, and the writer that publishes it."""
 
     def __init__(self, writer: DirectoryWriter, prompts: list[Prompt]) -> None:
         self.writer = writer
@@ -65,8 +65,9 @@ class Replica:
         self._own: deque[list[int]] = deque()
 
     def step(self, reports: list[tuple[int, int]]) -> None:
-        """One engine step: the requests it answered, as (prefix, number). Those of further prefixes came past all
-        routers, 60,000 a second: their events would be published long after, beside what is measured then."""
+        """One engine step: the requests that it answered, as (prefix, number). Requests with further prefixes were sent
+        directly to the mock, 60,000 a second. They are skipped: their events would be published long after, during the
+        next measurement."""
         known = len(self._prompts)
         changes = [c for prefix, number in reports if prefix < known for c in self._stored(prefix, number)]
         while len(self._own) > KEPT:
@@ -106,7 +107,7 @@ async def _run(config: dict[str, Any]) -> None:
 
 
 def _take(source: int, replicas: list[Replica]) -> None:
-    """Everything the mock reported since the last step."""
+    """Everything that the mock reported since the last step."""
     steps: list[list[tuple[int, int]]] = [[] for _ in replicas]
     try:
         data = os.read(source, 1 << 20)

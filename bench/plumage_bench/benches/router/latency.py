@@ -1,9 +1,9 @@
-"""What a router adds to latency, separated from what the machine adds.
+"""The latency that a router adds, separated from the machine's noise.
 
-Requests go in rounds: one to the mock, one to the mock again, one through the router, in an order drawn for each round,
-all within the same ten milliseconds. So all three meet the same machine, and the two to the mock differ by nothing but
-its noise. A difference of percentiles is given with an interval from a bootstrap over blocks of rounds: stalls come in
-clusters, and single requests drawn at random would hide how few stalls there were.
+Requests go in rounds: one to the mock, another one to the mock, one through the router. Each round has a random order
+and takes ten milliseconds. So all three run under equal conditions, and the two to the mock differ only by noise. The
+interval of a difference of percentiles is a bootstrap over blocks of rounds. Delays come in clusters, so a bootstrap
+over single requests would underestimate their effect.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["DIRECT", "LIMIT", "ROUTED", "TARGETS", "Difference", "Rounds"]
 
 TARGETS = ("mock", "mock", "router")  # the columns of a round
 DIRECT, ROUTED = (0, 1), (2,)
-LIMIT = 1500.0  # µs added at P99 that the benchmark is held to
+LIMIT = 1500.0  # the target: µs added at P99
 BLOCK = 25  # rounds: a quarter of a second
 RESAMPLES = 1000
 INTERVAL = (2.5, 97.5)
@@ -41,7 +41,7 @@ class Difference:
         return f"{self.value:.0f} ({self.low:.0f} to {self.high:.0f})"
 
     def verdict(self, limit: float = LIMIT) -> str:
-        """Whether that is under the limit, or can't be measured on this machine."""
+        """Whether the added latency is below the limit, or can not be measured on this machine."""
         if self.high <= limit:
             return f"shown: at most {limit / 1000:g} ms"
         return f"not met: above {limit / 1000:g} ms" if self.low > limit else "not shown: the noise is too large"
@@ -55,7 +55,7 @@ class Rounds:
 
     @classmethod
     def read(cls, runs: Sequence[bytes]) -> Rounds:
-        """From the load generator's sample files (native/load.c), one a run."""
+        """From the load generator's sample files (native/load.c), one for each run."""
         return cls(np.concatenate([_matrix(run) for run in runs]))
 
     def __len__(self) -> int:
@@ -65,11 +65,11 @@ class Rounds:
         return float(np.percentile(self.micros[:, columns], share))
 
     def added(self, share: float, seed: int) -> Difference:
-        """What the router adds to a percentile."""
+        """The latency that the router adds to a percentile."""
         return self._difference(share, ROUTED, DIRECT, seed)
 
     def noise(self, share: float, seed: int) -> Difference:
-        """The same figure for two things that are alike: the mock against itself."""
+        """The same figure for two equal targets: the mock against itself."""
         return self._difference(share, DIRECT[1:], DIRECT[:1], seed)
 
     def _difference(self, share: float, of: Sequence[int], to: Sequence[int], seed: int) -> Difference:
@@ -86,7 +86,7 @@ class Rounds:
 
 
 def _matrix(run: bytes) -> Micros:
-    """Rounds x targets in the order of the rounds; those that miss an answer at a run's end are left out."""
+    """Rounds x targets in the order of the rounds. Rounds without all answers at the end of a run are left out."""
     samples = np.frombuffer(run, "<u4").reshape(-1, 3).astype(np.int64)
     latencies = np.full((samples[:, 1].max(initial=-1) + 1, len(TARGETS)), np.nan)
     latencies[samples[:, 1], samples[:, 0]] = samples[:, 2]

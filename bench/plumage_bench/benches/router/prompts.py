@@ -1,4 +1,4 @@
-"""The router benchmark's requests: prompts that share their beginning over a few prefixes, new text behind it."""
+"""The router benchmark's requests: prompts that begin with one of a few shared prefixes and end with new text."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MODEL = "tiny"
 PREFIXES = 32
 SIZE = 8192  # bytes of a request's text
 SHARED = 0.75
-MARK = "0" * 16  # replaced by each request's number
+MARK = "0" * 16  # a mark, replaced by each request's number
 _ROLES = ("user", "assistant")
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A request's JSON and where its mark stands."""
+    """A request's JSON and the position of its mark."""
 
     data: bytes
 
@@ -30,17 +30,17 @@ class Body:
 
 
 def make_bodies(messages: int, seed: int, *, stream: bool = False) -> list[Body]:
-    """One body a prefix, the same for the same seed."""
+    """One body for each prefix, equal for equal seeds."""
     rng = random.Random(f"router {seed} {messages}")
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(2000)]
     return [_body(messages, rng, words, stream) for _ in range(PREFIXES)]
 
 
 def _body(messages: int, rng: random.Random, words: list[str], stream: bool) -> Body:
-    """The text is cut into messages of equal length; the mark stands where the shared part ends."""
+    """The text is cut into messages of equal length. The mark is where the shared part ends."""
     length = SIZE // messages
     cut = int(SIZE * SHARED)
-    cut += -(cut % length) if length - cut % length < len(MARK) else 0  # a mark is never cut in two
+    cut += -(cut % length) if length - cut % length < len(MARK) else 0  # a mark stays in one message
     text = _text(rng, words, cut) + MARK + _text(rng, words, SIZE - cut - len(MARK))
     pieces = [text[at : at + length] for at in range(0, length * messages, length)]
     roles = ["system"] * (messages > 1) + [_ROLES[n % 2] for n in range(messages)]

@@ -1,4 +1,4 @@
-"""The router benchmark's processes: built, pinned, started, asked, and gone at the end."""
+"""The processes of the router benchmark: compiled, pinned to cores, started, queried, and ended."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ __all__ = ["Drive", "Rig"]
 
 OURS = Ours()
 PLAIN = Ours({"router.policy": "RoundRobin"})
-"""Routes without knowing anything: what a router costs by itself."""
+"""A policy without knowledge, which shows the cost of the router itself."""
 REPLICAS = 4
 POOL = "bench"
 FOLDER = "builtin://tiny-chat"
 _SOURCES = Path(__file__).parents[2] / "native"
-# Linux' parent-death signal: whatever ends this process ends the child.
+# Linux' parent-death signal: the child ends when this process ends for any reason.
 _GUARD = "import ctypes,os,sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 _GUARDED = (sys.executable, "-c", _GUARD)
-_IDLE_SHARE = 0.15  # of a core: what agents without news take, heartbeats included
+_IDLE_SHARE = 0.15  # share of a core that idle agents use, with heartbeats
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -73,7 +73,7 @@ class Rig:
         self._ports: dict[str, int] = {}
         self._routers: dict[str, subprocess.Popen[bytes]] = {}
         self._next = 0
-        self.preferred = False  # did the last comparison run at real-time priority?
+        self.preferred = False  # whether the last comparison ran at real-time priority
 
     def __enter__(self) -> Rig:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -88,11 +88,11 @@ class Rig:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def start(self) -> None:
-        """Everything up and answering, or an error that says what is missing."""
+        """Starts everything. Returns when all answer, or raises an error that names what is missing."""
         engine, _ = self._compile("engine"), self._compile("load")
         for index, messages in enumerate(self._messages):
             write_bodies(self._bodies(messages), make_bodies(messages, self._seed), index * PREFIXES)
-            # The mock marks requests that no router sent by their prefixes: agents skip them.
+            # Requests that no router sent have other prefixes, so that agents can skip them.
             write_bodies(self._direct(messages), make_bodies(messages, self._seed), len(self._messages) * PREFIXES)
         self._stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
         os.sched_setaffinity(0, {self._other_core})  # children inherit it; routers are moved
@@ -110,8 +110,9 @@ class Rig:
     def compare(
         self, targets: Sequence[str], messages: int, *, seconds: float, rate: float, connections: int, seed: int
     ) -> bytes:
-        """Sends `rate` requests a second to each of the targets, in rounds (native/load.c); the samples. What takes
-        part runs at real-time priority where allowed (`preferred`), so that work of others does not come between."""
+        """Sends `rate` requests a second to each of the targets, in rounds (native/load.c), and returns the samples.
+        All processes of the measurement run at real-time priority if allowed (`preferred`), so that other work does not
+        delay them."""
         ports = ",".join(str(self._ports[target]) for target in targets)
         samples = self._folder / "samples"
         arguments = (connections, seconds, rate, seed, self._next, self._bodies(messages), samples)
@@ -121,7 +122,7 @@ class Rig:
         return samples.read_bytes()
 
     def drive(self, target: str, messages: int, *, seconds: float, connections: int, seed: int) -> Drive:
-        """Runs the load generator against "mock", "router" or "plain", as fast as they answer."""
+        """Runs the load generator against "mock", "router" or "plain", at the rate of the answers."""
         before = self._cpu(target)
         bodies = self._direct(messages) if target == "mock" else self._bodies(messages)
         arguments = (connections, seconds, 0, seed, self._next, bodies, "-")
@@ -132,8 +133,8 @@ class Rig:
         )
 
     def settle(self, seconds: float = 20.0) -> None:
-        """Wait until the agents have published what a full load left behind: they share the load generator's core, and
-        a measurement of latency would find their backlog instead of the router."""
+        """Waits until the agents have published the events of a full load. They share the load generator's core, so
+        their work would disturb a measurement of latency."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             before = _cpu_seconds(self._agents)
@@ -142,7 +143,7 @@ class Rig:
                 return
 
     def status(self) -> dict[str, Any]:
-        """The LBGR router's own account."""
+        """The LBGR router's own status."""
         url = f"http://127.0.0.1:{self._ports['router']}/plumage/v1/status"
         asked = urllib.request.Request(url, headers={"X-Plumage-Admin-Key": self._admin_key.read_text().strip()})
         with urllib.request.urlopen(asked, timeout=10) as answer:
@@ -214,11 +215,11 @@ class Rig:
         self._await(f"http://127.0.0.1:{port}/health", self._routers[name], name)
 
     def _launch(self, name: str, command: Sequence[Any], core: int) -> subprocess.Popen[bytes]:
-        """Starts a process and waits for the line that says that it is ready."""
+        """Starts a process and waits for the line that reports that it is ready."""
         process = self._popen(command, core, stdout=subprocess.PIPE)
         assert process.stdout is not None
         if process.stdout.readline() != b"ready\n":
-            raise ConfigurationError(f"the benchmark's {name} did not start; its words are above")
+            raise ConfigurationError(f"the benchmark's {name} did not start; its output is above")
         return process
 
     def _popen(self, command: Sequence[Any], core: int, **streams: Any) -> subprocess.Popen[bytes]:
@@ -235,10 +236,10 @@ class Rig:
                     return
             except OSError:
                 time.sleep(0.05)
-        raise ConfigurationError(f"the benchmark's {name} did not start; its words are above")
+        raise ConfigurationError(f"the benchmark's {name} did not start; its output is above")
 
     def _cpu(self, target: str) -> float:
-        """CPU seconds of a router so far; 0 for the mock, which is not measured."""
+        """CPU seconds of a router so far; 0 for the mock, whose time is not measured."""
         process = self._routers.get(target)
         if process is None:
             return 0.0
@@ -247,7 +248,7 @@ class Rig:
 
 @contextmanager
 def _real_time(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[bool]:
-    """Processes go before all others of their core meanwhile; False where the system does not allow it."""
+    """Gives processes priority over all others of their core for this time. False if the system does not allow it."""
     try:
         for process in processes:
             os.sched_setscheduler(process.pid, os.SCHED_FIFO, os.sched_param(1))

@@ -1,8 +1,8 @@
-"""A local pool under faults and mutated requests: what crashes, what is lost, and which errors have no name.
+"""A local pool under faults and mutated requests: crashes, lost requests, and errors without a code.
 
-A pool of simulated engines is started as a person would start it. Honest clients stream from it; hostile ones send
-requests that are valid but for one to three mutations; meanwhile processes are killed or stopped and files and sockets
-are removed. Requests that a killed router had accepted are lost with it: they are counted apart (decision 0182).
+A pool of simulated engines is started as a user would start it. Valid clients stream from it. Hostile clients send
+requests that are valid but for one to three mutations. Meanwhile processes are killed or stopped, and files and sockets
+are removed. Requests that a killed router had accepted are lost with it: they are counted separately (decision 0182).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from plumage_cli.local.processes.ports import free_ports
 __all__ = ["run"]
 
 _QUICK, _WHOLE = (100_000, 100), (1_000_000, 1_000)  # mutated requests and faults
-_EVERY = 3.0  # seconds between two faults, about
-_HONEST, _HOSTILE = 8, 12  # clients at a time
-_UP, _WELL = 120.0, 120.0  # seconds for the pool to be up, and to be well again at the end
-_NEAR = 0.2  # seconds: a request under way within so long of a router's kill was on it
+_EVERY = 3.0  # mean seconds between two faults
+_HONEST, _HOSTILE = 8, 12  # concurrent clients
+_UP, _WELL = 120.0, 120.0  # seconds for the pool to start, and to recover at the end
+_NEAR = 0.2  # seconds: a request in flight this near to a router's kill counts as on that router
 _POOL = """\
 apiVersion: inference.plumage.dev/v1alpha1
 kind: InferencePool
@@ -49,7 +49,7 @@ spec:
 
 @dataclass(slots=True)
 class _Run:
-    """What there is to report."""
+    """The data for the report."""
 
     faults: Faults
     honest: list[Honest]
@@ -70,7 +70,7 @@ class _Run:
         return sum((client.outcomes for client in self.hostile), Counter())
 
     def lost(self) -> tuple[int, int]:
-        """Honest requests that ended before their first byte: on a router that was killed, and otherwise."""
+        """Valid requests that ended before their first byte: on a killed router, and otherwise."""
         kills = [at for at, kind in self.faults.done if kind == "kill router"]
         lost = [one for one in self.outcomes if one.kind in ("lost", "refused")]
         killed = sum(any(one.began - _NEAR <= at <= one.ended + _NEAR for at in kills) for one in lost)
@@ -91,7 +91,7 @@ def run(context: Context) -> Report:
 
 @contextmanager
 def _pool(runtime: Path) -> Iterator[tuple[Path, int, subprocess.Popen[bytes]]]:
-    """Its folder, the clients' port and the supervisor. CliError where it does not come up."""
+    """Its folder, the clients' port and the supervisor. CliError if it does not start."""
     manifest, (port,) = runtime / "pool.yaml", free_ports(1, (), start=random.SystemRandom().randrange(12_000))
     manifest.write_text(_POOL)
     command = [sys.executable, "-m", "plumage_cli", "up", str(manifest), f"--port={port}"]
@@ -113,7 +113,7 @@ def _view(folder: Path) -> Mapping[str, Any]:
 
 
 def _until_well(folder: Path, seconds: float) -> bool:
-    """Whether all that the pool has to be is there within that time."""
+    """Whether all parts of the pool run again within that time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -137,13 +137,13 @@ def _is_well(view: Mapping[str, Any]) -> bool:
 
 
 async def _storm(context: Context, folder: Path, port: int, mutated: int, faults: int) -> _Run:
-    """All at once, until the last fault was done and the last mutated request sent."""
+    """Runs everything concurrently until the last fault was done and the last mutated request was sent."""
     stop, left, seed = asyncio.Event(), [mutated], context.seed
 
     def view() -> Mapping[str, Any]:
         try:
             return _view(folder)
-        except CliError:  # its socket was removed a moment ago
+        except CliError:  # a fault removed its socket a moment ago
             return {"router": None, "directory": None, "replicas": []}
 
     with context.progress("mutated requests", mutated) as sent, context.progress("faults", faults) as hurt:
@@ -162,7 +162,7 @@ async def _storm(context: Context, folder: Path, port: int, mutated: int, faults
 
 
 def _crashes(view: Mapping[str, Any], killed: Mapping[str, int]) -> dict[str, int]:
-    """Processes that were started again and not killed by us, by role."""
+    """Processes that were restarted and that this benchmark did not kill, by role."""
     restarts: Counter[str] = Counter()
     for role in ("router", "directory"):
         restarts[role] += view[role]["restarts"] if view[role] else 0
@@ -213,14 +213,14 @@ def _report(done: _Run) -> Report:
 
 
 def _lost(one: Outcome, done: _Run) -> dict[str, Any]:
-    """A lost request, and the faults about it."""
+    """A lost request, and the faults near its time."""
     near = [kind for at, kind in done.faults.done if one.began - 5.0 <= at <= one.ended + _NEAR]
     return {"kind": one.kind, "at": round(one.began - done.began, 2), "seconds": round(one.ended - one.began, 2),
             "faults": near}  # fmt: skip
 
 
 def _plot(figure: Any, done: _Run) -> None:
-    """Honest streams by outcome over time; a mark for each fault."""
+    """Valid streams by outcome over time, and a mark for each fault."""
     axes, bins = figure.subplots(), 60
     kinds: Sequence[str] = ("whole", "cut", "named", "lost", "refused", "unnamed")
     times = [[one.began - done.began for one in done.outcomes if one.kind == kind] for kind in kinds]

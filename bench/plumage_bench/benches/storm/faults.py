@@ -1,4 +1,4 @@
-"""What is done to the pool, and when: by a seed, to a process or a file that is there at that time."""
+"""The faults and their times. A seed chooses each, and the process or file that exists at that time."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ KINDS: Final = (
     "kill router", "kill engine", "kill agent", "kill directory", "stop router", "stop engine", "stop agent",
     "stop directory", "remove socket", "remove file",
 )  # fmt: skip
-_READY_LEFT: Final = 2  # replicas that stay as they are, so that what is lost is not lost for want of any
+_READY_LEFT: Final = 2  # replicas without faults, so that no request is lost because there is no replica
 _PAUSES: Final = (0.3, 1.0, 3.0)  # seconds that a process is stopped
 
 
 def processes(view: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Pids by role, of what the pool's view says that runs."""
+    """Pids by role, of the processes that the pool's view shows as running."""
     found = {role: [view[role]["pid"]] for role in ("router", "directory") if view[role] and view[role]["pid"]}
     for role in ("engine", "agent"):
         found[role] = [one[role]["pid"] for one in view["replicas"] if one[role]["pid"] and one["state"] == "Ready"]
@@ -44,7 +44,7 @@ class Faults:
     skipped: int = 0
 
     async def run(self, count: int, every: float, advance: Callable[[int], None]) -> None:
-        """So many faults, one each `every` seconds or so."""
+        """This many faults, one about every `every` seconds."""
         for _ in range(count):
             await asyncio.sleep(every * self.rng.uniform(0.5, 1.5))
             while not await self._one(self.rng.choice(KINDS)):
@@ -53,7 +53,8 @@ class Faults:
             advance(1)
 
     async def _one(self, kind: str) -> bool:
-        """Whether it could be done: not to what was killed and is not up again, nor to one of the last replicas."""
+        """Whether the fault was possible: not for a process that was killed and has not restarted, nor for one of the
+        last replicas."""
         verb, role = kind.split()
         if verb == "remove":
             return self._remove(kind, sockets=role == "socket")
@@ -94,5 +95,5 @@ class Faults:
 
 
 def _may_go(path: Path) -> bool:
-    """Not the second links, which are what sockets are mended by, nor logs, which tell of crashes."""
+    """Not the second links, from which sockets are repaired, nor logs, which show crashes."""
     return not path.is_dir() and ".sockets" not in path.parts and path.suffix not in (".log", ".1")

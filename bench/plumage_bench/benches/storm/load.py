@@ -1,4 +1,4 @@
-"""Clients: honest ones, whose streams are accounted for one by one, and those that send mutated requests."""
+"""Clients: valid ones, each of whose streams is recorded, and those that send mutated requests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from plumage_bench.benches.storm.mutations import mutated
 
 __all__ = ["Honest", "Hostile", "Outcome", "is_named"]
 
-_PATIENCE = 90.0  # seconds for an honest answer: more than a router's start, with its longest wait before it
-_HOSTILE_PATIENCE = 60.0  # seconds for a word: a killed router may be away for twenty
+_PATIENCE = 90.0  # seconds for a valid request: longer than a router's restart with its longest back-off
+_HOSTILE_PATIENCE = 60.0  # seconds for the first byte: a killed router may be absent for twenty
 _LONGEST = 1 << 20  # bytes of an answer that are read
 
 
@@ -31,7 +31,7 @@ class Outcome:
 
 
 def is_named(status: int, body: bytes) -> bool:
-    """Whether an error has a code, as all of ours do."""
+    """Whether an error has a code, as all of Plumage's have."""
     try:
         error = json.loads(body)["error"]
         return isinstance(error["code"], str) and bool(error["message"])
@@ -41,13 +41,13 @@ def is_named(status: int, body: bytes) -> bool:
 
 @dataclass(slots=True)
 class Honest:
-    """Streams of short chats, a connection each, one after the other until `stop`."""
+    """Streams of short chats, each on its own connection, one after the other until `stop`."""
 
     port: int
     rng: random.Random
     stop: asyncio.Event
     outcomes: list[Outcome] = field(default_factory=list)
-    retried: int = 0  # lost requests whose client got no answer by trying again, twice, either
+    retried: int = 0  # lost requests that also failed in both retries
 
     async def run(self) -> None:
         while not self.stop.is_set():
@@ -58,7 +58,7 @@ class Honest:
             await asyncio.sleep(self.rng.uniform(0.0, 0.1))
 
     async def _again(self) -> bool:
-        """As OpenAI's clients do."""
+        """Retries as OpenAI's clients do."""
         for pause in (0.5, 1.0):
             await asyncio.sleep(pause)
             if (await self._one()).kind in ("whole", "cut", "named"):
@@ -113,8 +113,8 @@ def _kind(answer: bytes) -> str:
 
 @dataclass(slots=True)
 class Hostile:
-    """Mutated requests, a connection each. outcomes: by status, `closed` without a word, `silent`. unnamed: errors of
-    5xx without a code, with what was changed. left: how many are still to be sent, by all."""
+    """Mutated requests, each on its own connection. outcomes: by status, `closed` without an answer, `silent`. unnamed:
+    errors of 5xx without a code, with the mutations. left: how many are still to be sent, by all clients."""
 
     port: int
     rng: random.Random
@@ -156,7 +156,7 @@ class Hostile:
         self._count(answer, request.names, head_only=request.data.startswith(b"HEAD "))
 
     async def _read(self, reader: asyncio.StreamReader) -> bytes:
-        """Its head and what comes with it; the rest of a long answer is of no interest."""
+        """Its head and what arrives with it. The rest of a long answer is not needed."""
         answer = b""
         with suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             answer = await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Requests that no client should send: valid ones with one to three things changed, by a seed. No I/O."""
+"""Requests that no client should send: valid ones with one to three changes, chosen by a seed. No I/O."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _version(draft: _Draft, rng: random.Random) -> None:
 
 
 def _chunks(draft: _Draft, rng: random.Random) -> None:
-    """Framed by chunks, whose sizes may lie."""
+    """In chunked encoding, whose sizes may be wrong."""
     body = json.dumps(draft.body).encode()
     size = rng.choice(
         (f"{len(body):x}", f"{len(body) + 1:x}", "0", "-1", "ffffffffffffffff", "zz", f"{len(body):x};a=b")
@@ -142,11 +142,11 @@ _MUTATIONS: Final[Sequence[Callable[[_Draft, random.Random], None]]] = (
     _field, _field, _field, _unknown_field, _missing_field, _deep, _wide, _twice, _bytes, _bytes, _cut, _header,
     _header,     _many_headers, _media_type, _method, _path, _version, _chunks, _length, _pipelined,
 )  # fmt: skip
-_RARE: Final = (_deep, _wide)  # they cost a router's time by their size alone
+_RARE: Final = (_deep, _wide)  # their size alone costs a router's time
 
 
 def mutated(rng: random.Random) -> Mutated:
-    """The next one. What no mutation touched is as a client's: a short chat request."""
+    """The next request. Parts without a mutation are as a client's: a short chat request."""
     draft = _Draft(
         headers=[("host", "router")],
         body={

@@ -1,9 +1,10 @@
-"""`plumage bench trace [--trace FILE]`: a production trace through one cache, and through a fleet.
+"""`plumage bench trace [--trace FILE]`: replays a production trace through one cache, and through a fleet.
 
-(a) One cache of 1 to 20 % of the distinct blocks: our eviction beside every policy of libCacheSim. `min_over_best`
-compares ours as an engine caches, full blocks only, with theirs as the library is used, partial ones too; like for like
-are `min_over_best_partial`, both with them, and in a full run `min_over_best_full`, both without. (b) Eight workers in
-virtual time: our routing beside every other. Without `--trace` a seeded stand-in takes the trace's place, and says so.
+(a) One cache of 1 to 20 % of the distinct blocks: Plumage's eviction and every policy of libCacheSim. `min_over_best`
+compares Plumage's as an engine caches, full blocks only, with theirs as the library is used, with partial blocks too.
+Equal conditions have `min_over_best_partial`, both with partial blocks, and in a full run `min_over_best_full`, both
+without. (b) Eight workers in virtual time: Plumage's routing and every other. Without `--trace` a synthetic trace from
+a seed is used, and the output says so.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ Measured = Mapping[Contender, Ratios]
 
 @dataclass(frozen=True, slots=True)
 class _OneCache:
-    """What was measured in one cache. ours: a run a seed of the block names, without partial blocks as an engine caches
-    them; ours_partial: with them. theirs: by policy of libCacheSim, with partial blocks; theirs_full: without them,
-    empty in a quick run. bounds: what no policy can beat, by the name of its row."""
+    """The results of one cache. ours: a run for each seed of the block names, without partial blocks, as an engine
+    caches; ours_partial: with them. theirs: by policy of libCacheSim, with partial blocks; theirs_full: without them,
+    empty in a quick run. bounds: ratios that no policy can exceed, by the name of the row."""
 
     ours: list[Ratios]
     ours_partial: list[Ratios]
@@ -69,7 +70,7 @@ class _OneCache:
 
 def run(context: Context) -> Report:
     trace, about = _trace(context)
-    capacities(trace)  # a trace that is too small is refused before anything runs
+    capacities(trace)  # fails early for a trace that is too small
     contenders = list(_contenders(context.seed, quick=context.quick))
     with context.progress("one cache", len(contenders)) as advance:
         measured = replay_all(measure, trace, contenders, advance)
@@ -91,13 +92,13 @@ def run(context: Context) -> Report:
 
 
 def _trace(context: Context) -> tuple[Trace, str]:
-    """The trace, and what the reader must know of it."""
+    """The trace, and a note for readers about it."""
     given = context.options.get("trace")
     if given is not None:
         trace: Trace = load(Path(given))
         return trace, _described(trace)
     trace = synthetic_trace(_SYNTHETIC_QUICK if context.quick else _SYNTHETIC_REQUESTS, context.seed)
-    warning = "SYNTHETIC TRACE: made from a seed, not recorded; its figures say nothing of production."
+    warning = "SYNTHETIC TRACE: made from a seed, not recorded; its figures are not valid for production."
     context.console.print(f"[bold yellow]{warning} Give a real one with --trace FILE (Mooncake's JSONL).[/bold yellow]")
     return trace, f"{warning} {_described(trace)}"
 
@@ -109,7 +110,7 @@ def _described(trace: Trace) -> str:
 
 
 def _contenders(seed: int, *, quick: bool) -> Iterable[Contender]:
-    """Ours and the bounds as an engine caches, libCacheSim's as the library is used; a full run has the reverse too."""
+    """Ours and the bounds as an engine caches, libCacheSim's as the library is used. A full run has the reverse too."""
     names = libcache.LEADERS if quick else libcache.NAMES
     for partial in (False, True):
         for offset in range(_NAMINGS_QUICK if quick else _NAMINGS):
@@ -188,12 +189,12 @@ def _margins(cache: _OneCache) -> dict[str, list[Margin]]:
 
 
 def _cache_keys(margins: Mapping[str, Sequence[Margin]]) -> dict[str, float]:
-    """The least margin over the sizes, of those comparisons that were made."""
+    """The smallest margin over the sizes, for each comparison that was made."""
     return {key: min(one.over for one in margins[label]) for key, label in _CACHE_KEYS.items() if label in margins}
 
 
 def _own_rows(cache: _OneCache) -> dict[str, Ratios]:
-    """Ours, and what no policy can beat."""
+    """Ours, and the bounds."""
     return {
         OURS: over_seeds(cache.ours),
         f"{OURS}, worst of {len(cache.ours)}": over_seeds(cache.ours, min),
@@ -203,14 +204,14 @@ def _own_rows(cache: _OneCache) -> dict[str, Ratios]:
 
 
 def _their_rows(cache: _OneCache) -> dict[str, Ratios]:
-    """libCacheSim's, best first; then those without partial blocks in the same order."""
+    """libCacheSim's, best first; then those without partial blocks, in the same order."""
     best_first = dict(sorted(cache.theirs.items(), key=lambda item: -sum(ratio.whole for ratio in item[1].values())))
     full = {f"{name} - partial": cache.theirs_full[name] for name in best_first if name in cache.theirs_full}
     return {**best_first, **full}
 
 
 def _routing_keys(rows: Mapping[str, Routed]) -> dict[str, float]:
-    """Ours ÷ the best other routing under the same eviction, the worse of the evictions: hit ratios (more is better),
+    """Ours ÷ the best other routing with the same eviction, the worse of the evictions: hit ratios (more is better),
     TTFT (less is better)."""
     over = [_over_best(rows, eviction) for eviction in EVICTIONS]
     return {
@@ -221,7 +222,7 @@ def _routing_keys(rows: Mapping[str, Routed]) -> dict[str, float]:
 
 
 def _over_best(rows: Mapping[str, Routed], eviction: str) -> tuple[float, float, float]:
-    """Ours ÷ the best other over one eviction: hit ratio, TTFT at P50 and P95."""
+    """Ours ÷ the best other with one eviction: hit ratio, TTFT at P50 and P95."""
     own = ROUTING.over(eviction).label
     ours, others = rows[own], [row for name, row in rows.items() if name != own and name.endswith(f" + {eviction}")]
     return (

@@ -1,11 +1,11 @@
-"""One cache of a share of the trace's distinct blocks: who finds how many of the block accesses in it.
+"""One cache for a share of the trace's distinct blocks: the hit ratio of each policy.
 
-An engine never caches a partial block: the next turn, which goes on from it, has a longer block there. So ours does not
-admit it, and its access counts as a miss. Both sides are also run the other way round, so that it can be seen what that
-alone is worth.
+An engine never caches a partial block: the next turn continues it, and so has another, longer block in its place. So
+ours does not admit partial blocks, and their accesses count as misses. Both sides also run with the other rule, to show
+the effect of the rule alone.
 
-An engine names blocks by 64-bit hashes, and a policy may sample by name. So ours runs under several namings of the same
-blocks, one a seed: no figure rests on which blocks a sample happens to hold.
+An engine names blocks by 64-bit hashes, and a policy may sample by name. So ours runs with several namings of the same
+blocks, one for each seed, since a figure must not depend on the blocks that a sample happens to contain.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _OWN = {OURS: onecache.hotness_hits, BOUND: onecache.belady_hits}
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A policy. partial: partial last blocks are offered to it, else they are misses that nobody caches. naming: seed
-    of the hashes that name the blocks; None keeps the trace's ids."""
+    """A policy. partial: partial last blocks are offered to it; otherwise they are misses and never cached. naming:
+    seed of the hashes that name the blocks; None keeps the trace's ids."""
 
     policy: str
     partial: bool
@@ -52,7 +52,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Hits ÷ block accesses, partial ones counted, of the whole trace and of the second half of its requests."""
+    """Hits ÷ block accesses, including partial ones, of the whole trace and of the second half of its requests."""
 
     whole: float
     second: float
@@ -75,7 +75,7 @@ class Margin:
 
 
 def measure(trace: Trace, contender: Contender) -> Ratios:
-    """Replay the trace at every share."""
+    """Replay the trace with every cache size."""
     chains: Sequence[onecache.Chain] = [r.blocks if contender.partial else r.full_blocks for r in trace]
     if contender.naming is not None:
         chains = _named(chains, contender.naming)
@@ -89,7 +89,7 @@ def measure(trace: Trace, contender: Contender) -> Ratios:
 
 
 def capacities(trace: Trace) -> dict[float, int]:
-    """The cache in blocks, by share. ConfigurationError for a trace that is too small to tell policies apart."""
+    """The cache in blocks, by share. ConfigurationError for a trace that is too small to compare policies."""
     distinct = len({block for request in trace for block in request.blocks})
     sizes = {share: int(distinct * share) for share in SHARES}
     if min(sizes.values()) < _LEAST:
@@ -109,7 +109,7 @@ def over_seeds(runs: Sequence[Ratios], pick: Callable[[Sequence[float]], float] 
 
 
 def _named(chains: Sequence[onecache.Chain], seed: int) -> list[onecache.Chain]:
-    """The chains with every id replaced by a hash of it, equal ids by equal hashes."""
+    """The chains with every id replaced by a hash of it; equal ids have equal hashes."""
     names = {
         block: xxh3_64_intdigest(block.to_bytes(8, "little"), seed=seed) for block in {b for c in chains for b in c}
     }
@@ -117,7 +117,7 @@ def _named(chains: Sequence[onecache.Chain], seed: int) -> list[onecache.Chain]:
 
 
 def margin(ours: Ratios, theirs: Mapping[str, Ratios], share: float, *, second: bool) -> Margin:
-    """Ours beside the best of theirs at one size."""
+    """Ours and the best of theirs at one size."""
 
     def read(ratios: Ratios) -> float:
         return ratios[share].second if second else ratios[share].whole

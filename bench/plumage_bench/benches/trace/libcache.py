@@ -1,7 +1,8 @@
-"""The same trace through a policy of libCacheSim: every block an object of size one, accessed one after the other.
+"""Replays the same trace through a policy of libCacheSim: every block is an object of size one, and blocks are accessed
+one after the other.
 
-Its policies know nothing of chains, requests or partial blocks: what is accessed is cached. That is how the library is
-used on block traces, and what its published figures mean.
+Its policies know no chains, requests or partial blocks: they cache every accessed block. That is the usual use of the
+library for block traces, and its published figures assume it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NAMES = (
     "ThreeLCache", "TwoQ", "WTinyLFU",
 )  # fmt: skip
 LEADERS = ("ARC", "GDSF", "LHD", "LIRS", "LRU", "LRUK", "MQ", "S3FIFO", "WTinyLFU")
-"""Those that come near the front at some size of a chat trace; a quick run has no others."""
+"""Policies that are near the best at some size of a chat trace. A quick run has only these."""
 OFFLINE = "Belady"
 LEFT_OUT = "Size and BeladySize (order by size: all blocks are equal), PluginCache (no policy of its own)"
 _HASH_POWER = 18

@@ -2,8 +2,8 @@
 
     {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [one a block of 512 prompt tokens]}
 
-An id names a block together with everything before it, so an id always has the same id before it, and equal ids mean
-an equal prefix. The last block of a prompt is partial when its length is no multiple of 512.
+An id names a block and everything before it. So an id always has the same predecessor, and equal ids mean an equal
+prefix. The last block of a prompt is partial if the length is not a multiple of 512.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
 
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
-    """at: seconds from the trace's start. blocks: one id a block of 512 prompt tokens, the last perhaps partial."""
+    """at: seconds from the trace's start. blocks: one id for each block of 512 prompt tokens; the last may be
+    partial."""
 
     at: float
     input_tokens: int
@@ -36,7 +37,7 @@ class TracedRequest:
 
     @property
     def full_blocks(self) -> tuple[int, ...]:
-        """The blocks an engine can cache: those that the prompt fills."""
+        """The blocks that an engine can cache: those that the prompt fills."""
         return self.blocks[: self.input_tokens // BLOCK]
 
 
@@ -50,7 +51,7 @@ def load(path: Path) -> list[TracedRequest]:
 
 
 def parse(lines: Iterable[bytes], source: str) -> list[TracedRequest]:
-    """Requests in the order of the lines; empty lines are skipped. ConfigurationError lists the mistakes."""
+    """Requests in the order of the lines; empty lines are skipped. ConfigurationError lists the invalid lines."""
     requests: list[TracedRequest] = []
     mistakes: list[str] = []
     before: dict[int, int | None] = {}
@@ -82,7 +83,7 @@ def _listed(source: str, mistakes: Sequence[str]) -> str:
 
 
 def _request(line: bytes) -> TracedRequest:
-    """ValueError says what is wrong with the line."""
+    """Raises ValueError with the mistake in the line."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -127,7 +128,7 @@ def _check_order(request: TracedRequest, earlier: Sequence[TracedRequest]) -> No
 
 
 def _check_chain(blocks: Sequence[int], before: dict[int, int | None]) -> None:
-    """Each id must come after the id it always came after; notes the ids seen first."""
+    """Each id must always have the same predecessor. Records new ids."""
     last: int | None = None
     for block in blocks:
         if before.setdefault(block, last) != last:

@@ -1,7 +1,7 @@
-"""A trace through one cache of ours: the block pool and an eviction policy, request by request.
+"""Replays a trace through one cache of Plumage's: the block pool and an eviction policy, request by request.
 
-A request pins what is cached, takes blocks for the rest, caches them, and ends. Time is its index; no device. A chain
-longer than the cache is cached as far as it fits.
+A request pins its cached blocks, takes blocks for the rest, caches them, and ends. Time is its index, and there is no
+device. Of a chain that is longer than the cache, the first part that fits is cached.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OURS = Ours()
 
 
 def hotness(capacity: int) -> EvictionPolicy:
-    """The order of eviction that the default manifest deploys, which draws nothing at random."""
+    """The eviction policy of the default manifest, which has no random choices."""
     ours = OURS.engine()
     return make_policy(ours.eviction, capacity=capacity, rng=random.Random(0), **ours.eviction_options)
 
@@ -42,10 +42,10 @@ def replay(chains: Sequence[Chain], policy: EvictionPolicy, capacity: int) -> li
 
 
 def hotness_hits(chains: Sequence[Chain], capacity: int) -> list[int]:
-    """Ours."""
+    """Hits of Plumage's policy."""
     return replay(chains, hotness(capacity), capacity)
 
 
 def belady_hits(chains: Sequence[Chain], capacity: int) -> list[int]:
-    """Leaf-OPT, which knows the future requests."""
+    """Hits of leaf-OPT, which knows the future requests."""
     return replay(chains, Belady(future_of(chains)), capacity)

@@ -1,4 +1,4 @@
-"""The same trace, many independent replays side by side. A replay is a function of the trace and a job."""
+"""Many independent replays of the same trace in parallel. A replay is a function of the trace and a job."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ _trace: Trace = ()
 def replay_all(
     replay: Callable[[Trace, Job], Result], trace: Trace, jobs: Iterable[Job], advance: Callable[[int], None]
 ) -> dict[Job, Result]:
-    """Results by job, in the order of the jobs; `advance(1)` after each. Both must be picklable, the jobs hashable."""
+    """Results by job, in the order of the jobs. Calls `advance(1)` after each. Trace and jobs must be picklable, jobs
+    also hashable."""
     waiting = list(jobs)
     results = in_parallel(_replayed, [(replay, job) for job in waiting], advance, begin=_begin, given=(trace,))
     return dict(zip(waiting, results, strict=True))
 
 
 def _begin(trace: Trace) -> None:
-    """Keep the trace, and send what C libraries print to nowhere: libCacheSim's GLCache greets each cache it makes."""
-    global _trace  # a process of the pool has nowhere else to keep what all its jobs share
+    """Stores the trace, and discards the output of C libraries: libCacheSim's GLCache prints a line for each cache."""
+    global _trace  # a global: a pool's process has no other place for data of all its jobs
     _trace = trace
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for printed in (1, 2):

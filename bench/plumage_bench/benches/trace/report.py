@@ -17,7 +17,7 @@ _SIZES = tuple(f"{share:.0%}" for share in SHARES)
 
 
 def ratios_table(rows: Mapping[str, Ratios], about: str, *, second: bool) -> ResultTable:
-    """A row a policy, a column a size."""
+    """A row for each policy, a column for each size."""
     cells = [
         [name, *(f"{row[share].second if second else row[share].whole:.4f}" for share in SHARES)]
         for name, row in rows.items()
@@ -48,7 +48,7 @@ def margins_table(margins: Mapping[str, Sequence[Margin]]) -> ResultTable:
 
 
 def routed_tables(rows: Mapping[str, Routed], seeds: int, factor: float, requests: int) -> list[ResultTable]:
-    """A row a routing policy: hits, first token and balance; then whole answers."""
+    """A row for each routing policy: hits, first token and balance; then complete answers."""
     firsts = [
         [
             name,

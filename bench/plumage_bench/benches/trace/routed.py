@@ -1,11 +1,12 @@
-"""The trace served by eight workers in virtual time, at its own arrival times, under each routing policy.
+"""Eight workers serve the trace in virtual time, at its own arrival times, with each routing policy.
 
-The routing contenders and their settings are those of the other routing benchmarks. Every one of them, ours included,
-runs over leaf-LRU and over our eviction, so that routing alone is compared.
+The routing contenders and their settings are those of the other routing benchmarks. Each of them runs with leaf-LRU and
+with Plumage's eviction, so that routing alone is compared.
 
-Prompts are their full blocks of 512 tokens. Answers are decoded, but not known as blocks: the trace doesn't name them,
-so a next turn finds its history only as far as an earlier prompt went. When the workers could not keep up with cold
-caches, all arrival times are stretched by one factor, computed from the trace and the device before any policy runs.
+Prompts consist of their full blocks of 512 tokens. Answers are decoded, but their blocks have no names, since the trace
+has none. So a next turn finds its history only as far as an earlier prompt reached. If the workers could not keep up
+with cold caches, all arrival times are stretched by one factor, which is computed from the trace and the device before
+any policy runs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["CACHE_BLOCKS", "COLD_LOAD", "WORKERS", "Fleet", "Routed", "fleets", 
 WORKERS = 8
 CACHE_BLOCKS = 1_000
 COLD_LOAD = 0.6
-"""Share of the workers' time that prefill with cold caches may take; the rest is for decoding and for bursts."""
+"""Share of the workers' time for prefill with cold caches. The rest is for decoding and for bursts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class Fleet:
 @dataclass(frozen=True, slots=True)
 class Routed:
     """hit_ratio: cached ÷ all prompt tokens. ttft, latency: seconds at P50, P95, P99. balance: coefficient of variation
-    of the tokens a worker computed. muv: mean over workers of the deviation in time of their KV usage."""
+    of the tokens that a worker computed. muv: mean over workers of the standard deviation over time of their KV
+    usage."""
 
     hit_ratio: float
     ttft_p50: float
@@ -62,12 +64,12 @@ class Routed:
 
 
 def fleets(seeds: Sequence[int], factor: float) -> list[Fleet]:
-    """Every routing over each eviction, ours first."""
+    """Every routing policy with each eviction, ours first."""
     return [Fleet(contender, seed, factor) for contender in equal((OURS, *BASELINES)) for seed in seeds]
 
 
 def stretch(trace: Trace) -> float:
-    """By how much arrival times must be stretched for prefill to take `COLD_LOAD` of the workers' time; at least 1."""
+    """The factor of arrival times with which prefill takes `COLD_LOAD` of the workers' time; at least 1."""
     seconds = max(trace[-1].at - trace[0].at, 1.0)
     device = worker("Lru").engine().device
     cold = sum(_prefill_seconds(device, request.input_tokens) for request in trace)
@@ -132,6 +134,6 @@ def _quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def mean(runs: Sequence[Routed]) -> Routed:
-    """Field by field, over seeds."""
+    """The mean over seeds of each field."""
     columns = zip(*(astuple(run) for run in runs), strict=True)
     return Routed(**{field.name: fmean(column) for field, column in zip(fields(Routed), columns, strict=True)})

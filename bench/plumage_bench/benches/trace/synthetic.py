@@ -1,8 +1,8 @@
-"""A stand-in for a real trace, of the same format: conversations below shared system prompts.
+"""A synthetic trace in the format of a real one: conversations with shared system prompts.
 
-Sessions start in a Poisson stream. Each picks a system prompt by Zipf's law, has a geometric number of turns, thinks
-between them for a log-normal time, and sends the whole history again with each turn. New text and answers have Zipf
-lengths. It has the shape of chat, not its statistics: nothing measured on it speaks for production.
+Sessions start as a Poisson process. Each chooses a system prompt by Zipf's law, has a geometric number of turns, waits
+between them for a log-normal time, and sends the whole history again with each turn. New text and answers have lengths
+by Zipf's law. The structure is that of chat, but not its statistics: results are not valid for production.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _GO_ON = 0.7  # chance that another turn follows
 _THINK_SECONDS = (3.4, 1.0)  # mu and sigma of the logarithm: a median of 30 s
 _TURN_TOKENS, _ANSWER_TOKENS = 256, 24  # unit of the Zipf-distributed lengths
 _LONGEST = 64  # units
-_MOST_TOKENS = 64_000  # a conversation ends before it grows longer
-_TOKENS_A_SECOND = 30.0  # how fast answers are read off, to place the next turn
+_MOST_TOKENS = 64_000  # the longest conversation
+_TOKENS_A_SECOND = 30.0  # tokens a second at which users read answers, for the time of the next turn
 
 
 class _Zipf:
-    """Ranks 1 … `most`, rank r with chance ∝ 1/r."""
+    """Ranks 1 … `most`; rank r has a probability ∝ 1/r."""
 
     def __init__(self, rng: random.Random, most: int) -> None:
         self._rng = rng
@@ -39,7 +39,7 @@ class _Zipf:
 
 
 class _Sessions:
-    """Draws sessions; block ids are new wherever the text is."""
+    """Draws sessions. Block ids are new where the text is new."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(f"trace-{seed}")
@@ -51,7 +51,7 @@ class _Sessions:
         self._systems = [tuple(next(self._new_ids) for _ in range(size)) for size in sizes]
 
     def starts(self) -> Iterator[float]:
-        """Times at which sessions start, for ever."""
+        """An endless stream of start times of sessions."""
         now = 0.0
         while True:
             now += self._rng.expovariate(_SESSIONS_A_SECOND)
@@ -87,7 +87,7 @@ def synthetic_trace(requests: int, seed: int) -> list[TracedRequest]:
     sessions = _Sessions(seed)
     drawn: list[TracedRequest] = []
     for start in sessions.starts():
-        # No later session can have a request before its own start.
+        # No later session has a request before its own start.
         if len(drawn) >= requests:
             drawn.sort(key=lambda request: request.at)
             if drawn[requests - 1].at <= start:

@@ -1,1 +1,1 @@
-"""What the virtual GPU has of vLLM. Other modules of the package import it from here."""
+"""All names that the virtual GPU uses from vLLM. Other modules of the package import them from here."""

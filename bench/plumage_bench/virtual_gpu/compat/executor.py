@@ -1,6 +1,7 @@
 """The parts of vLLM's executor that the virtual device replaces, and the inputs of a step and of copies to the host.
 
-0.32 asks each executor which layouts of the KV cache it supports and sets one; both mean nothing without tensors.
+vLLM 0.32 asks each executor for its supported layouts of the KV cache and sets one. Both have no effect without
+tensors.
 """
 
 from __future__ import annotations
@@ -79,5 +80,5 @@ SURFACE: Surface = {
 
 
 def complaints() -> list[str]:
-    """What this vLLM does not have of all that; there is nothing to fall back to, so the device does not start."""
+    """The names that this vLLM lacks. There is no fallback, so the device does not start."""
     return missing(SURFACE)
