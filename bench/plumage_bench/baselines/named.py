@@ -1,4 +1,4 @@
-"""Baselines by short names, for settings that take the product's policies too."""
+"""Short names of baselines, for settings that also accept the product's policies."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ class NamedBaselines:
         self.names = tuple(self._paths)
 
     def path(self, name: str) -> str:
-        """The value in settings: a baseline's import path, a product's name unchanged."""
+        """The value for settings: a baseline's import path, or a product's name unchanged."""
         return self._paths.get(name, name)

@@ -1,4 +1,4 @@
-"""A claim: what a run should show, and what its figures say about that."""
+"""A claim: what a run should show, and the verdict on its figures."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """From `least` to `most`, either None for no bound. by_bound: the interval's end must lie within, not only the
-    figure; a run without that end misses."""
+    """From `least` to `most`; None for no bound. by_bound: not only the figure but also the end of its interval must be
+    within; a run without that end misses."""
 
     least: float | None = None
     most: float | None = None
@@ -40,7 +40,7 @@ class Target:
         return f"{text} at the interval's end" if self.by_bound else text
 
     def holds(self, value: float | None) -> bool:
-        """Whether `value` lies within."""
+        """Whether `value` is within the target."""
         if value is None:
             return False
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
@@ -67,9 +67,9 @@ def exactly(value: float) -> Target:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """text: what the figure is, one line. file: the run's file in docs/evidence, without .json; empty where nothing
-    can be measured here. paper: the paper's own figure, with its name; empty for a target of ours. command: what
-    would measure it, where no kept run does or the run does not say."""
+    """text: the meaning of the figure, in one line. file: the run's file in docs/evidence, without .json; empty where
+    nothing can be measured here. paper: the paper's own figure, with the paper's name; empty for a target of Plumage's.
+    command: what would measure it, if there is no kept run or the run does not name it."""
 
     text: str
     file: str
@@ -80,7 +80,7 @@ class Claim:
 
 
 def judge(claim: Claim, found: Measured | None) -> Verdict:
-    """The verdict on `claim`, of which a kept run says `found`."""
+    """The verdict on `claim`. `found`: the figures of the kept run."""
     if not claim.file:
         return Verdict.NOT_HERE
     if found is None:
@@ -100,6 +100,6 @@ def _met(target: Target, found: Measured) -> bool:
 
 
 def _all_outside(target: Target, found: Measured) -> bool:
-    """The figure, and its interval where it has one, lie outside of the target."""
+    """Whether the figure, and its interval if there is one, are entirely outside of the target."""
     near = found.high if target.least is not None and found.value < target.least else found.low
     return not target.holds(found.value) and not target.holds(found.value if near is None else near)

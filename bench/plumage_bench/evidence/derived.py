@@ -1,4 +1,4 @@
-"""Figures that no key of an older run holds, computed from what it does hold."""
+"""Figures without a key in an older run, computed from its other data."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def over_cache_aware(column: str, *, less_is_better: bool) -> Computed:
 
 
 def rank_equal(run: Record) -> Measured | None:
-    """Our highest rate ÷ the best other's over the same eviction, the least of fleets and evictions, from the rates of
-    each seed. low: the least of any. high: that of the least ratio."""
+    """Our highest rate ÷ the best other's with the same eviction, the smallest of fleets and evictions, from the rates
+    of each seed. low: the lowest of any. high: that of the smallest ratio."""
     ratios = []
     for rates in run["data"]["rates"].values():
         for eviction in EVICTIONS:
@@ -50,7 +50,7 @@ def rank_equal(run: Record) -> Measured | None:
 
 
 def suite_least_over_lru(room: str) -> Computed:
-    """Hotness ÷ LRU, the least of the few-shot suites, in a cache of `room`, as in "80%"."""
+    """Hotness ÷ LRU, the smallest of the few-shot suites, in a cache of `room`, as in "80%"."""
 
     def by(run: Record) -> Measured | None:
         for table in run["tables"]:
@@ -63,12 +63,12 @@ def suite_least_over_lru(room: str) -> Computed:
 
 
 def greatest_in_column(row: str, column: str) -> Computed:
-    """The greatest cell under `column`, in any table, of the rows that begin with `row`."""
+    """The largest cell under `column`, in any table, of the rows that begin with `row`."""
     return Computed(lambda run: max(_cells(run, "", 0, row, column), key=_value, default=None))
 
 
 def bandit_least(table: str, column: str) -> Computed:
-    """The bandit by a column of ratios, in the cell of the load where that is least."""
+    """The bandit by a column of ratios, in the load with the smallest one."""
     return Computed(lambda run: min(_cells(run, table, 1, "bandit", column), key=_value, default=None))
 
 
@@ -85,7 +85,7 @@ def _cells(run: Record, table: str, at: int, row: str, column: str) -> Iterator[
 
 
 def victims(run: Record) -> Measured | None:
-    """Hit ratio after the coldest replica went ÷ after a drawn one did."""
+    """Hit ratio after the loss of the coldest replica ÷ after the loss of a random one."""
     coldest, drawn = (
         [trial["after"] for trial in run["trials"] if trial["who"] == who] for who in ("coldest", "random")
     )

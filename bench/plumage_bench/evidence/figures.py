@@ -1,7 +1,7 @@
 """Figures of a kept run: a key of its closing line, a cell of its tables, or something computed from both.
 
-A key KEY may stand beside KEY_low and KEY_high, its interval, and KEY_pairs or pairs, the pairs behind it. A cell may
-hold a number, or a text like "1.03 (95 %: 1.02 to 1.05, 20 pairs)". A figure that a run does not have reads None.
+A key KEY may come with KEY_low and KEY_high, its interval, and with KEY_pairs or pairs, the number of pairs. A cell has
+a number, or a text such as "1.03 (95 %: 1.02 to 1.05, 20 pairs)". A figure that a run does not have is None.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TEXT = re.compile(rf"({_NUMBER})(?: \((?:(?:95 %|range): )?({_NUMBER}) to ({_NU
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """low, high: ends of the interval, or of the range of fewer than five pairs; None where the run has none."""
+    """low, high: ends of the interval, or of the range of fewer than five pairs; None if the run has none."""
 
     value: float
     low: float | None = None
@@ -30,15 +30,15 @@ class Measured:
 
 
 class Figure(Protocol):
-    """Where a figure stands in a run."""
+    """The place of a figure in a run."""
 
     def read(self, run: Record) -> Measured | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of the closing line. pairs: how many stand behind it, where that is not all of the run's. low: the key of
-    its lower end, where that is not NAME_low."""
+    """A key of the closing line. pairs: the number of pairs, if it is not the run's. low: the key of its lower end, if
+    it is not NAME_low."""
 
     name: str
     pairs: int | None = None
@@ -89,7 +89,7 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """One figure ÷ another of the same run; it has no interval."""
+    """One figure ÷ another of the same run, without an interval."""
 
     over: Figure
     under: Figure
@@ -101,7 +101,7 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Minus:
-    """One figure less another of the same run; it has no interval."""
+    """One figure minus another of the same run, without an interval."""
 
     whole: Figure
     part: Figure
@@ -113,7 +113,7 @@ class Minus:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What `by` makes of the run; it returns None, or raises KeyError, where the run lacks the data."""
+    """`by` computes it from the run. It returns None or raises KeyError if the run lacks the data."""
 
     by: Callable[[Record], Measured | None]
 

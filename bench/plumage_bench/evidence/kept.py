@@ -1,4 +1,4 @@
-"""The runs whose files lie in docs/evidence."""
+"""The runs with a file in docs/evidence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def load_runs(folder: Path) -> dict[str, Record]:
 
 
 def command_of(run: Record) -> str:
-    """What measured it: as written down, or put together from the options of a file that has no command."""
+    """The command of the run: as recorded, or derived from the options of a file without a command."""
     if "command" in run:
         return str(run["command"])
     if "benchmark" not in run:
@@ -31,7 +31,7 @@ def command_of(run: Record) -> str:
 
 
 def commit_of(run: Record) -> str:
-    """Commit and date of the run; of a file without them, the day on which it was committed itself."""
+    """Commit and date of the run; for a file without them, the day on which the file was committed."""
     commit = run.get("commit") or "unknown commit"
     when: Mapping[str, Any] = run
     if "date" in when:

@@ -1,4 +1,4 @@
-"""What FEATHER is compared with: SGLang's orders, batches by known groups, a limit by latency, a plain radix tree."""
+"""Baselines for FEATHER: SGLang's orders, batches by known groups, a limit by latency, a plain radix tree."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Dynamic batching: FCFS under a batch limit that follows the latency of a step (FEATHER §5.1.3's baseline [12]).
+"""Dynamic batching: FCFS with a batch limit that follows the latency of a step (FEATHER §5.1.3's baseline [12]).
 
-Additive increase, multiplicative decrease: while steps stay under the target the limit grows by one, a step over it
-cuts the limit. It sees how long a step took, never what was in it.
+Additive increase, multiplicative decrease: steps below the target raise the limit by one, a step above it cuts the
+limit. It knows only the duration of a step, not its requests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["DynamicBatching"]
 
 
 class DynamicBatching(WaitingQueue):
-    """`target`: seconds a decode step may take. `smallest`, `largest`: bounds of the limit."""
+    """`target`: seconds for a decode step. `smallest`, `largest`: bounds of the limit."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class DynamicBatching(WaitingQueue):
 
     def observe(self, outcome: StepOutcome) -> None:
         if outcome.prefill_tokens:
-            return  # a prompt's cost is no sign of a batch that is too large
+            return  # a slow prefill does not mean that the batch is too large
         if outcome.seconds / outcome.steps > self._target:
             self.limit = max(self._smallest, int(self.limit * self._cut))
         elif self.active >= self.limit:

@@ -1,7 +1,7 @@
-"""The caller gives each request's group: perfect prefix detection at no cost (FEATHER §3.4, "User IDs").
+"""The caller gives each request's group: perfect prefix detection without cost (FEATHER §3.4, "User IDs").
 
-A batch is of one group only; another group's turn comes when the batch has emptied, the group with most waiting first.
-An upper bound for detection, not for scheduling: where the groups are small, strangers would have filled the batch.
+A batch has requests of one group only. When it is empty, the group with the most waiting requests is next. It is an
+upper bound for detection, not for scheduling: with small groups, requests of other groups could have filled the batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Oracle"]
 
 
 class Oracle(WaitingQueue):
-    """Homogeneous batches by the caller's `group`; requests without one share the group None."""
+    """Homogeneous batches by the caller's `group`. Requests without one share the group None."""
 
     def __init__(self, *, max_wait: float = MAX_WAIT) -> None:
         super().__init__(max_wait=max_wait)

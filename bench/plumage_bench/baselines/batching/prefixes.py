@@ -1,7 +1,8 @@
-"""Which prefixes an engine probably has in its cache, as a queue can know it: those of the requests it admitted.
+"""An estimate of the prefixes in an engine's cache, from what a queue knows: the requests that it admitted.
 
-LPM and DFS-W order by the *cached* prefix (SGLang's radix cache). A bounded record stands for that cache; it is closed
-under ancestors, because a chain is always touched from its deepest level up, so the root is the most recent.
+LPM and DFS-W order by the *cached* prefix (SGLang's radix cache). A bounded record replaces that cache. It contains the
+ancestors of each entry, because a chain is always touched from its deepest level upwards, so the root is the most
+recent.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ __all__ = ["PrefixRecord"]
 
 
 class PrefixRecord:
-    """At most `capacity` chunk hashes, least recently admitted out."""
+    """At most `capacity` chunk hashes. The least recently admitted one is dropped first."""
 
     def __init__(self, capacity: int = 65_536) -> None:
         self._capacity = capacity
@@ -28,7 +29,7 @@ class PrefixRecord:
             self._seen.popitem(last=False)
 
     def depth(self, vector: Vector) -> int:
-        """Leading levels on record: a binary search, since the record is closed under ancestors."""
+        """Leading levels in the record: a binary search, since the record contains all ancestors."""
         low, high = 0, len(vector)
         while low < high:
             middle = (low + high + 1) // 2

@@ -1,8 +1,9 @@
-"""A plain radix tree under the same stop policy: what the Chunked Hash Tree is compared with (FEATHER §5.4.1).
+"""A plain radix tree with the same stop policy, a baseline of the Chunked Hash Tree (FEATHER §5.4.1).
 
-One node a level, no compression, no best descendant kept: to find a candidate it walks the batch's path down and
-searches the deepest subtree that has one, for the oldest. It loses as little of the tip as the Chunked Hash Tree does,
-at another price; of the candidates that lose equally little it doesn't know which misses least.
+It has one node for each level, without compression and without stored best descendants. To find a candidate it follows
+the batch's path down, and searches the deepest subtree with waiting requests for the oldest. The loss of shared levels
+is as small as with the Chunked Hash Tree, at another cost. Of candidates with equal loss it does not know which has the
+fewest misses.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Radix(StoppingQueue):
         return best.request_id, state
 
     def _tip(self) -> list[_Level]:
-        """The levels shared by the whole batch, root first."""
+        """The levels that the whole batch shares, root first."""
         path = [self._root]
         while self.active:
             below = [child for child in path[-1].children.values() if child.active == self.active]
@@ -64,7 +65,7 @@ class Radix(StoppingQueue):
         return path
 
     def _kin(self, candidate: Candidate) -> tuple[int, int]:
-        """The other waiting requests that share most with this one, and the levels they share."""
+        """The other waiting requests that share the most with this one, and the shared levels."""
         level, found = self._root, (0, 0)
         for depth, key in enumerate(candidate.vector, 1):
             level = level.children[key]
@@ -128,7 +129,7 @@ class Radix(StoppingQueue):
 
 
 class RadixQueue(Radix):
-    """As settings name it. stop: a stop policy's name; stop_options: of that policy."""
+    """The queue for settings. stop: a stop policy's name. stop_options: of that policy."""
 
     def __init__(
         self,

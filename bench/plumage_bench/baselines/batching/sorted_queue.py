@@ -1,9 +1,9 @@
-"""SGLang's two prefix-aware orders: the waiting queue is sorted once a step, then served in that order.
+"""SGLang's two prefix-aware orders: the waiting queue is sorted once a step, and then served in that order.
 
-LPM, longest prefix match: most cached prefix first; above `fcfs_above` waiting requests it falls back to FCFS, because
-sorting got too dear (SGLang's own limit is 128; None never falls back).
+LPM, longest prefix match: most cached prefix first; above `fcfs_above` waiting requests it uses FCFS, because sorting
+would take too long (SGLang's own limit is 128; None: never).
 DFS-W, depth-first by weight: at every node of the prefix tree the branch with more waiting requests first.
-Neither ever says STOP. FEATHER §3.4 measures what their sorting costs.
+Neither decides to STOP. FEATHER §3.4 measures what their sorting costs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["DfsWeight", "Lpm"]
 
 
 class SortedQueue(WaitingQueue):
-    """Sorts on the first question of a step; requests that come later in the step wait for the next sort."""
+    """Sorts at the first choice of a step. Requests that arrive later in the step wait for the next sort."""
 
     def __init__(self, *, max_wait: float = MAX_WAIT) -> None:
         super().__init__(max_wait=max_wait)
@@ -38,7 +38,7 @@ class SortedQueue(WaitingQueue):
 
     @abstractmethod
     def _sorted(self, waiting: list[Candidate]) -> Iterable[Candidate]:
-        """The waiting requests, given in order of arrival, in the order of this policy."""
+        """The waiting requests in the order of this policy. They are passed in order of arrival."""
 
 
 class Lpm(SortedQueue):
@@ -59,11 +59,12 @@ class Lpm(SortedQueue):
 
 
 class DfsWeight(SortedQueue):
-    """Depth first through the prefix tree, the heavier branch first."""
+    """Depth first through the prefix tree, the branch with more waiting requests first."""
 
     def _sorted(self, waiting: list[Candidate]) -> Iterable[Candidate]:
         weights: Counter[Level] = Counter()
         for candidate in waiting:
             weights.update(candidate.vector)
-        # Sorting by (−weight, hash) level by level is that walk: equal up to a level means the same branch up to it.
+        # A sort by (−weight, hash) of each level gives that order: keys that are equal up to a level are in the same
+        # branch.
         return sorted(waiting, key=lambda candidate: [(-weights[level], level) for level in candidate.vector])

@@ -1,6 +1,7 @@
-"""Textbook caches, RLT as its authors' code runs it, and leaf-OPT, by their short names.
+"""Textbook caches, RLT as in its authors' code, and leaf-OPT, by their short names.
 
-Leaf-OPT (`belady`) has no name: it is constructed with the future."""
+Leaf-OPT (`belady`) has no name, since its constructor needs the future requests.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Leaf-OPT: evict the leaf whose next use lies furthest ahead (KVRouting §3.2). It needs the future requests.
+"""Leaf-OPT: evict the leaf with the latest next use (KVRouting §3.2). It needs the future requests.
 
-A bound to print beside the others, not a policy to run. Block by block, since the blocks of a run part in the future.
+It is a bound, not a usable policy. It evicts single blocks, since the blocks of a run may have different next uses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Belady", "future_of"]
 
 
 def future_of(requests: Sequence[Sequence[int]]) -> dict[int, list[int]]:
-    """When each block is used, for chains served in this order, with the index of the request as the time."""
+    """The times of use of each block, for chains served in this order, with the index of the request as the time."""
     uses: dict[int, list[int]] = {}
     for index, hashes in enumerate(requests):
         for block in hashes:
@@ -24,7 +24,7 @@ def future_of(requests: Sequence[Sequence[int]]) -> dict[int, list[int]]:
 
 
 class Belady(ScoredPolicy):
-    """uses: times of use per block, ascending, on the clock that the pool is called with."""
+    """uses: times of use of each block, ascending, on the clock of the pool's calls."""
 
     at_once = 1
 

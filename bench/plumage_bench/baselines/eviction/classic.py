@@ -1,10 +1,10 @@
-"""The textbook policies to compare with: LFU, FIFO, TTL; each among the leaves, like all of ours.
+"""Textbook policies: LFU, FIFO, TTL. Each evicts only leaves, as Plumage's policies do.
 
-Runs are scored when they become evictable; nothing that enters these scores changes while a run is an idle leaf.
+Runs are scored when they become evictable. The inputs of these scores do not change while a run is an idle leaf.
 
 Sources: FIFO and LFU are of the paging literature (Belady, A Study of Replacement Algorithms for a Virtual-Storage
-Computer, IBM Systems Journal 5(2), 1966; Coffman and Denning, Operating Systems Theory, 1973). TTL is a timeout as web
-caches have it; that FIFO decides while nothing has expired is ours.
+Computer, IBM Systems Journal 5(2), 1966; Coffman and Denning, Operating Systems Theory, 1973). TTL is a timeout as in
+web caches; the use of FIFO while no leaf has expired is an addition.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ __all__ = ["Fifo", "Lfu", "Ttl"]
 
 
 class Lfu(ScoredPolicy):
-    """The leaf with the fewest uses since it was cached; of equals, the one idle longest."""
+    """The leaf with the fewest uses since it was cached; of equal ones the leaf that has been idle longest."""
 
     def score(self, run: Run) -> float:
         return run.uses
 
 
 class Fifo(ScoredPolicy):
-    """The leaf cached first."""
+    """The leaf that was cached first."""
 
     def score(self, run: Run) -> float:
         return run.inserted
 
 
 class Ttl(QuietPolicy):
-    """Leaves not used for `ttl` seconds, idle longest first; while there are none, the one cached first."""
+    """Leaves that were not used for `ttl` seconds, longest idle first. If there are none, the leaf that was cached
+    first."""
 
     def __init__(self, ttl: float = 60.0) -> None:
         if not ttl > 0:

@@ -1,10 +1,10 @@
-"""RLT as its authors' code runs it, which is not what they print (KVRouting §4.1, Alg. 1; github.com/fzwark/KVRouting).
+"""RLT as in its authors' code, which differs from their paper (KVRouting §4.1, Alg. 1; github.com/fzwark/KVRouting).
 
-Three differences to `rlt.py`, which is the printed form:
-- a block is marked when it is inserted, and when a request that leaves a run in the middle splits it there; a request
-  that uses whole runs marks nothing, so what is used again and again may be unmarked;
-- a phase also starts when the blocks of the cache that are not marked are fewer than those about to be evicted;
-- single tokens go, the engine's page being one token: here single blocks, as in the printed form.
+There are three differences to `rlt.py`, which follows the paper:
+- A block is marked when it is inserted, and when a request that matches only a part of a run splits it. A request that
+  uses whole runs marks nothing, so blocks that are used often may be unmarked.
+- A phase also starts when the cache has fewer unmarked blocks than are about to be evicted.
+- Single tokens are evicted, since the engine's page is one token. Here single blocks are, as in `rlt.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["RltCode"]
 
 
 class RltCode(Rlt):
-    """For comparison; `Rlt` is what a manifest's policy of that name means."""
+    """For comparison only. A manifest's policy of the name Rlt is `Rlt`."""
 
     def access(self, run: Run, now: float) -> None:
         return

@@ -2,8 +2,9 @@
 
 Source: Johnson and Shasha, 2Q: A Low Overhead High Performance Buffer Management Replacement Algorithm, VLDB 1994.
 
-A new run waits in a FIFO (`in`); what leaves it is remembered, and only what comes back while remembered enters the
-long-term queue, kept by recency. Sizes are the authors': a quarter of the cache for the FIFO, memory for half of it.
+A new run waits in a FIFO (`in`). Runs that leave it are remembered. A remembered run that is used again enters the
+long-term queue, which is ordered by recency. Sizes are the authors': a quarter of the cache for the FIFO, and a memory
+for half of it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class TwoQ(QuietPolicy):
         if run.rank == _IN:
             self._in_blocks += len(run.hashes)
         else:
-            run.fresh = False  # what its request adds below is new, and must wait in the FIFO
+            run.fresh = False  # blocks that its request adds below are new, and must wait in the FIFO
 
     def grow(self, run: Run, blocks: int, now: float) -> None:
         if run.rank == _IN:

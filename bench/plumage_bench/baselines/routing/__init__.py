@@ -1,4 +1,4 @@
-"""Other products' routing policies, and LBGR as its authors' code runs it, by their short names."""
+"""Other products' routing policies, and LBGR as in its authors' code, by their short names."""
 
 from __future__ import annotations
 

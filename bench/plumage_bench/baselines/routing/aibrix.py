@@ -1,7 +1,8 @@
 """AIBrix's `prefix-cache`: the best match among replicas that are not too busy.
 
-More than `imbalance` requests between the busiest and the idlest: the least loaded. Else the highest share of matched
-prefix with load ≤ mean + one standard deviation; without a match, fewest requests. Its own bounded table of prefixes.
+If the busiest replica has over `imbalance` requests more than the idlest, it takes the least loaded. Otherwise it takes
+the highest share of matched prefix with load ≤ mean + one standard deviation; without a match the fewest requests. It
+has its own bounded table of prefixes.
 
 Source: vllm-project/aibrix, pkg/plugins/gateway/algorithms/prefix_cache.go, as read in mid-2026.
 """

@@ -1,8 +1,8 @@
-"""Dynamo's KV router: the least of blocks to prefill there plus blocks being decoded there.
+"""Dynamo's KV router: the smallest sum of blocks to prefill and blocks being decoded at a replica.
 
 cost = weight · max(active prefill + prompt − overlap credit, 0) ÷ block size + decode blocks, with the request's own
 blocks counted among those it would decode. Overlap comes from the engines' KV events (credit 1.0 a device block);
-temperature 0, so the least cost wins, equals at random.
+with temperature 0 the lowest cost wins, and equal costs are drawn at random.
 
 Source: ai-dynamo/dynamo, lib/kv-router/src/scheduling/selector.rs, as read in mid-2026.
 """

@@ -1,7 +1,7 @@
 """KubeAI's PrefixHash: consistent hashing with bounded loads (CHWBL).
 
-The first `prefix_characters` of the prompt are hashed onto a ring of `virtual_nodes` points a replica; the first
-replica clockwise with load ≤ 1.25·(total + 1) ÷ n takes it. Without text the first chunk's hash stands for it.
+The first `prefix_characters` of the prompt are hashed onto a ring with `virtual_nodes` points for each replica. The
+first replica clockwise with load ≤ 1.25·(total + 1) ÷ n gets the request. Without text the first chunk's hash is used.
 
 Source: substratusai/kubeai, internal/loadbalancer/balance_chwbl.go, as read in mid-2026, after Mirrokni, Thorup and
 Zadimoghaddam, Consistent Hashing with Bounded Loads, SODA 2018.
@@ -56,7 +56,8 @@ class KubeAI(ScoringPolicy):
         return int(xxh64_intdigest(first.to_bytes(8, "little", signed=False)))
 
     def _follow(self, members: tuple[int, ...]) -> None:
-        """Rebuild the ring when replicas came or went: rare, and a replica's points do not depend on the others."""
+        """Builds the ring again after replicas were added or removed. This is rare, and a replica's points do not
+        depend on others."""
         if members == self._members:
             return
         self._members = members

@@ -1,8 +1,8 @@
-"""LBGR as its authors' code runs it (KVRouting §4.2, App. E), which is not what they print: see `LbgrPaper`.
+"""LBGR as in its authors' code (KVRouting §4.2, App. E), which differs from their paper: see `LbgrPaper`.
 
-It counts characters by its own tree, c_hit = 0, c_miss = 1000 ms per 1k characters, and learns the bias alone. It clips
-the residual at ≥ 1 ms, so an over-estimate is never corrected. A later replica wins only by more than 1 ms, so ties go
-to the first in the list.
+It counts characters by its own tree, with c_hit = 0 and c_miss = 1000 ms per 1k characters, and learns only the bias.
+It clips the residual to ≥ 1 ms, so an over-estimate is never corrected. A later replica must win by more than 1 ms, so
+ties go to the first in the list.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["LbgrCode"]
 
 
 class LbgrCode(LbgrPaper):
-    """The authors' code: characters, its own tree, a clipped bias, the first of equals."""
+    """The authors' code: characters, its own tree, a clipped bias, the first of equal replicas."""
 
     name = "LbgrCode"
 

@@ -1,11 +1,11 @@
-"""llm-d's default since v0.10: stay with a warm replica until it is saturated, else take the fewest tokens in flight.
+"""llm-d's default since v0.10: a warm replica until it is saturated, otherwise the fewest tokens in flight.
 
-`prefix-cache-affinity-filter` keeps the replicas that hold `affinity` of the prompt's blocks, unless the best of them
-is expected to take `most_penalty` seconds longer than the best other: then all stay. Expected = tokens in flight ÷
-`peak_prefill` a second. `token-load-scorer` then takes the fewest tokens in flight, this request's uncached ones
-included; equals are drawn at random. A token is in flight while it is an uncached prompt token of a request without a
-first token, and for `expires` seconds after dispatch at most. What is cached comes from an approximate index of what
-was routed (31,250 entries a replica, least recently used), or, `precise`, from the engines' events.
+`prefix-cache-affinity-filter` keeps the replicas that cache the share `affinity` of the prompt's blocks. If the best of
+them is expected to take `most_penalty` seconds longer than the best other replica, it keeps all. The expected time is
+tokens in flight ÷ `peak_prefill` a second. `token-load-scorer` then takes the replica with the fewest tokens in flight,
+including this request's uncached ones; equal ones are drawn at random. Tokens in flight are the uncached prompt tokens
+of requests without a first token, for at most `expires` seconds after dispatch. Cached blocks come from an approximate
+index of routed prompts (31,250 entries a replica, least recently used), or, with `precise`, from the engines' events.
 
 Source: llm-d/llm-d-router v0.10, plugins prefix-cache-affinity-filter, token-load-scorer, inflight-load-producer and
 approx-prefix-cache-producer, at their defaults (peak_prefill: measured by llm-d for Qwen3-32B on H100). The filter's
@@ -81,7 +81,7 @@ class LlmD(ScoringPolicy):
         self._number = 0
 
     def choose(self, query: Query, replicas: Sequence[ReplicaState]) -> Choice:
-        """The filter first: replicas that it drops are not scored."""
+        """The filter runs first: replicas that it drops are not scored."""
         shares = self._shares(query, replicas)
         loads = [self._load(replica.slot, query.now) for replica in replicas]
         kept = self._kept(shares, loads)
@@ -91,7 +91,7 @@ class LlmD(ScoringPolicy):
         return Choice(choice.slot, choice.scores, [replicas[index] for index in kept])
 
     def scores(self, query: Query, replicas: Sequence[ReplicaState]) -> list[float]:
-        """Tokens in flight with this request."""
+        """Tokens in flight, including this request's."""
         shares = self._shares(query, replicas)
         return [
             self._load(replica.slot, query.now) + (1.0 - share) * query.tokens
@@ -99,7 +99,7 @@ class LlmD(ScoringPolicy):
         ]
 
     def _kept(self, shares: Sequence[float], loads: Sequence[float]) -> Sequence[int]:
-        """Places of the replicas that the filter keeps: the warm ones, or all."""
+        """Positions of the replicas that the filter keeps: the warm ones, or all."""
         places = range(len(shares))
         warm = [place for place in places if shares[place] >= self._affinity]
         others = [loads[place] for place in places if shares[place] < self._affinity]

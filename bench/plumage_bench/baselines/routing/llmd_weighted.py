@@ -2,7 +2,8 @@
 
 prefix = matched ÷ total blocks, by an approximate index of 31,250 least-recently-used entries a pod (or, `precise`, by
 the engines' events); queue = (max − q) ÷ (max − min) over the pods' waiting queues. KServe adds a "no hit, least
-recently used" scorer of weight 2: with no hit anywhere, the pod that longest had no cold request scores highest.
+recently used" scorer of weight 2: if no pod has a hit, the pod that has been longest without a cold request scores
+highest.
 
 Source: llm-d/llm-d-router, pkg/epp/framework/plugins/scheduling/scorer (prefix, preciseprefixcache, queuedepth,
 kvcacheutilization, nohitlru), as read in mid-2026; KServe (kserve/kserve) configures it for its LLMInferenceService.
@@ -63,7 +64,8 @@ class LlmDWeighted(ScoringPolicy):
         return [matched.get(replica.slot, 0) / max(len(query.chunks), 1) for replica in replicas]
 
     def _cold_scores(self, replicas: Sequence[ReplicaState]) -> list[float]:
-        """1 for the pod that longest had no cold request, 0 for the last one; alike when there was a hit."""
+        """1 for the pod that has been longest without a cold request, 0 for the most recent one; all equal if there was
+        a hit."""
         if not self._was_cold or len(replicas) == 1:
             return [0.0] * len(replicas)
         turns = sorted(self._cold_turn.get(replica.slot, 0) for replica in replicas)

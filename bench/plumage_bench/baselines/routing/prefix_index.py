@@ -1,8 +1,8 @@
-"""What a router believes each replica holds, from its own routing alone: no engine is asked.
+"""What each replica probably caches, from the router's own routing alone, without reports of engines.
 
-Chunk hashes are chained, so a set of them is a tree: a prompt's prefix is held as far as its leading chunks are. Each
-slot keeps its chunks in least-recently-used order with parents touched after their children, so what goes first is
-always a leaf. Bounded by `capacity` chunks a slot. Believed, not known: engines evict on their own.
+Chunk hashes are chained, so a set of them is a tree: a prompt's prefix is cached up to the first missing chunk. Each
+slot has its chunks in least-recently-used order. Parents are touched after their children, so the first dropped chunk
+is always a leaf. A slot has at most `capacity` chunks. The index may be wrong, since engines evict on their own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["PrefixIndex"]
 
 
 class PrefixIndex:
-    """Each slot has one bit of a chunk's owner mask, so matching costs the same for any number."""
+    """Each slot is one bit of a chunk's owner mask, so the cost of a match does not depend on the number of slots."""
 
     __slots__ = ("_capacity", "_held", "_owners")
 
@@ -24,7 +24,7 @@ class PrefixIndex:
         self._held: dict[int, OrderedDict[int, None]] = {}
 
     def match(self, chunks: Sequence[int]) -> Mapping[int, int]:
-        """slot → number of leading chunks held; slots that hold none are absent."""
+        """slot → number of leading chunks that it has. Slots without any are absent."""
         found: dict[int, int] = {}
         alive = -1
         for depth, chunk in enumerate(chunks):
@@ -40,7 +40,7 @@ class PrefixIndex:
         return found
 
     def insert(self, slot: int, chunks: Sequence[int]) -> None:
-        """`slot` was sent this prompt; its coldest leaves go when it holds more than its capacity."""
+        """This prompt was sent to `slot`. If the slot exceeds its capacity, its coldest leaves are dropped."""
         held = self._held.setdefault(slot, OrderedDict())
         bit = 1 << slot
         owners = self._owners
@@ -54,7 +54,7 @@ class PrefixIndex:
             self._disown(slot, held.popitem(last=False)[0])
 
     def size(self, slot: int) -> int:
-        """Chunks believed held: the size of the slot's tree."""
+        """The number of the slot's chunks, which is the size of its tree."""
         return len(self._held.get(slot, ()))
 
     def forget(self, slot: int) -> None:
@@ -70,7 +70,7 @@ class PrefixIndex:
 
 
 def _note(found: dict[int, int], mask: int, depth: int) -> None:
-    """The slots of `mask` hold `depth` chunks."""
+    """The slots of `mask` have `depth` chunks."""
     while mask:
         low = mask & -mask
         found[low.bit_length() - 1] = depth

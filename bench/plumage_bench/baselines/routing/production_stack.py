@@ -1,8 +1,8 @@
 """vLLM production-stack's two prefix routers.
 
-`prefixaware`: the longest match in its own tree of prompts, equals at random, no load term at all (a popular prefix
-melts one pod: production-stack#1035). Its tree is unbounded (#687); ours stops at `index_entries`. `loadaware`:
-matched ÷ prompt − β·(load − mean) ÷ max(1, mean), β = 1, the highest wins.
+`prefixaware`: the longest match in its own tree of prompts; equal ones are drawn at random. It ignores load, so a
+popular prefix overloads one pod (production-stack#1035). Its tree is unbounded (#687); the one here has at most
+`index_entries`. `loadaware`: matched ÷ prompt − β·(load − mean) ÷ max(1, mean), β = 1; the highest value wins.
 """
 
 from __future__ import annotations

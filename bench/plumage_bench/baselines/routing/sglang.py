@@ -1,9 +1,10 @@
 """SGLang's cache-aware routing, KVRouting's main baseline (§5, App. A), in the authors' fork and in the gateway.
 
-Out of balance, when the busiest replica has more than `absolute` requests more than the idlest and more than `relative`
-times as many: the least loaded. In balance: the best match of the router's own tree if its share of the prompt exceeds
-`threshold`, else the fork takes the replica with the *smallest tree*, the gateway the least loaded. Loads are the
-router's own requests in flight. The tree holds characters; here it holds chunks, `chunk_characters` each.
+Loads are out of balance if the busiest replica has over `absolute` requests more than the idlest and over `relative`
+times as many. Then the least loaded replica is taken. In balance it is the best match of the router's own tree, if its
+share of the prompt exceeds `threshold`. Otherwise the fork takes the replica with the *smallest tree*, the gateway the
+least loaded. Loads are the router's own requests in flight. The product's tree has characters; the one here has chunks
+of `chunk_characters` each.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class SglangSettings:
     fallback_smallest_tree: bool
 
 
-# The defaults differ by binding; the fork's are those that KVRouting was measured with.
+# The defaults differ by language binding. KVRouting was measured with the fork's.
 SGLANG_PRESETS = {
     "fork": SglangSettings(threshold=0.5, absolute=32, relative=1.0001, fallback_smallest_tree=True),
     "gateway-rust": SglangSettings(threshold=0.5, absolute=32, relative=1.1, fallback_smallest_tree=False),

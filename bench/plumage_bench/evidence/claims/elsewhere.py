@@ -1,4 +1,4 @@
-"""What cannot be measured here, and what is measured but leaves no file."""
+"""Claims that can not be measured here, and measurements that leave no file."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ NOT_KEPT = (
     ("pytest tests/integration/operator/test_crashes.py", "an operator that dies after each action of a plan"),
     ("pytest tests/contract/crds/test_rules.py", "the CEL rules on a real API server"),
 )
-"""Command, and what it shows."""
+"""A command, and what it shows."""

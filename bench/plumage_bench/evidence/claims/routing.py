@@ -19,7 +19,7 @@ _BESIDE = "(a) Ours beside the best"
 
 
 def _setting(name: str) -> list[Claim]:
-    """One workload in its paper's default setting, and by the highest rate that each fleet bears."""
+    """One workload in its paper's default setting, and by the highest rate of each fleet."""
     who, paper = _NAMES[name], "KVRouting: ahead of cache-aware + LRU"
     return [
         Claim(

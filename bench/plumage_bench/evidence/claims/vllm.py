@@ -1,4 +1,4 @@
-"""Real vLLM on a CPU, with generated models: a toy of 8 layers for speed, random weights elsewhere."""
+"""Real vLLM on a CPU, with generated models: a small one of 8 layers for speed, random weights for the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OVER_ORDER = Either(Key("bandit_over_order_mean"), Key("over_order"))
 
 
 def _was(name: str, before: str) -> Either:
-    """A key that older runs have under another name; five seeds a suite."""
+    """A key that has another name in older runs; five seeds for each suite."""
     return Either(Key(name, pairs=5), Key(before, pairs=5))
 
 
