@@ -73,6 +73,7 @@ class Struct(BaseModel):
         validate_by_name=False,
         serialize_by_alias=True,
         hide_input_in_errors=True,
+        defer_build=True,
     )
     rules: ClassVar[tuple[Rule, ...]] = ()
     changes: ClassVar[tuple[Change, ...]] = ()
