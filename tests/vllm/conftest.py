@@ -82,7 +82,8 @@ def start_engine(tiny_model: Path) -> Iterator[Callable[..., Engine]]:
 
 @pytest.fixture
 def start_server(tiny_model: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Call it with arguments of vLLM's command line, and with `model` or `environment` by name."""
+    """Call it with arguments of vLLM's command line, and with `model`, `environment` or `fork` by name. A forked server
+    takes half of the CPU; a server that runs the plugin must not fork."""
     with ExitStack() as stack:
 
         def start(*arguments: str, **named: Any) -> Server:

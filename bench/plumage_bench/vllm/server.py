@@ -24,6 +24,8 @@ from plumage.errors import PlumageError
 __all__ = ["Server", "ServerError", "serving"]
 
 _ENVIRONMENT = {
+    # The engine core runs the model itself, as it does for one GPU. A worker process would import vLLM a third time.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "HF_HUB_OFFLINE": "1",
@@ -70,10 +72,14 @@ def serving(
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     seconds: float = 300.0,
+    *,
+    fork: bool = False,
 ) -> Iterator[Server]:
     """A server of `model` for the time of a `with`, ready when /health answers. arguments: of the command line; they
-    override those here. environment: added to this process's own. ServerError if it is not ready in `seconds`."""
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--model={model}", "--host=127.0.0.1"]
+    override those here. environment: added to this process's own. ServerError if it is not ready in `seconds`. fork:
+    start it by `plumage_bench.vllm.api_server`, for servers without our plugin."""
+    module = "plumage_bench.vllm.api_server" if fork else "vllm.entrypoints.openai.api_server"
+    command = [sys.executable, "-m", module, f"--model={model}", "--host=127.0.0.1"]
     given = {"command": [*command, f"--port={port}", *_ARGUMENTS, *arguments], "environment": {}}
     config = log.with_name(f"{log.name}.command.json")
     config.write_text(json.dumps(given))
@@ -82,7 +88,7 @@ def serving(
             [sys.executable, "-m", "plumage_cli.local.processes.vllm_child", "--config", str(config)],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**_ENVIRONMENT, **os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", **(environment or {})},
+            env={**_ENVIRONMENT, **os.environ, **(environment or {})},
             start_new_session=True,
         )
     server = Server(f"http://127.0.0.1:{port}", log, process)

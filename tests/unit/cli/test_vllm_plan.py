@@ -126,6 +126,7 @@ def test_cpu_engine_requests_no_more_than_a_cpu_has() -> None:
     assert float(flags["--gpu-memory-utilization"]) <= 0.4
     assert "--enforce-eager" in command
     assert (environment["OMP_NUM_THREADS"], environment["VLLM_CPU_OMP_THREADS_BIND"]) == ("3", "nobind")
+    assert environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     flags, environment, command = plan(pool(), cpu=False)
     assert "--gpu-memory-utilization" not in flags
     assert "--enforce-eager" not in command

@@ -35,10 +35,14 @@ def test_the_server_ends(
     environment: Mapping[str, str],
     where: str,
 ) -> None:
-    with pytest.raises(ServerError, match="vLLM ended with status"):
+    with pytest.raises(ServerError, match="vLLM ended with status") as raised:
         start_server(*arguments, environment=environment)
     (log,) = tmp_path.glob("*.log")
-    said = [line for line in log.read_text().splitlines() if where in line and "Bandid" in line]
+    lines = log.read_text().splitlines()
+    shown = str(raised.value).splitlines()[1:]
+    assert shown  # the end of the log
+    assert set(shown) <= set(lines)
+    said = [line for line in lines if where in line and "Bandid" in line]
     assert said, log.read_text()
     assert all(name in said[0] for name in _RIGHT)
 

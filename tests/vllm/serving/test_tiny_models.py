@@ -8,10 +8,9 @@ from pathlib import Path
 
 import httpx
 import psutil
-import pytest
 
 from plumage_bench.vllm.engine import Engine, Prompt
-from plumage_bench.vllm.server import Server, ServerError
+from plumage_bench.vllm.server import Server
 
 
 def test_the_large_vocabulary_in_the_server_and_in_process(
@@ -19,7 +18,7 @@ def test_the_large_vocabulary_in_the_server_and_in_process(
 ) -> None:
     prompts = [Prompt(str(number), tuple(random.Random(number).choices(range(30_000), k=90)), 8) for number in range(8)]
     in_process = start_engine(model=bpe_model).serve(prompts)
-    server = start_server("--max-model-len=1024", "--return-tokens-as-token-ids", model=bpe_model)
+    server = start_server("--max-model-len=1024", "--return-tokens-as-token-ids", model=bpe_model, fork=True)
     group = psutil.Process(server.pid).children(recursive=True)
     assert group
     for one in prompts:
@@ -44,8 +43,3 @@ def chats_are_counted_as_tokenize_says(server: Server) -> None:
     assert answer["usage"]["completion_tokens"] == 5
     asked = httpx.post(f"{server.url}/tokenize", json={"model": "tiny", "messages": messages}, timeout=30).json()
     assert answer["usage"]["prompt_tokens"] == asked["count"]
-
-
-def test_a_server_that_can_not_start_says_why(start_server: Callable[..., Server], tmp_path: Path) -> None:
-    with pytest.raises(ServerError, match="no-such-flag"):
-        start_server("--no-such-flag")

@@ -104,7 +104,7 @@ def _simulator(model: Path) -> dict[str, Any]:
 def test_the_simulator_answers_as_vllm_and_the_router_shows_what_was_asked_for(
     start_server: Callable[..., Server], process: Callable[[str, dict[str, Any]], str], tiny_model: Path, tmp_path: Path
 ) -> None:
-    vllm = start_server(*FLAGS).url
+    vllm = start_server(*FLAGS, fork=True).url
     simulator = process("plumage_engine.simulator", _simulator(tiny_model))
     for path in BODIES:
         for options in OPTIONS:
@@ -144,7 +144,7 @@ def test_the_simulator_answers_as_vllm_and_the_router_shows_what_was_asked_for(
 def test_forced_usage_is_in_every_event_of_both_and_in_none_behind_a_router(
     start_server: Callable[..., Server], process: Callable[[str, dict[str, Any]], str], tiny_model: Path, tmp_path: Path
 ) -> None:
-    vllm = start_server(*FLAGS, "--enable-force-include-usage").url
+    vllm = start_server(*FLAGS, "--enable-force-include-usage", fork=True).url
     simulator = process("plumage_engine.simulator", {**_simulator(tiny_model), "enableForceIncludeUsage": True})
     members = tmp_path / "members.json"
     members.write_text(

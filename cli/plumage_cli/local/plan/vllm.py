@@ -71,8 +71,9 @@ def vllm_settings(
 
 
 def _platform(vllm: VllmInterpreter) -> dict[str, str]:
-    """On a CPU: one GiB of KV cache, and threads that are not bound to cores, which engines would share."""
+    """On a CPU: one GiB of KV cache, and threads that are not bound to cores, which engines would share. Without bound
+    threads vLLM needs no worker process: the engine core runs the model, as it does for one GPU."""
     if not vllm.cpu:
         return {}
     threads = {"OMP_NUM_THREADS": str(vllm.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    return {**threads, "VLLM_CPU_KVCACHE_SPACE": "1"}
+    return {**threads, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
