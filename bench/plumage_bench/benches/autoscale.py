@@ -124,7 +124,7 @@ def follow(case: Case, seed: int, scale: float) -> list[Look]:
         decision = scaler.decide(spec, fleet.load(now), now)
         if decision.changes:
             scaler.scaled(decision.wanted, decision.replicas, now)
-            fleet.resize(decision.replicas, leaving=[int(name) for name in coldest_first(fleet.heats())])
+            fleet.resize(decision.replicas, leaving=[int(name) for name in coldest_first(fleet.cache_hotness())])
 
     fleet.every(INTERVAL, until, look)
     fleet.serve(arrivals(phases, case.prompt_tokens, seed), until)

@@ -122,11 +122,11 @@ class Pool:
                 for key in path:
                     uses[key] = uses.get(key, 0) + faded
         for replica in self._replicas:
-            replica.heats.update({key: number for key, number in uses.items() if replica.holds(key)})
+            replica.hotness.update({key: number for key, number in uses.items() if replica.holds(key)})
 
 
 class Replica:
-    """One engine with the plugin's host tier. heats: the pool's hotness; empty for `local`."""
+    """One engine with the plugin's host tier. hotness: the pool's; empty for `local`."""
 
     def __init__(self, model: Path, device: int, host: int, seed: int, kind: str) -> None:
         from plumage.settings.engine_policies import EvictionConfig
@@ -141,10 +141,10 @@ class Replica:
             model, blocks=device + 1, seed=seed, block_size=BLOCK, max_num_seqs=_BATCH, max_num_batched_tokens=2048,
             max_model_len=8192, **host_tier_arguments(host),
         )  # fmt: skip
-        self.heats = PoolHotness(lambda: 0.0)
+        self.hotness = PoolHotness(lambda: 0.0)
         settings, counters = tier_of(kind), Counters()
         guard, eviction = Guard("promotion", counters), Guard("eviction", counters)
-        prior, rng, engine = self.heats if kind == "global" else None, random.Random(seed), self.engine
+        prior, rng, engine = self.hotness if kind == "global" else None, random.Random(seed), self.engine
         order = EvictionConfig.model_validate(OURS.plugin()["eviction"])
         ordered_pool.install(engine.scheduler, order, eviction, counters, rng, lambda: float(engine.steps))
         if prior is not None:

@@ -52,7 +52,7 @@ def after_loss(seed: int, *, first: int, warm: float, coldest: bool) -> tuple[fl
 
     def lose() -> None:
         if coldest:
-            victim = int(coldest_first(fleet.heats())[0])
+            victim = int(coldest_first(fleet.cache_hotness())[0])
         else:
             victim = random.Random(f"victim-{seed}").choice(fleet.ready)
         fleet.resize(REPLICAS - 1, leaving=[victim])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from plumage.autoscaling import CacheHeat, PoolLoad, ReplicaLoad
+from plumage.autoscaling import CacheHotness, PoolLoad, ReplicaLoad
 from plumage.blocks.events import BlockEvent, Cleared, EventSink, Removed, Stored
 from plumage.mrc import ReuseSampler
 from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
@@ -118,10 +118,10 @@ class ElasticFleet(Hooks):
             self._held.pop(slot)
             self._policy.forget(slot)
 
-    def heats(self) -> list[CacheHeat]:
+    def cache_hotness(self) -> list[CacheHotness]:
         """For each replica, the pool-wide uses of what it caches: agents report these as hotness."""
         return [
-            CacheHeat(str(slot), heat=float(sum(self._uses[block] for block in self._held[slot])))
+            CacheHotness(str(slot), hotness=float(sum(self._uses[block] for block in self._held[slot])))
             for slot in self._states
         ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plumage.autoscaling.autoscaler import Autoscaler
 from plumage.autoscaling.decision import Decision, Reason
-from plumage.autoscaling.deletion_cost import DELETION_COST, CacheHeat, coldest_first, deletion_costs
+from plumage.autoscaling.deletion_cost import DELETION_COST, CacheHotness, coldest_first, deletion_costs
 from plumage.autoscaling.judge import CacheJudge
 from plumage.autoscaling.observation import STALE, PoolLoad, ReplicaLoad
 from plumage.autoscaling.proposals import STEADY_SECONDS, Proposal, judge_of
@@ -14,7 +14,7 @@ __all__ = [
     "STALE",
     "STEADY_SECONDS",
     "Autoscaler",
-    "CacheHeat",
+    "CacheHotness",
     "CacheJudge",
     "Decision",
     "PoolLoad",

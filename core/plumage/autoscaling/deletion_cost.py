@@ -12,30 +12,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["DELETION_COST", "CacheHeat", "coldest_first", "deletion_costs"]
+__all__ = ["DELETION_COST", "CacheHotness", "coldest_first", "deletion_costs"]
 
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 
 
 @dataclass(frozen=True, slots=True)
-class CacheHeat:
-    """A replica. id: its pod's name. heat: the summed hotness of its cache, in one unit for all replicas; None if its
-    agent did not report it. in_flight: its requests."""
+class CacheHotness:
+    """A replica. id: its pod's name. in_flight: its requests.
+
+    hotness: of its whole cache, in one unit for all replicas; None if its agent did not report it.
+    """
 
     id: str
     ready: bool = True
-    heat: float | None = None
+    hotness: float | None = None
     in_flight: float = 0.0
 
 
-def coldest_first(replicas: Iterable[CacheHeat]) -> list[str]:
+def coldest_first(replicas: Iterable[CacheHotness]) -> list[str]:
     """The order of deletion. Replicas with an unknown cache come first, since routers do not know their caches either.
     Equally cold replicas are ordered by requests in flight, then by name."""
     return [one.id for one in sorted(replicas, key=_worth)]
 
 
-def _worth(one: CacheHeat) -> tuple[bool, bool, float, float, str]:
-    return one.ready, one.heat is not None, one.heat or 0.0, one.in_flight, one.id
+def _worth(one: CacheHotness) -> tuple[bool, bool, float, float, str]:
+    return one.ready, one.hotness is not None, one.hotness or 0.0, one.in_flight, one.id
 
 
 def deletion_costs(

@@ -49,8 +49,8 @@ class HotnessPaper(ScoredPolicy):
         super().shrink(run, evicted)
 
     def score(self, run: Run) -> float:
-        heat = self._record.heat(run)
-        return self._priority(heat.frequency, heat.clock, len(run.hashes) * self._block_tokens, heat.depth)
+        uses = self._record.uses(run)
+        return self._priority(uses.frequency, uses.clock, len(run.hashes) * self._block_tokens, uses.depth)
 
     def victim(self, now: float) -> Run:
         if self._record.aged:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from plumage.hotness.heat import Heat, HeatSource, Layered
+from plumage.hotness.node_uses import Layered, NodeUses, UsesSource
 
-__all__ = ["Heat", "HeatSource", "Layered"]
+__all__ = ["Layered", "NodeUses", "UsesSource"]

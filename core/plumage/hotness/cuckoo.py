@@ -21,7 +21,7 @@ from array import array
 
 from plumage import defaults
 from plumage.errors import ConfigurationError
-from plumage.hotness.heat import Heat
+from plumage.hotness.node_uses import NodeUses
 from plumage.randomness import Randomness
 
 __all__ = ["SLOTS", "CuckooFilter", "mix64"]
@@ -90,14 +90,14 @@ class CuckooFilter:
         fields = (self._fingerprints, self._clocks, self._frequencies, self._depths)
         return sum(field.itemsize * len(field) for field in fields)
 
-    def get(self, key: Key) -> Heat | None:
-        """The node's heat, or None; with the false-positive rate, that of another."""
+    def get(self, key: Key) -> NodeUses | None:
+        """The node's uses, or None; with the false-positive rate, that of another."""
         slot = self._find(*self._places(key))
-        return None if slot < 0 else self._heat(slot)
+        return None if slot < 0 else self._uses_of(slot)
 
-    def touch(self, key: Key, depth: int = 1) -> Heat:
+    def touch(self, key: Key, depth: int = 1) -> NodeUses:
         """A request used the node: frequency + 1, at most max_frequency, and the clock back to max_age; a new node
-        starts at 1. No other node's heat changes, but a full filter may drop one."""
+        starts at 1. No other node's uses change, but a full filter may drop one."""
         fingerprint, first, second = self._places(key)
         slot = self._find(fingerprint, first, second)
         if slot < 0:
@@ -107,17 +107,17 @@ class CuckooFilter:
             self._frequencies[slot] += 1
         self._clocks[slot] = self.max_age
         self._depths[slot] = min(depth, self._max_depth)
-        return self._heat(slot)
+        return self._uses_of(slot)
 
-    def put(self, key: Key, heat: Heat) -> None:
-        """Set the node's heat: a node that was split or cut takes it over under its new key."""
+    def put(self, key: Key, uses: NodeUses) -> None:
+        """Set the node's uses: a node that was split or cut takes them over under its new key."""
         fingerprint, first, second = self._places(key)
         slot = self._find(fingerprint, first, second)
         if slot < 0:
             slot = self._insert(fingerprint, first, second)
-        self._frequencies[slot] = min(heat.frequency, self.max_frequency)
-        self._clocks[slot] = min(heat.clock, self.max_age)
-        self._depths[slot] = min(heat.depth, self._max_depth)
+        self._frequencies[slot] = min(uses.frequency, self.max_frequency)
+        self._clocks[slot] = min(uses.clock, self.max_age)
+        self._depths[slot] = min(uses.depth, self._max_depth)
 
     def tick(self) -> bool:
         """One more request; True when that aged the filter."""
@@ -184,7 +184,7 @@ class CuckooFilter:
             free = self._free(bucket)
             if free >= 0:
                 return self._shift(chain, free)
-        coldest = min(range(len(chain)), key=lambda place: self._heat(chain[place]).hotness)
+        coldest = min(range(len(chain)), key=lambda place: self._uses_of(chain[place]).hotness)
         self.dropped += 1
         self._fingerprints[chain[coldest]] = 0
         self._used -= 1
@@ -207,8 +207,8 @@ class CuckooFilter:
             free = slot
         return free
 
-    def _heat(self, slot: int) -> Heat:
-        return Heat(self._frequencies[slot], self._clocks[slot], self._depths[slot])
+    def _uses_of(self, slot: int) -> NodeUses:
+        return NodeUses(self._frequencies[slot], self._clocks[slot], self._depths[slot])
 
 
 def _field(size: int, bits: int, name: str) -> array[int]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from plumage import defaults
 from plumage.errors import ConfigurationError
-from plumage.hotness.heat import Heat
+from plumage.hotness.node_uses import NodeUses
 
 __all__ = ["DeltaCounter", "FleetHotness", "HotNode", "HotnessDelta"]
 
@@ -92,7 +92,7 @@ class HotNode:
 
     key: int
     tokens: int
-    heat: Heat
+    uses: NodeUses
 
 
 class FleetHotness:
@@ -135,21 +135,21 @@ class FleetHotness:
             self._nodes[key] = (min(known[0] + uses, _U32), tokens, max(known[2], last))
         self._bound()
 
-    def get(self, key: int) -> Heat | None:
-        """Heat of the node; its depth is not known here and reads 1."""
+    def get(self, key: int) -> NodeUses | None:
+        """Uses of the node; its depth is not known here and reads 1."""
         node = self._nodes.get(key)
-        return None if node is None else self._heat(node)
+        return None if node is None else self._uses_of(node)
 
     def aged(self, key: int) -> int:
         """Uses of the node, faded as its clock has run down, rounded up: what may be added up over nodes. 0 where it is
         not known, or forgotten."""
-        heat = self.get(key)
-        return 0 if heat is None else -(-heat.frequency * heat.clock // self._max_age)
+        uses = self.get(key)
+        return 0 if uses is None else -(-uses.frequency * uses.clock // self._max_age)
 
     def hottest(self, count: int) -> list[HotNode]:
         """The `count` hottest nodes, hottest first; of equals, the longer prefix."""
         hottest = heapq.nlargest(count, self._ranked())
-        return [HotNode(key, tokens, self._heat(self._nodes[key])) for _, tokens, key in hottest]
+        return [HotNode(key, tokens, self._uses_of(self._nodes[key])) for _, tokens, key in hottest]
 
     def to_bytes(self) -> bytes:
         """Packed, 24 bytes a node."""
@@ -170,9 +170,9 @@ class FleetHotness:
         self._nodes = {key: (uses, tokens, min(last, requests)) for key, uses, tokens, last in nodes}
         self._bound()
 
-    def _heat(self, node: tuple[int, int, int]) -> Heat:
+    def _uses_of(self, node: tuple[int, int, int]) -> NodeUses:
         age = (self.requests - node[2]) // self._interval
-        return Heat(node[0], max(0, self._max_age - age))
+        return NodeUses(node[0], max(0, self._max_age - age))
 
     def _ranked(self) -> list[tuple[int, int, int]]:
         """(hotness, tokens, key) of each node. Plain numbers: there may be tens of thousands."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.blocks.run import Run
 from plumage.hotness.cuckoo import CuckooFilter
-from plumage.hotness.heat import Heat
+from plumage.hotness.node_uses import NodeUses
 
 __all__ = ["NodeRecord", "Recorded"]
 
@@ -26,13 +26,13 @@ class NodeRecord:
         self._last: Run | None = None  # used last, and its depth: uses come from the root downwards
         self._depth = 0
 
-    def get(self, key: int) -> Heat | None:
-        """Heat of the node that ends with block `key`."""
+    def get(self, key: int) -> NodeUses | None:
+        """Uses of the node that ends with block `key`."""
         return self.table.get(key)
 
-    def heat(self, run: Run) -> Heat:
-        """Heat of a run; a node the full filter has dropped counts as used once, long ago."""
-        return self.table.get(run.hashes[-1]) or Heat(1, 0)
+    def uses(self, run: Run) -> NodeUses:
+        """Uses of a run; a node the full filter has dropped counts as used once, long ago."""
+        return self.table.get(run.hashes[-1]) or NodeUses(1, 0)
 
     def use(self, run: Run) -> None:
         """A request used the run, cached or just computed. Each request uses exactly one root."""
@@ -45,9 +45,9 @@ class NodeRecord:
     def moved(self, run: Run, old_end: int) -> None:
         """The run ended with block `old_end` and ends elsewhere now."""
         self._last = None  # a split may have moved it down
-        heat = self.table.get(old_end)
-        if heat is not None:
-            self.table.put(run.hashes[-1], heat)
+        uses = self.table.get(old_end)
+        if uses is not None:
+            self.table.put(run.hashes[-1], uses)
 
 
 class Recorded:

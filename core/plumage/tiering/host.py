@@ -18,7 +18,7 @@ from plumage.blocks.events import CPU, EventSink, Removed, Stored
 from plumage.blocks.run import Run
 from plumage.blocks.tree import PrefixTree
 from plumage.errors import ConfigurationError
-from plumage.hotness.heat import Heat, HeatSource
+from plumage.hotness.node_uses import NodeUses, UsesSource
 from plumage.hotness.priority_formula import Formula
 from plumage.tiering.admission import PRIORITY, AdmissionPlan, plan_admission
 from plumage.tiering.coldest import ColdestFirst
@@ -30,7 +30,7 @@ __all__ = ["HostTier"]
 _CONSIDERED = 256
 """Nodes of each tier that a promotion plan considers, to bound its cost: the last ones added to host memory, and the
 GPU leaves that have been idle longest. A plan's budget rarely suffices for more."""
-_UNKNOWN = Heat(1, 0, 1 << 16)
+_UNKNOWN = NodeUses(1, 0, 1 << 16)
 """Assumed for a node that the full filter has dropped: used once, long ago, far from the root."""
 
 
@@ -38,17 +38,17 @@ _UNKNOWN = Heat(1, 0, 1 << 16)
 class _Entry:
     hashes: list[int] = field(repr=False)
     parent: int | None
-    heat_key: int
+    hotness_key: int
 
 
 class HostTier:
-    """capacity: blocks. heat: the hotness record, of the whole pool where there is one. block_tokens: tokens in a
+    """capacity: blocks. uses: the hotness record, of the whole pool where there is one. block_tokens: tokens in a
     block. admission, promotion: formulas of a node's hotness for each plan; length counts in tokens."""
 
     def __init__(
         self,
         capacity: int,
-        heat: HeatSource,
+        uses: UsesSource,
         *,
         block_tokens: int = defaults.BLOCK_SIZE,
         min_frequency: int = defaults.MIN_FREQUENCY,
@@ -65,7 +65,7 @@ class HostTier:
         self.stored = 0
         self.loaded = 0
         self.refused = 0
-        self._heat = heat
+        self._node_uses = uses
         self._block_tokens = block_tokens
         self._min_frequency = min_frequency
         self._admission = admission
@@ -148,16 +148,16 @@ class HostTier:
         return entry.hashes[0] not in tree and (entry.parent is None or entry.parent in tree)
 
     def _node(self, entry: _Entry, priority: Formula) -> TierNode:
-        return self._rank(entry.hashes, entry.parent, entry.heat_key, priority)
+        return self._rank(entry.hashes, entry.parent, entry.hotness_key, priority)
 
     def _leaf(self, run: Run) -> TierNode:
         return self._rank(run.hashes, _above(run, 0), run.hashes[-1], self._promotion)
 
-    def _rank(self, hashes: Sequence[int], parent: int | None, heat_key: int, priority: Formula) -> TierNode:
-        heat = self._heat.get(heat_key) or _UNKNOWN
+    def _rank(self, hashes: Sequence[int], parent: int | None, hotness_key: int, priority: Formula) -> TierNode:
+        uses = self._node_uses.get(hotness_key) or _UNKNOWN
         tokens = len(hashes) * self._block_tokens
-        hotness = priority(heat.frequency, heat.clock, tokens, heat.depth)
-        return TierNode(hashes[-1], parent, tokens, heat.frequency, hotness)
+        hotness = priority(uses.frequency, uses.clock, tokens, uses.depth)
+        return TierNode(hashes[-1], parent, tokens, uses.frequency, hotness)
 
     def _keep(self, entry: _Entry) -> None:
         self._entries.add(entry)

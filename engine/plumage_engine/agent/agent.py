@@ -65,7 +65,7 @@ class Agent:
         )
         index = CacheIndex(config.model, text.table, config.max_blocks, LocalHotness(config.max_ids))
         self.publisher = EventPublisher(index, Throttle(config.publish_rate), self.writer)
-        self.hotness = PoolHotness(config.directory, config.pool, index.heat, rng)
+        self.hotness = PoolHotness(config.directory, config.pool, index.hotness, rng)
         self.tables = LearnedTablesSync(config.directory, config.pool, config.replica, self.engine)
         self.promotion = PromotionSender(self.engine, self.hotness, index, rng=rng)
         path = config.feather_file
@@ -116,7 +116,7 @@ class Agent:
 
     def hottest(self, tokens: int) -> Hottest:
         """Prefixes that a new peer should compute, of `tokens` token ids at most in all."""
-        return hottest_prefixes(self.publisher.index.heat, self.hotness.uses(), tokens)
+        return hottest_prefixes(self.publisher.index.hotness, self.hotness.uses(), tokens)
 
     async def drain(self, seconds: float) -> dict[str, Any]:
         """See `drain_engine`."""

@@ -57,7 +57,7 @@ class PlumageEndpoints:
         scheduler = getattr(config, "scheduler_config", None)
         if settings is None and config is not None and getattr(scheduler, "scheduler_cls", None) != plugin.SCHEDULER:
             return
-        guard = Guard("fleet", Counters())
+        guard = Guard("routes", Counters())
         attempt(guard, lambda: self._connect(engine_client, guard, scheduler))
         if not guard.on:
             self.routes.disable(guard)

@@ -49,7 +49,7 @@ def absent(config: Any) -> Guard:
         return _refused("scheduler", f"nothing switches it on: set {ENVIRONMENT}, or --scheduler-cls {SCHEDULER}")
     if not GUARD.on or attempt(GUARD, _ours) is None:
         return GUARD
-    return _refused("fleet", "the engine core's log has the reason")
+    return _refused("routes", "the engine core's log has the reason")
 
 
 def _refused(feature: str, reason: str) -> Guard:

@@ -21,10 +21,10 @@ MAX_CHUNKS = 1 << 16
 class HotnessReport(msgspec.Struct, frozen=True):
     """The agent's report, as JSON.
 
-    heats: the pool's uses by block hash (the low 64 bits, as KV events have them).
+    uses: the pool's uses by block hash (the low 64 bits, as KV events have them).
     """
 
-    heats: dict[int, float]
+    uses: dict[int, float]
 
 
 class PoolHotness:
@@ -35,21 +35,21 @@ class PoolHotness:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._heats: Mapping[int, float] = {}
+        self._uses: Mapping[int, float] = {}
         self._until = float("-inf")
 
     def __len__(self) -> int:
         """Chunks with a valid hotness."""
-        return len(self._heats) if self._clock() < self._until else 0
+        return len(self._uses) if self._clock() < self._until else 0
 
-    def update(self, heats: Mapping[int, float]) -> None:
+    def update(self, uses: Mapping[int, float]) -> None:
         """Replace the last report.
 
-        heats: the pool's uses by 64-bit block hash.
+        uses: the pool's uses by 64-bit block hash.
         """
-        self._heats = heats
+        self._uses = uses
         self._until = self._clock() + LIFETIME
 
     def prior(self, key: int) -> float | None:
         """The pool's uses of a chunk; None where the report does not name it or has expired."""
-        return self._heats.get(key) if self._clock() < self._until else None
+        return self._uses.get(key) if self._clock() < self._until else None

@@ -18,7 +18,7 @@ from plumage_engine.vllm.guard import Guard, attempt
 from plumage_engine.vllm.settings import check_keys, read_settings
 
 if TYPE_CHECKING:
-    from plumage_engine.vllm.routes.engine_core import Fleet
+    from plumage_engine.vllm.routes.engine_core import EngineRoutes
 
 __all__ = ["PlumageAsyncScheduler", "PlumageScheduler", "make_scheduler"]
 
@@ -27,14 +27,14 @@ class _Hooks(Scheduler):
     """Reports steps and ended requests to the features.
 
     plumage: the features.
-    fleet: the engine core's half of the routes; None where this vLLM has no place for it.
+    routes: the engine core's half of the routes; None where this vLLM has no place for it.
     """
 
     def __init__(self, *args: Any, plumage: PluginSettings, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.plumage = Features(self, plumage)
-        self.fleet = _make_fleet(self, self.plumage)
-        self.plumage.install_host_tier(None if self.fleet is None else self.fleet.hotness)
+        self.routes = _make_routes(self, self.plumage)
+        self.plumage.install_host_tier(None if self.routes is None else self.routes.hotness)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         output = super().schedule(*args, **kwargs)
@@ -43,15 +43,15 @@ class _Hooks(Scheduler):
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
         self.plumage.step_ended(scheduler_output)
-        if self.fleet is not None:
-            self.fleet.stepped()
+        if self.routes is not None:
+            self.routes.stepped()
         return super().update_from_output(scheduler_output, model_runner_output)
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
         """Also called on the way to sleep. The reset is published at once, to the record as well."""
         done = bool(super().reset_prefix_cache(*args, **kwargs))
-        if self.fleet is not None:
-            self.fleet.publish_events()
+        if self.routes is not None:
+            self.routes.publish_events()
         return done
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
@@ -78,19 +78,19 @@ def make_scheduler(**kwargs: Any) -> Scheduler:
     return made(plumage=settings, **kwargs)
 
 
-def _make_fleet(scheduler: Scheduler, features: Features) -> Fleet | None:
-    """The engine core's half of the routes; None, with the guard `fleet` off, where this vLLM has no place for it."""
-    guard = Guard("fleet", features.counters)
+def _make_routes(scheduler: Scheduler, features: Features) -> EngineRoutes | None:
+    """The engine core's half of the routes; None, with the guard `routes` off, where this vLLM has no place for it."""
+    guard = Guard("routes", features.counters)
 
-    def make() -> Fleet:
-        from plumage_engine.vllm.routes.engine_core import Fleet
+    def make() -> EngineRoutes:
+        from plumage_engine.vllm.routes.engine_core import EngineRoutes
 
-        return Fleet(scheduler, features)
+        return EngineRoutes(scheduler, features)
 
-    fleet = attempt(guard, make)
-    if fleet is None:
-        features.guards["fleet"] = guard
-    return fleet
+    routes = attempt(guard, make)
+    if routes is None:
+        features.guards["routes"] = guard
+    return routes
 
 
 def _check_sockets(config: Any) -> None:

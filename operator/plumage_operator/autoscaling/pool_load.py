@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Final, Generic, TypeVar
 
-from plumage.autoscaling import CacheHeat, PoolLoad, ReplicaLoad
+from plumage.autoscaling import CacheHotness, PoolLoad, ReplicaLoad
 from plumage.fleet_report import AgentReport, HistogramReport, RouterReport
 from plumage.mrc import MissRatioCurve
 from plumage_operator.autoscaling.pods import PoolPods, ScaledPod
 from plumage_operator.autoscaling.report_client import PodBackoff
 
-__all__ = ["MAX_REPORTS", "WINDOW", "PodReports", "ReportWindow", "cache_heats", "pool_load"]
+__all__ = ["MAX_REPORTS", "WINDOW", "PodReports", "ReportWindow", "cache_hotness", "pool_load"]
 
 _TAIL = 0.95
 
@@ -66,16 +66,16 @@ def pool_load(pods: PoolPods, reports: PodReports, wanted: int) -> PoolLoad:
     )
 
 
-def cache_heats(pods: PoolPods, reports: Mapping[str, ReportWindow[AgentReport]]) -> list[CacheHeat]:
+def cache_hotness(pods: PoolPods, reports: Mapping[str, ReportWindow[AgentReport]]) -> list[CacheHotness]:
     """What the fleet would miss if each replica were removed."""
-    return [_heat(pod, reports.get(pod.name)) for pod in pods.engines]
+    return [_hotness(pod, reports.get(pod.name)) for pod in pods.engines]
 
 
-def _heat(pod: ScaledPod, window: ReportWindow[AgentReport] | None) -> CacheHeat:
+def _hotness(pod: ScaledPod, window: ReportWindow[AgentReport] | None) -> CacheHotness:
     last = window.last if window else None
     if last is None:
-        return CacheHeat(pod.name, pod.ready)
-    return CacheHeat(pod.name, pod.ready, last.hotness, float(last.running + last.waiting))
+        return CacheHotness(pod.name, pod.ready)
+    return CacheHotness(pod.name, pod.ready, last.hotness, float(last.running + last.waiting))
 
 
 def _replica(pod: ScaledPod, window: ReportWindow[AgentReport] | None) -> ReplicaLoad:

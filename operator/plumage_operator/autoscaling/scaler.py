@@ -13,7 +13,7 @@ from plumage.api.v1alpha1 import InferencePool
 from plumage.autoscaling import (
     STEADY_SECONDS,
     Autoscaler,
-    CacheHeat,
+    CacheHotness,
     CacheJudge,
     Decision,
     PoolLoad,
@@ -22,7 +22,7 @@ from plumage.autoscaling import (
     judge_of,
 )
 from plumage_operator.autoscaling.pods import PoolPods, pods_observed
-from plumage_operator.autoscaling.pool_load import PodReports, cache_heats, pool_load
+from plumage_operator.autoscaling.pool_load import PodReports, cache_hotness, pool_load
 from plumage_operator.observed import Observed, ScalingDecision, meta
 from plumage_operator.resources.context import deployed_replicas, read_pool
 from plumage_operator.status.conditions import timestamp
@@ -103,7 +103,7 @@ class PoolScaler:
             return None
         replicas = pool.spec.initial_replicas if decision is None else decision.replicas
         pods = pods_observed(observed)
-        costs = deletion_costs_of(pods, cache_heats(pods, self.reports.agents), wanted - replicas, self.load.warming)
+        costs = deletion_costs_of(pods, cache_hotness(pods, self.reports.agents), wanted - replicas, self.load.warming)
         if decision is None:
             return manual_decision(replicas, hit_ratio=self._hit_ratio, costs=costs)
         if decision.reason in _STEADY:
@@ -140,7 +140,7 @@ def _ratio(hit_ratio: float | None) -> dict[str, Any]:
 
 
 def deletion_costs_of(
-    pods: PoolPods, fleet: Sequence[CacheHeat], leaving: int, warming: Sequence[str]
+    pods: PoolPods, fleet: Sequence[CacheHotness], leaving: int, warming: Sequence[str]
 ) -> dict[str, int]:
     """Deletion costs to write now."""
     annotated = {pod.name: pod.cost for pod in pods.engines if pod.cost is not None}

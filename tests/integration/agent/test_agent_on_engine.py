@@ -368,9 +368,9 @@ async def test_the_pools_hotness_ranks_what_an_agent_would_warm_a_peer_with(dire
         await until(lambda: agent.watch.ready)
         for number, beginning in enumerate((often, seldom, seldom, often, seldom)):
             await ask(engine, beginning + prose(60 + number, 60))
-        heat = agent.publisher.index.heat
-        await until(lambda: [uses for _, uses in heat.hottest(5)] == [2, 1], lambda: heat.hottest(5))
-        (first, _), (second, _) = heat.hottest(5)
+        hotness = agent.publisher.index.hotness
+        await until(lambda: [uses for _, uses in hotness.hottest(5)] == [2, 1], lambda: hotness.hottest(5))
+        (first, _), (second, _) = hotness.hottest(5)
         share.start()
         share.use(last_chunk(second) or 0, second.tokens, 7)
         await until(lambda: agent.hotness.uses() == {first: 2, second: 7}, agent.hotness.uses)

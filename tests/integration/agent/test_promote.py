@@ -52,7 +52,7 @@ class RankingEngine:
                 allowed = self.headers["Authorization"] == f"Bearer {TOKEN}" and self.path == "/v1/plumage/promote"
                 status = owner.status if allowed else 401
                 if status == 204:
-                    owner.words.append(msgspec.json.decode(body, type=dict[str, dict[int, float]])["heats"])
+                    owner.words.append(msgspec.json.decode(body, type=dict[str, dict[int, float]])["uses"])
                 self.send_response(status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -100,7 +100,7 @@ class Cache:
 async def linked(directory: LocalServer, pool: str, engine: Any, cache: Cache, **more: Any) -> AsyncIterator[Any]:
     """The parts of an agent that pass hotness to its engine, and a router that shares hotness."""
     client = EngineClient(engine.url, SecretStr(TOKEN))
-    hotness = PoolHotness(directory.url, pool, cache.index.heat, random.Random(1))
+    hotness = PoolHotness(directory.url, pool, cache.index.hotness, random.Random(1))
     router = HotnessShare(directory.url, pool=pool, period=0.05, receive=False)
     link = PromotionSender(client, hotness, cache.index, **{"period": 0.05, "rest": 0.05, **more})
     hotness.start()
@@ -133,14 +133,14 @@ async def test_engine_gets_the_pools_hotness_of_its_blocks(directory, ranking) -
         used(router, warm[1], 2)
         used(router, 12345, 9)  # another replica holds that
         await until(lambda: link.counts["sent"] >= 1 and len(ranking.words[-1]) > 30, lambda: link.counts)
-    heats = ranking.words[-1]
-    mine = [heats.get(key, 0) for key in cache.blocks["hot"]]
+    uses = ranking.words[-1]
+    mine = [uses.get(key, 0) for key in cache.blocks["hot"]]
     assert mine == sorted(mine, reverse=True), "who used a prefix used all on the way to its end"
     assert mine[0] == 25
     assert mine[-2] == 20
-    assert heats[cache.blocks["warm"][0]] == 2
-    assert not set(cache.blocks["unknown to the pool"]) & set(heats)
-    assert set(heats) <= {*cache.blocks["hot"], *cache.blocks["warm"]}
+    assert uses[cache.blocks["warm"][0]] == 2
+    assert not set(cache.blocks["unknown to the pool"]) & set(uses)
+    assert set(uses) <= {*cache.blocks["hot"], *cache.blocks["warm"]}
     assert link.counts["sent"] >= 1
     assert link.counts["failures"] == link.counts["unwanted"] == 0
 

@@ -219,7 +219,7 @@ async def test_hotness_is_the_same_everywhere(place: Place, until: Any) -> None:
         one.use(CHAIN[1], 64)
         await until(lambda: one.view.requests == two.view.requests == 8)
         assert one.view.to_bytes() == two.view.to_bytes()
-        assert [(node.key, node.heat.frequency) for node in two.view.hottest(2)] == [(CHAIN[0], 8), (CHAIN[1], 1)]
+        assert [(node.key, node.uses.frequency) for node in two.view.hottest(2)] == [(CHAIN[0], 8), (CHAIN[1], 1)]
         assert await one.store_view()
         assert not await two.store_view(), "one of them is enough"
         two.use(CHAIN[2], 64)

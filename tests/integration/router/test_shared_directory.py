@@ -108,7 +108,7 @@ async def test_matched_prefixes_are_published(start: Any, kit: Any, server: Loca
             assert (await running.post(body)).status == 200
             assert (await running.post(kit.chat("Nothing like it. " * 100))).status == 200
             await kit.until(lambda: agent.view.requests == 2)
-            assert [(node.key, node.tokens, node.heat.frequency) for node in agent.view.hottest(9)] == [
+            assert [(node.key, node.tokens, node.uses.frequency) for node in agent.view.hottest(9)] == [
                 (chunks[4], 300, 1)
             ]
         finally:

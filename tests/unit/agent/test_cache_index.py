@@ -149,7 +149,7 @@ def test_index_is_empty_after_all_removals(steps: list[tuple]) -> None:
         world.index.apply(BlockRemoved([key] * count, medium))
     world.check()
     assert world.published == {}
-    assert (len(world.index), world.index.chunks, world.index.heat.ids) == (0, 0, 0)
+    assert (len(world.index), world.index.chunks, world.index.hotness.ids) == (0, 0, 0)
 
 
 @given(st.lists(blocks, min_size=1, max_size=12))

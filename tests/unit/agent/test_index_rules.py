@@ -140,58 +140,58 @@ class TestHotness:
         one = index()
         one.apply(stored([1, 2]))
         one.apply(stored([3], parent=2))  # the same request continues
-        assert one.heat.hottest(5) == []
+        assert one.hotness.hottest(5) == []
         one.apply(stored([4], parent=2))  # another one branches off
         one.apply(stored([5], parent=2))
-        [(block, uses)] = one.heat.hottest(5)
+        [(block, uses)] = one.hotness.hottest(5)
         assert (block.key, uses) == (2, 2)
-        assert one.heat.prefix(block) == stored([1, 2]).token_ids
+        assert one.hotness.prefix(block) == stored([1, 2]).token_ids
 
     def test_prefix_computed_twice_gains_a_use(self) -> None:
         one = index()
         one.apply(stored([1, 2]))
         one.apply(stored([1, 2, 3]))
-        assert [(block.key, uses) for block, uses in one.heat.hottest(5)] == [(2, 1)]
+        assert [(block.key, uses) for block, uses in one.hotness.hottest(5)] == [(2, 1)]
         one.apply(BlockStored([1, 2], medium="CPU"))
-        assert [(block.key, uses) for block, uses in one.heat.hottest(5)] == [(2, 1)]
+        assert [(block.key, uses) for block, uses in one.hotness.hottest(5)] == [(2, 1)]
 
     def test_salted_prompts_leave_no_token_ids(self) -> None:
         one = index()
         one.apply(stored([1], extra_keys=[["tenant"]]))
         block = one.block(1)
         assert block is not None
-        assert one.heat.prefix(block) is None
-        assert one.heat.ids == 0
+        assert one.hotness.prefix(block) is None
+        assert one.hotness.ids == 0
 
     def test_stored_ids_are_bounded_and_the_hottest_keep_theirs(self) -> None:
-        one = CacheIndex("m", TABLE, heat=LocalHotness(max_ids=10 * SIZE))
+        one = CacheIndex("m", TABLE, hotness=LocalHotness(max_ids=10 * SIZE))
         one.apply(stored([1, 2]))
         one.apply(stored([3], parent=2))
         one.apply(stored([4], parent=2))
         for key in range(100, 200):
             one.apply(stored([key]))
-            assert one.heat.ids <= 10 * SIZE
-        [(hot, _)] = one.heat.hottest(5)
-        assert one.heat.prefix(hot) == stored([1, 2]).token_ids
-        assert one.heat.prefix(one.block(100)) is None  # type: ignore[arg-type]
+            assert one.hotness.ids <= 10 * SIZE
+        [(hot, _)] = one.hotness.hottest(5)
+        assert one.hotness.prefix(hot) == stored([1, 2]).token_ids
+        assert one.hotness.prefix(one.block(100)) is None  # type: ignore[arg-type]
 
     def test_event_that_can_never_fit_takes_no_ids_from_others(self) -> None:
-        one = CacheIndex("m", TABLE, heat=LocalHotness(max_ids=3 * SIZE))
+        one = CacheIndex("m", TABLE, hotness=LocalHotness(max_ids=3 * SIZE))
         one.apply(stored([1]))
         one.apply(stored([10, 11, 12, 13]))
         first, long = one.block(1), one.block(13)
         assert first is not None
         assert long is not None
-        assert one.heat.prefix(first) == stored([1]).token_ids
-        assert one.heat.prefix(long) is None
+        assert one.hotness.prefix(first) == stored([1]).token_ids
+        assert one.hotness.prefix(long) is None
 
     def test_uses_age(self) -> None:
-        one = CacheIndex("m", TABLE, heat=LocalHotness(period=4))
+        one = CacheIndex("m", TABLE, hotness=LocalHotness(period=4))
         for key in (1, 2, 2, 2):
             one.apply(stored([key]))
         one.apply(stored([1]))
         one.apply(stored([2]))
-        assert {block.key: uses for block, uses in one.heat.hottest(5)} == {2: 1}
+        assert {block.key: uses for block, uses in one.hotness.hottest(5)} == {2: 1}
 
     def test_evicted_prefix_is_not_hot(self) -> None:
         one = index()
@@ -199,7 +199,7 @@ class TestHotness:
         one.apply(stored([1]))
         one.apply(BlockRemoved([1]))
         one.apply(BlockRemoved([1]))
-        assert one.heat.hottest(5) == []
+        assert one.hotness.hottest(5) == []
 
     def test_shared_part_counts_once_and_long_prefixes_replace_short_ones(self) -> None:
         one = index()
@@ -210,10 +210,10 @@ class TestHotness:
         one.apply(stored([21], parent=20))
         one.apply(stored([22], parent=20))
         blocks = [one.block(key) for key in (2, 3, 20)]
-        found = one.heat.prefixes([block for block in blocks if block], tokens=4 * SIZE)
+        found = one.hotness.prefixes([block for block in blocks if block], tokens=4 * SIZE)
         assert [(block.key, ids) for block, ids in found] == [
             (3, stored([1, 2, 3]).token_ids),
             (20, stored([1, 2]).token_ids + stored([20]).token_ids),
         ]
-        assert [block.key for block, _ in one.heat.prefixes([block for block in blocks if block], 3 * SIZE)] == [3]
-        assert one.heat.prefixes([block for block in blocks if block], SIZE) == []
+        assert [block.key for block, _ in one.hotness.prefixes([block for block in blocks if block], 3 * SIZE)] == [3]
+        assert one.hotness.prefixes([block for block in blocks if block], SIZE) == []

@@ -5,25 +5,25 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage.autoscaling import CacheHeat, coldest_first, deletion_costs
+from plumage.autoscaling import CacheHotness, coldest_first, deletion_costs
 
-heats = st.builds(
-    CacheHeat,
+replicas = st.builds(
+    CacheHotness,
     id=st.text("abcdef", min_size=1, max_size=6),
     ready=st.booleans(),
-    heat=st.none() | st.floats(0.0, 1e9),
+    hotness=st.none() | st.floats(0.0, 1e9),
     in_flight=st.integers(0, 100).map(float),
 )
-fleets = st.lists(heats, max_size=12, unique_by=lambda one: one.id)
+fleets = st.lists(replicas, max_size=12, unique_by=lambda one: one.id)
 
 
 def test_coldest_replica_is_first() -> None:
     fleet = [
-        CacheHeat("hot", heat=900.0),
-        CacheHeat("cold", heat=10.0),
-        CacheHeat("cold-and-busy", heat=10.0, in_flight=7.0),
-        CacheHeat("unknown"),
-        CacheHeat("not-ready", ready=False, heat=1000.0),
+        CacheHotness("hot", hotness=900.0),
+        CacheHotness("cold", hotness=10.0),
+        CacheHotness("cold-and-busy", hotness=10.0, in_flight=7.0),
+        CacheHotness("unknown"),
+        CacheHotness("not-ready", ready=False, hotness=1000.0),
     ]
     assert coldest_first(fleet) == ["not-ready", "unknown", "cold", "cold-and-busy", "hot"]
 
@@ -40,7 +40,7 @@ def test_nothing_is_written_while_a_replica_warms_or_none_is_deleted() -> None:
 
 @given(fleets, st.integers(1, 12), st.dictionaries(st.text("abcdef", min_size=1, max_size=6), st.just("-5")))
 def test_replica_set_that_follows_the_costs_deletes_the_coldest(
-    fleet: list[CacheHeat], leaving: int, annotated: dict[str, str]
+    fleet: list[CacheHotness], leaving: int, annotated: dict[str, str]
 ) -> None:
     order = coldest_first(fleet)
     annotated = {pod: cost for pod, cost in annotated.items() if pod in order}

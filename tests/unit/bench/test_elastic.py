@@ -35,8 +35,8 @@ def test_autoscaler_sees_load_and_replicas() -> None:
     assert load.ttft is not None
     assert load.queue_wait is not None
     assert load.replicas[0].total_tokens_per_second
-    [heat] = fleet.heats()
-    assert heat.heat
+    [replica] = fleet.cache_hotness()
+    assert replica.hotness
 
 
 def test_seed_repeats_a_run() -> None:

@@ -12,7 +12,7 @@ from plumage.blocks.pool import BlockPool
 from plumage.errors import ConfigurationError
 from plumage.eviction import make_policy
 from plumage.hotness.cuckoo import SLOTS, CuckooFilter, mix64
-from plumage.hotness.heat import Heat, Layered
+from plumage.hotness.node_uses import Layered, NodeUses
 from plumage.hotness.record import NodeRecord, Recorded
 
 
@@ -28,13 +28,13 @@ def test_wide_filter_counts_as_a_dictionary_while_it_is_not_full(keys: list[int]
     for request, key in enumerate(keys, 1):
         frequency = model.get(key, [0, 0])[0] + 1
         model[key] = [frequency, 255]
-        assert table.touch(key, depth=2) == Heat(frequency, 255, 2)
+        assert table.touch(key, depth=2) == NodeUses(frequency, 255, 2)
         assert table.tick() == (request % interval == 0)
         if request % interval == 0:
             for entry in model.values():
                 entry[1] = max(0, entry[1] - 1)
     assert {key: table.get(key) for key in range(61)} == {
-        key: Heat(model[key][0], model[key][1], 2) if key in model else None for key in range(61)
+        key: NodeUses(model[key][0], model[key][1], 2) if key in model else None for key in range(61)
     }
     assert len(table) == len(model)
 
@@ -54,7 +54,7 @@ def test_full_counter_stays_full_and_changes_no_other() -> None:
     for key, uses in ((1, 8), (2, 4), (3, 40)):
         for _ in range(uses):
             table.touch(key)
-    assert [table.get(key) for key in (3, 1, 2)] == [Heat(15, 255), Heat(8, 255), Heat(4, 255)]
+    assert [table.get(key) for key in (3, 1, 2)] == [NodeUses(15, 255), NodeUses(8, 255), NodeUses(4, 255)]
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
@@ -100,9 +100,9 @@ def test_erratum_frequency_outlives_eviction() -> None:
             assert pool.allocate(3, now)
             pool.commit(prompt, None, now)
             pool.release(prompt, 0, now)
-    heat = record.get(3)
-    assert heat is not None
-    assert heat.frequency == 12
+    uses = record.get(3)
+    assert uses is not None
+    assert uses.frequency == 12
 
 
 def test_erratum_full_filter_drops_its_coldest_and_takes_the_new_node() -> None:
@@ -112,11 +112,11 @@ def test_erratum_full_filter_drops_its_coldest_and_takes_the_new_node() -> None:
         for key in hot:
             table.touch(key)
     for key in range(1000, 1400):
-        assert table.touch(key) == Heat(1, 255, 1)
+        assert table.touch(key) == NodeUses(1, 255, 1)
         assert table.get(key) is not None
     assert table.dropped > 300
     assert len(table) <= table.slots
-    assert sum((table.get(key) or Heat(0, 0)).frequency == 5 for key in hot) >= 18
+    assert sum((table.get(key) or NodeUses(0, 0)).frequency == 5 for key in hot) >= 18
 
 
 def test_filter_fills_to_ninety_percent_before_it_drops_anything() -> None:
@@ -173,11 +173,11 @@ def test_hotness_moves_along_when_a_run_is_split_or_cut() -> None:
     for _ in range(3):
         serve([1, 2, 3, 4])
     serve([1, 2, 9])
-    frequency = {key: (record.get(key) or Heat(0, 0)).frequency for key in (2, 4, 9)}
+    frequency = {key: (record.get(key) or NodeUses(0, 0)).frequency for key in (2, 4, 9)}
     assert frequency == {2: 4, 4: 3, 9: 1}
     assert pool.allocate(6, 0.0)
-    assert (record.get(3) or Heat(0, 0)).frequency == 3, "the run lost block 4 and ends with 3 now"
-    assert (record.get(4) or Heat(0, 0)).frequency == 3
+    assert (record.get(3) or NodeUses(0, 0)).frequency == 3, "the run lost block 4 and ends with 3 now"
+    assert (record.get(4) or NodeUses(0, 0)).frequency == 3
 
 
 def test_depths_count_nodes_from_the_root_for_any_branching() -> None:
@@ -192,9 +192,9 @@ def test_depths_count_nodes_from_the_root_for_any_branching() -> None:
         pool.commit(prompts[-1][known:], prompts[-1][known - 1] if known else None, 0.0)
         pool.release(prompts[-1], 0, 0.0)
         run = pool.tree.run_ending(prompts[-1][-1])
-        heat = record.get(run.hashes[-1])
-        assert heat is not None
-        assert heat.depth == run.depth
+        uses = record.get(run.hashes[-1])
+        assert uses is not None
+        assert uses.depth == run.depth
 
 
 def test_mixing_spreads_neighbours() -> None:
@@ -206,8 +206,8 @@ def test_pool_wide_hotness_comes_first_and_the_local_one_fills_in() -> None:
     fleet, local = filter_of(16, fingerprint_bits=16), filter_of(16, fingerprint_bits=16)
     local.touch(1)
     local.touch(2)
-    fleet.put(2, Heat(90, 200))
+    fleet.put(2, NodeUses(90, 200))
     both = Layered(fleet, local)
-    assert both.get(1) == Heat(1, 255)
-    assert both.get(2) == Heat(90, 200)
+    assert both.get(1) == NodeUses(1, 255)
+    assert both.get(2) == NodeUses(90, 200)
     assert both.get(3) is None

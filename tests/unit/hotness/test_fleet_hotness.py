@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plumage.errors import ConfigurationError
 from plumage.hotness.fleet import DeltaCounter, FleetHotness, HotnessDelta
-from plumage.hotness.heat import Heat
+from plumage.hotness.node_uses import NodeUses
 
 keys = st.integers(0, 2**64 - 1)
 deltas = st.builds(
@@ -41,10 +41,10 @@ def test_frequencies_add_up_in_any_order(received: list[HotnessDelta], rng: rand
     assert one.requests == other.requests
     seen = {key for delta in received for key in delta.uses}
     for key in seen:
-        heats = [view.get(key) for view in (one, other)]
-        assert all(heats)
+        both = [view.get(key) for view in (one, other)]
+        assert all(both)
         expected = sum(delta.uses[key][0] for delta in received if key in delta.uses)
-        assert [heat.frequency for heat in heats if heat] == [expected, expected]
+        assert [uses.frequency for uses in both if uses] == [expected, expected]
 
 
 @settings(deadline=None)
@@ -59,19 +59,19 @@ def test_merged_views_equal_one_that_counted_all(left: list[HotnessDelta], right
     parts[0].merge(parts[1])
     assert parts[0].requests == whole.requests
     for key in {key for delta in (*left, *right) for key in delta.uses}:
-        assert (parts[0].get(key) or Heat(0, 0)).frequency == (whole.get(key) or Heat(0, 0)).frequency
+        assert (parts[0].get(key) or NodeUses(0, 0)).frequency == (whole.get(key) or NodeUses(0, 0)).frequency
 
 
 def test_clock_counts_requests_of_the_pool() -> None:
     view = FleetHotness(max_age=10, aging_interval=100)
     view.add(HotnessDelta(5, {1: (3, 64)}))
-    assert view.get(1) == Heat(3, 10)
+    assert view.get(1) == NodeUses(3, 10)
     view.add(HotnessDelta(450))
-    assert view.get(1) == Heat(3, 6), "other replicas' requests age it too"
+    assert view.get(1) == NodeUses(3, 6), "other replicas' requests age it too"
     view.add(HotnessDelta(10_000))
-    assert view.get(1) == Heat(3, 0)
+    assert view.get(1) == NodeUses(3, 0)
     view.add(HotnessDelta(1, {1: (1, 64)}))
-    assert view.get(1) == Heat(4, 10), "a use resets the clock and keeps the frequency"
+    assert view.get(1) == NodeUses(4, 10), "a use resets the clock and keeps the frequency"
 
 
 def test_hottest_are_first_and_the_coldest_are_dropped() -> None:
@@ -108,7 +108,7 @@ def test_view_that_would_stop_the_clock_is_refused_and_the_old_one_stays() -> No
     good = view.to_bytes()
     with pytest.raises(ConfigurationError, match="interval of 0"):
         view.load(good[:1] + bytes(4) + good[5:])
-    assert view.get(7) == Heat(3, 255)
+    assert view.get(7) == NodeUses(3, 255)
 
 
 def test_no_node_is_younger_than_its_view() -> None:
@@ -117,7 +117,7 @@ def test_no_node_is_younger_than_its_view() -> None:
     packed = bytearray(view.to_bytes())
     packed[-8:] = (10**6).to_bytes(8, "little")  # the requests at its last use
     view.load(bytes(packed))
-    assert view.get(7) == Heat(3, 255)
+    assert view.get(7) == NodeUses(3, 255)
 
 
 def test_counter_is_bounded_and_restarts_after_each_delta() -> None:

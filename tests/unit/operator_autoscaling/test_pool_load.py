@@ -9,7 +9,7 @@ from support.fleets import START, agent, pod, router, waits
 
 from plumage.fleet_report import WarmupReport
 from plumage_operator.autoscaling.pods import pods_of_pool
-from plumage_operator.autoscaling.pool_load import PodReports, ReportWindow, cache_heats, pool_load
+from plumage_operator.autoscaling.pool_load import PodReports, ReportWindow, cache_hotness, pool_load
 
 LATER = START + 1000
 
@@ -108,8 +108,8 @@ def test_hotness_comes_from_agents() -> None:
     for name, hotness in (("e0", 50.0), ("e1", 7.0)):
         reports.agents[name] = ReportWindow()
         reports.agents[name].add(agent(name, LATER, hotness=hotness, running=2), 1.0)
-    found = cache_heats(pods_of_pool("chat", [pod("e0"), pod("e1"), pod("e2")]), reports.agents)
-    assert [(one.id, one.heat, one.in_flight) for one in found] == [
+    found = cache_hotness(pods_of_pool("chat", [pod("e0"), pod("e1"), pod("e2")]), reports.agents)
+    assert [(one.id, one.hotness, one.in_flight) for one in found] == [
         ("e0", 50.0, 2.0),
         ("e1", 7.0, 2.0),
         ("e2", None, 0.0),

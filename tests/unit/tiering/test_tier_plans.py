@@ -16,7 +16,7 @@ from plumage.blocks.pool import BlockPool
 from plumage.errors import ConfigurationError
 from plumage.eviction import make_policy
 from plumage.hotness.cuckoo import CuckooFilter
-from plumage.hotness.heat import Heat
+from plumage.hotness.node_uses import NodeUses
 from plumage.hotness.record import NodeRecord, Recorded
 from plumage.tiering import (
     HostTier,
@@ -244,7 +244,7 @@ class TestHostTier:
         engine.pool.release([], 8, 0.0)
         assert engine.pool.cached == 0
         for key in (4, 8, 2):
-            engine.record.table.put(key, Heat(50, 255))
+            engine.record.table.put(key, NodeUses(50, 255))
         budget = PromotionBudget(tokens=10**4, free_tokens=8 * 16)
         promoted = engine.host.plan(engine.pool.tree, budget)
         assert promoted
@@ -269,31 +269,31 @@ class TestHostTier:
 class TestColdestFirst:
     @given(st.lists(st.tuples(st.sampled_from("adhr"), st.integers(0, 15), st.integers(0, 30)), max_size=80))
     def test_order_is_right_while_hotness_only_rises(self, steps: list[tuple[str, int, int]]) -> None:
-        heat: dict[int, int] = {}
-        residents: ColdestFirst[int] = ColdestFirst(lambda key: float(heat[key]))
+        values: dict[int, int] = {}
+        residents: ColdestFirst[int] = ColdestFirst(lambda key: float(values[key]))
         live: set[int] = set()
         for what, key, amount in steps:
             if what == "a" and key not in live:
-                heat[key] = amount
+                values[key] = amount
                 residents.add(key)
                 live.add(key)
             elif what == "d" and key in live:
                 residents.discard(key)
                 live.discard(key)
             elif what == "h" and key in live:
-                heat[key] += amount
+                values[key] += amount
             elif what == "r":
                 read: list[int] = []
                 residents.ask(lambda coldest, read=read, amount=amount: read.extend(islice(coldest, amount)))
-                assert [heat[one] for one in read] == sorted(heat[one] for one in live)[:amount]
+                assert [values[one] for one in read] == sorted(values[one] for one in live)[:amount]
             assert len(residents) == len(live)
 
     def test_falling_hotness_is_noticed_after_a_while(self) -> None:
-        heat = {1: 5.0, 2: 6.0}
-        residents: ColdestFirst[int] = ColdestFirst(lambda key: heat[key])
+        values = {1: 5.0, 2: 6.0}
+        residents: ColdestFirst[int] = ColdestFirst(lambda key: values[key])
         residents.add(1)
         residents.add(2)
-        heat[2] = 1.0
+        values[2] = 1.0
         read: list[int] = []
         for _ in range(REBUILD):
             residents.ask(lambda coldest: read.append(next(coldest)))

@@ -95,12 +95,12 @@ class TestOrder:
 
     @pytest.mark.parametrize("rebuild", [1, 1024])
     def test_repeated_chunk_is_stored_once(self, rebuild: int) -> None:
-        heat = {b"a": 1.0, b"b": 2.0, b"c": 3.0}
-        order: ColdestFirst[bytes] = ColdestFirst(heat.__getitem__, rebuild)
-        for key in heat:
+        values = {b"a": 1.0, b"b": 2.0, b"c": 3.0}
+        order: ColdestFirst[bytes] = ColdestFirst(values.__getitem__, rebuild)
+        for key in values:
             order.add(key)
         for hotness in (1.0, 4.0):
-            heat[b"a"] = hotness
+            values[b"a"] = hotness
             order.discard(b"a")
             order.add(b"a")
         read: list[bytes] = []

@@ -250,12 +250,12 @@ async def test_scrape_reads_the_counters() -> None:
 
 def test_pool_wide_hotness_expires() -> None:
     now = [100.0]
-    heats = PoolHotness(lambda: now[0])
-    assert heats.prior(1) is None
-    heats.update({1: 5.0})
-    assert (heats.prior(1), heats.prior(2), len(heats)) == (5.0, None, 1)
+    hotness = PoolHotness(lambda: now[0])
+    assert hotness.prior(1) is None
+    hotness.update({1: 5.0})
+    assert (hotness.prior(1), hotness.prior(2), len(hotness)) == (5.0, None, 1)
     now[0] += LIFETIME
-    assert (heats.prior(1), len(heats)) == (None, 0)
+    assert (hotness.prior(1), len(hotness)) == (None, 0)
 
 
 @pytest.mark.parametrize("name", ["feather", "promote"])

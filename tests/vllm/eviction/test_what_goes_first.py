@@ -217,10 +217,10 @@ def _install(cache: Cache) -> None:
 
 def test_what_the_pool_uses_outlives_what_is_used_alike_here() -> None:
     for kept in (1, 2):
-        cache, heats = Cache(14), PoolHotness(lambda: 0.0)
-        use_pool_hotness(cache.scheduler, heats.prior)
+        cache, hotness = Cache(14), PoolHotness(lambda: 0.0)
+        use_pool_hotness(cache.scheduler, hotness.prior)
         name = cache.request(prompt(kept, 5, 6)).block_hashes[0]
-        heats.update({int.from_bytes(name[-8:], "big"): 200.0})
+        hotness.update({int.from_bytes(name[-8:], "big"): 200.0})
         for first in (1, 2):
             cache.serve(prompt(first, 5, 6))
         for other in range(10, 12):

@@ -36,4 +36,4 @@ def test_a_socket_left_behind_does_not(start_engine: Callable[..., Engine], tmp_
     path.touch()
     events = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"ipc://{path}"}
     engine = start_engine(kv_events_config=events, **plugin_arguments({}))
-    assert engine.scheduler.fleet.record is not None
+    assert engine.scheduler.routes.record is not None

@@ -92,7 +92,7 @@ def test_after_each_step_it_lists_what_the_pool_holds(start: Callable[..., Engin
     run = engine.serve(prompts(1))
     assert run.preemptions, "60 blocks were to be too few"
     assert looks["copies"], "no block was cached twice"
-    record = engine.scheduler.fleet.record
+    record = engine.scheduler.routes.record
     assert (record.missing, record.strays) == (0, 0)
 
 
@@ -130,11 +130,11 @@ def test_what_one_request_leaves(start: Callable[..., Engine]) -> None:
     ask(engine, "salted", 100, cache_salt="secret")
     snap = snapshot(engine)
     assert snap.block_size == BLOCK
-    assert snap.seq == engine.scheduler.fleet.next_sequence - 1 >= 0
+    assert snap.seq == engine.scheduler.routes.next_sequence - 1 >= 0
     assert [row.extra_keys for row in snap.blocks] == [["secret"], None, None]
     for number in range(3):  # on a client's wish vLLM reports reused blocks again, as if they were new
         ask(engine, f"report-{number}", 90, extra={"kv_cache_report_mode": "full"})
-    assert engine.scheduler.fleet._repeats == set()
+    assert engine.scheduler.routes._repeats == set()
     assert set(copies(snapshot(engine).blocks).values()) == {1}
     assert engine.core.reset_prefix_cache()
     ask(engine, "after", 70)
@@ -172,7 +172,7 @@ def test_a_body_that_nobody_can_use_is_refused_and_nothing_fails(start: Callable
         ("feather", b'{"options": {"rng": 1}}'),
         ("learn", deep),
         ("learn", b'{"fingerprint": "", "policy": "", "rows": [], "more": ' + deep),
-        ("promote", b'{"heats": {"1": 1}, "more": ' + deep),
+        ("promote", b'{"uses": {"1": 1}, "more": ' + deep),
     ):
         status, answer = engine.core.plumage(name, body)
         assert status == 400, (name, body[:40], answer)
@@ -194,7 +194,7 @@ def test_idle_engine_that_resets_its_cache_lists_nothing(start: Callable[..., En
         forget()
         after = snapshot(engine)
         assert (after.blocks, after.seq) == ([], before.seq + 1)
-    record = engine.scheduler.fleet.record
+    record = engine.scheduler.routes.record
     assert (record.missing, record.strays) == (0, 0)
 
 
@@ -220,7 +220,7 @@ def test_without_events_there_is_none(start: Callable[..., Engine]) -> None:
 
 def test_a_failure_of_the_record_ends_snapshots_and_nothing_else(start: Callable[..., Engine]) -> None:
     engine, wanted = start(), prompts(4, 12)
-    engine.scheduler.fleet.record.stored = None  # not callable
+    engine.scheduler.routes.record.stored = None  # not callable
     answers = engine.serve(wanted).answers
     assert all(answers[prompt.name].finished for prompt in wanted if prompt.abort is None)
     assert engine.core.plumage("snapshot", b"")[0] == 404
@@ -231,7 +231,7 @@ def test_a_failure_of_the_record_ends_snapshots_and_nothing_else(start: Callable
 def test_a_repeat_that_can_not_be_noted_ends_snapshots_and_nothing_else(start: Callable[..., Engine]) -> None:
     engine = start()
     ask(engine, "one", 90)
-    engine.scheduler.fleet._repeats = None
+    engine.scheduler.routes._repeats = None
     ask(engine, "again", 90, extra={"kv_cache_report_mode": "full"})
     assert engine.core.plumage("snapshot", b"")[0] == 404
     assert not engine.scheduler.plumage.guards["record"].on
@@ -267,14 +267,14 @@ def test_tables_are_served_merged_and_guarded(start: Callable[..., Engine]) -> N
 
 def test_the_pools_hotness_is_heard(start: Callable[..., Engine]) -> None:
     engine = start(**host_tier_arguments(64))
-    assert engine.core.plumage("promote", b'{"heats": {"12": 3, "18446744073709551615": 1.5}}') == (204, b"")
-    heats = engine.scheduler.fleet.hotness
-    assert (heats.prior(12), heats.prior((1 << 64) - 1), heats.prior(7)) == (3.0, 1.5, None)
-    assert engine.core.plumage("promote", b'{"heats": [1]}')[0] == 400
-    assert len(heats) == 2
+    assert engine.core.plumage("promote", b'{"uses": {"12": 3, "18446744073709551615": 1.5}}') == (204, b"")
+    hotness = engine.scheduler.routes.hotness
+    assert (hotness.prior(12), hotness.prior((1 << 64) - 1), hotness.prior(7)) == (3.0, 1.5, None)
+    assert engine.core.plumage("promote", b'{"uses": [1]}')[0] == 400
+    assert len(hotness) == 2
 
 
 def test_an_engine_without_a_host_tier_has_no_use_for_the_pools_hotness(start: Callable[..., Engine]) -> None:
-    status, body = start().core.plumage("promote", b'{"heats": {"12": 3}}')
+    status, body = start().core.plumage("promote", b'{"uses": {"12": 3}}')
     assert status == 404
     assert b"no host tier" in body

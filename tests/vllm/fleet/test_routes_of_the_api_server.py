@@ -122,16 +122,16 @@ def refuses_bad_input(fleet: httpx.Client) -> None:
         ("tables", b"\x00", 400),
         ("tables", TABLE, 400),
         ("tables", b"x" * (5 << 20), 413),
-        ("promote", b'{"heats": 1}', 400),
+        ("promote", b'{"uses": 1}', 400),
         ("nothing", b"", 404),
     ):
         answer = fleet.post(f"/v1/plumage/{name}", content=body)
         assert answer.status_code == expected, (name, answer.text)
         assert answer.json()["error"]["message"]
-    assert fleet.post("/v1/plumage/promote", json={"heats": {"1": 2}}).status_code == 204
+    assert fleet.post("/v1/plumage/promote", json={"uses": {"1": 2}}).status_code == 204
     assert fleet.get("/v1/plumage/stats").json()["rankedChunks"] == 1
     many = {str(key): 1 for key in range((1 << 16) + 1)}
-    assert fleet.post("/v1/plumage/promote", json={"heats": many}).status_code == 413
+    assert fleet.post("/v1/plumage/promote", json={"uses": many}).status_code == 413
 
 
 def tells_of_the_middle(fleet: httpx.Client) -> None:

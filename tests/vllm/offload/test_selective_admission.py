@@ -127,5 +127,5 @@ def test_with_several_groups_each_chain_begins_at_its_own_root() -> None:
     context._offload_key_positions.update(zip(names, (16, 32, 48) * 2, strict=True))
     manager._count(names, context)
     found = [manager.hotness.table.get(chunk_key(name)) for name in names]
-    assert [heat and heat.depth for heat in found] == [1, 2, 3, 1, 2, 3]
-    assert [heat and heat.frequency for heat in found] == [1] * 6
+    assert [uses and uses.depth for uses in found] == [1, 2, 3, 1, 2, 3]
+    assert [uses and uses.frequency for uses in found] == [1] * 6

@@ -45,12 +45,12 @@ def test_answers_stay_the_same_whatever_the_policy_becomes(start_engine: Callabl
 
 def test_the_new_policy_decides_and_begins_with_nothing_learned(start_engine: Callable[..., Engine]) -> None:
     engine = start_engine(max_num_seqs=8, **feather("Bandit"))
-    features, fleet = engine.scheduler.plumage, engine.scheduler.fleet
+    features, routes = engine.scheduler.plumage, engine.scheduler.routes
     tokens(engine, prompts(12))
-    _, before = fleet.answer("tables", b"")
-    assert fleet.answer("feather", b'{"policy": "QLearning", "options": {"alpha": 0.3}}') == (204, b"")
+    _, before = routes.answer("tables", b"")
+    assert routes.answer("feather", b'{"policy": "QLearning", "options": {"alpha": 0.3}}') == (204, b"")
     assert features.order.queue.policy is not None
-    status, table = fleet.answer("tables", b"")
+    status, table = routes.answer("tables", b"")
     assert status == 200
     assert b'"rows":[]' in table
     assert b'"policy":"QLearning"' in table
@@ -62,18 +62,18 @@ def test_the_new_policy_decides_and_begins_with_nothing_learned(start_engine: Ca
 
 def test_a_wrong_policy_changes_nothing(start_engine: Callable[..., Engine]) -> None:
     engine = start_engine(max_num_seqs=8, **feather("Heuristic"))
-    fleet, order = engine.scheduler.fleet, engine.scheduler.plumage.order
+    routes, order = engine.scheduler.routes, engine.scheduler.plumage.order
     for body in (b"{", b'{"policy": "Banditt"}', b'{"policy": "Bandit", "options": {"alpha": 1}}', b'{"chunk": 1}'):
-        status, said = fleet.answer("feather", body)
+        status, said = routes.answer("feather", body)
         assert status == 400, said
-    status, said = fleet.answer("feather", b'{"policy": "%s"}' % (b"B" * 4_000_000))
+    status, said = routes.answer("feather", b'{"policy": "%s"}' % (b"B" * 4_000_000))
     assert (status, len(said) < 10_000) == (400, True), "a message does not repeat megabytes"
-    assert fleet.answer("feather", b'{"policy": "Heuristic"}') == (204, b"")
+    assert routes.answer("feather", b'{"policy": "Heuristic"}') == (204, b"")
     assert engine.scheduler.plumage.order is order, "what is so already is left alone"
 
 
 def test_where_feather_is_off_it_stays_so(start_engine: Callable[..., Engine]) -> None:
     engine = start_engine(scheduling_policy="priority", **feather("Bandit"))
-    status, said = engine.scheduler.fleet.answer("feather", b'{"policy": "Heuristic"}')
+    status, said = engine.scheduler.routes.answer("feather", b'{"policy": "Heuristic"}')
     assert status == 400
     assert b"priority sets the order" in said

@@ -127,7 +127,7 @@ def test_what_needs_it_is_off(tiny_model: Path, tmp_path: Path, monkeypatch: pyt
     engine = PretendEngine(tiny_model, blocks=24, kv_events_config=events, **plugin_arguments(_EVERYTHING), **tier)
     try:
         serves_on(engine)
-        status, stats = engine.scheduler.fleet.answer("stats", b"")
+        status, stats = engine.scheduler.routes.answer("stats", b"")
     finally:
         engine.close()
     off = {name: state["reason"] for name, state in json.loads(stats)["features"].items() if not state["on"]}
@@ -176,8 +176,8 @@ async def test_the_api_server_says_what_its_engine_client_lacks(monkeypatch: pyt
     await plugin.init_state(Client(), None, None)
     transport = httpx.ASGITransport(app=application, client=("127.0.0.1", 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://engine") as http:
-        state = (await http.get("/v1/plumage/stats")).json()["features"]["fleet"]
+        state = (await http.get("/v1/plumage/stats")).json()["features"]["routes"]
         assert (await http.get("/v1/models")).text == "vllm"
     assert not state["on"]
     assert name in state["reason"]
-    assert registry.get_sample_value("plumage_engine_feature_on", {"feature": "fleet"}) == 0.0
+    assert registry.get_sample_value("plumage_engine_feature_on", {"feature": "routes"}) == 0.0

@@ -44,7 +44,7 @@ def tokens(engine: Engine, wanted: list[Prompt]) -> Mapping[str, tuple[int, ...]
 
 def reported(engine: Engine) -> dict[str, Any]:
     """The stats from which the metrics are made."""
-    status, body = engine.scheduler.fleet.answer("stats", b"")
+    status, body = engine.scheduler.routes.answer("stats", b"")
     assert status == 200
     return dict(json.loads(body))
 

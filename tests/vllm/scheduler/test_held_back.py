@@ -18,7 +18,7 @@ LEVELS = 8  # more than the Heuristic policy gives up for a stranger
 
 def held_back(engine: PretendEngine) -> int:
     """The number of requests held back, from the engine core's stats. The metrics page shows the same to the agent."""
-    status, body = engine.scheduler.fleet.answer("stats", b"")
+    status, body = engine.scheduler.routes.answer("stats", b"")
     assert status == 200
     page, registry = PluginMetrics(), CollectorRegistry()
     page.stats = json.loads(body)

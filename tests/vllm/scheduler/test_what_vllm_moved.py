@@ -30,7 +30,7 @@ _HIDDEN = {
     "feather": "vllm.v1.core.sched.request_queue.RequestQueue",
     "eviction": "vllm.v1.core.kv_cache_utils.FreeKVCacheBlockQueue",
     "batchOrder": "vllm.v1.worker.gpu_input_batch.InputBatch",
-    "fleet": "vllm.distributed.kv_events.AllBlocksCleared",
+    "routes": "vllm.distributed.kv_events.AllBlocksCleared",
     "hostTier": "vllm.v1.core.kv_cache_utils.to_event_extra_keys",
 }
 _INSTALLED = {
@@ -38,7 +38,7 @@ _INSTALLED = {
     "batchLimit": "plumage_engine.vllm.batch_limit.BatchLimit",
     "eviction": "plumage_engine.vllm.eviction.ordered_pool.make_policy",
     "batchOrder": "plumage_engine.vllm.compat.model_runner.problems",
-    "fleet": "plumage_engine.vllm.routes.engine_core.PoolHotness",
+    "routes": "plumage_engine.vllm.routes.engine_core.PoolHotness",
     "promotion": "plumage_engine.vllm.offload.promotion.connector_hooks.Promoter",
 }
 _CASES = [*((feature, feature == "hostTier") for feature in _HIDDEN), ("feather", True)]
@@ -206,9 +206,9 @@ def test_an_installation_that_raises(tiny_model: Path, monkeypatch: pytest.Monke
     assert {name for name, guard in plumage.guards.items() if not guard.on} == {feature}
     assert plumage.guards[feature].reason == "AttributeError: made to fail"
     assert plumage.counters.get("failures", feature) == 1
-    if feature != "fleet":
+    if feature != "routes":
         assert {"hostTier", "hotness", "promotion"} <= set(plumage.guards)
-        assert engine.scheduler.fleet.answer("promote", b'{"heats": {"1": 2}}') == (204, b"")
+        assert engine.scheduler.routes.answer("promote", b'{"uses": {"1": 2}}') == (204, b"")
     serves_on(engine)
 
 
@@ -233,7 +233,7 @@ def test_a_batch_that_can_not_be_sorted(start_engine: Callable[..., Engine], mon
     assert answers(engine) == wanted
     assert engine.scheduler.plumage.guards["batchOrder"].reason == "RuntimeError: made to fail"
     assert engine.scheduler.plumage.counters.get("failures", "batchOrder") == 1
-    _, stats = engine.scheduler.fleet.answer("stats", b"")
+    _, stats = engine.scheduler.routes.answer("stats", b"")
     assert json.loads(stats)["features"]["batchOrder"] == {"on": False, "reason": "RuntimeError: made to fail"}
 
 
@@ -275,8 +275,8 @@ def test_without_our_scheduler_vllm_takes_its_own(monkeypatch: pytest.MonkeyPatc
     [
         ("{}", "vllm.v1.core.sched.scheduler.Scheduler", "scheduler", "names another scheduler, vllm.v1"),
         ("", None, "scheduler", "nothing switches it on: set PLUMAGE_VLLM"),
-        ("{}", None, "fleet", "the engine core's log has the reason"),
-        ("", plugin.SCHEDULER, "fleet", "the engine core's log has the reason"),
+        ("{}", None, "routes", "the engine core's log has the reason"),
+        ("", plugin.SCHEDULER, "routes", "the engine core's log has the reason"),
     ],
 )
 def test_why_the_engine_core_has_nothing_of_ours(

@@ -27,9 +27,9 @@ WALKED = 4096  # blocks on their way that are counted at a time: some five milli
 class PoolHotness:
     """The pool's hotness, as one agent reads it."""
 
-    def __init__(self, url: str, pool: str, heat: LocalHotness, rng: random.Random) -> None:
+    def __init__(self, url: str, pool: str, local: LocalHotness, rng: random.Random) -> None:
         self._share = HotnessShare(url, pool=pool, send=False, rng=rng)
-        self._heat = heat
+        self._local = local
 
     @property
     def counts(self) -> Counter[str]:
@@ -52,7 +52,7 @@ class PoolHotness:
 
     def uses(self) -> dict[Block, int]:
         """This engine's hottest prefixes with the pool's uses of them."""
-        return {block: max(own, self._pool_wide(block)) for block, own in self._heat.hottest(RANKED)}
+        return {block: max(own, self._pool_wide(block)) for block, own in self._local.hottest(RANKED)}
 
     async def chunk_uses(self, most: int) -> dict[int, int]:
         """Uses of the hottest prefixes' chunks, hottest first, until there are `most`. A use of a prefix uses all its
@@ -72,7 +72,7 @@ class PoolHotness:
                 break
         return found
 
-    async def block_heats(self, index: CacheIndex) -> dict[BlockHash, int]:
+    async def block_uses(self, index: CacheIndex) -> dict[BlockHash, int]:
         """The pool's uses of each cached block, reduced by age, where there are any. A use of a prefix uses all its
         blocks, so uses never rise along a chain. It yields to the event loop every `WALKED` blocks."""
         found: dict[BlockHash, int] = {}
@@ -93,4 +93,4 @@ class PoolHotness:
         that a child block completes."""
         ends = {last_chunk(block), *(child.chunks[0] for child in children_of(block) if child.chunks)}
         known = (self._share.view.get(chunk) for chunk in ends if chunk is not None)
-        return sum(heat.frequency for heat in known if heat is not None)
+        return sum(uses.frequency for uses in known if uses is not None)

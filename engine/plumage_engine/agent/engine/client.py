@@ -83,9 +83,9 @@ class EngineClient:
         """Send it the table of other engines. False: it refused the table."""
         return (await self._post("tables", msgspec.json.encode(table))).is_success
 
-    async def promote(self, heats: Mapping[int, int]) -> bool:
+    async def promote(self, uses: Mapping[int, int]) -> bool:
         """Send it the pool's hotness by block hash. False: it does not rank by hotness."""
-        return self._accepted(await self._post("promote", msgspec.json.encode({"heats": heats}), timeout=BETWEEN_STEPS))
+        return self._accepted(await self._post("promote", msgspec.json.encode({"uses": uses}), timeout=BETWEEN_STEPS))
 
     async def take_feather(self, settings: bytes) -> bool:
         """Send it a batching policy. False: it has no such route. ConfigurationError: it refuses the policy."""

@@ -78,16 +78,16 @@ class PromotionSender:
         """Send one report if the engine wants it. EngineDownError when the engine can't be reached."""
         if not self._wanted and not await self._offer({}):
             return
-        heats = {} if self._hotness.away else await self._hotness.block_heats(self._index)
-        if not heats:
+        uses = {} if self._hotness.away else await self._hotness.block_uses(self._index)
+        if not uses:
             self.counts["held_back"] += 1
-        elif await self._offer(heats):
+        elif await self._offer(uses):
             self.counts["sent"] += 1
-            self.counts["blocks"] += min(MOST, len(heats))
+            self.counts["blocks"] += min(MOST, len(uses))
 
-    async def _offer(self, heats: Mapping[BlockHash, int]) -> bool:
-        hottest = nlargest(MOST, heats.items(), key=lambda entry: entry[1])
-        self._wanted = await self._engine.promote({_short(key): heat for key, heat in hottest})
+    async def _offer(self, uses: Mapping[BlockHash, int]) -> bool:
+        hottest = nlargest(MOST, uses.items(), key=lambda entry: entry[1])
+        self._wanted = await self._engine.promote({_short(key): count for key, count in hottest})
         self.counts["unwanted"] += not self._wanted
         return self._wanted
 

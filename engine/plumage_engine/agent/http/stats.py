@@ -30,7 +30,7 @@ def agent_stats(agent: Agent) -> dict[str, Any]:
         "kvUsage": load.kv_usage,
         "hitTokens": int(load.hit_tokens),
         "queryTokens": int(load.query_tokens),
-        "hottest": _hottest_chunks(index.heat, HOTTEST),
+        "hottest": _hottest_chunks(index.hotness, HOTTEST),
         "eventCpuMicros": round(agent.publisher.cpu_micros_per_block, 2),
         "synced": agent.stream.synced.is_set(),
         "events": fields_of(agent.stream.counters),
@@ -49,9 +49,9 @@ def fields_of(counters: object) -> dict[str, int]:
     return {name: getattr(counters, name) for name in names}
 
 
-def _hottest_chunks(heat: LocalHotness, most: int) -> list[dict[str, Any]]:
+def _hottest_chunks(hotness: LocalHotness, most: int) -> list[dict[str, Any]]:
     """Prefixes by the hash of their last whole chunk."""
-    hottest = [(last_chunk(block), block.tokens, uses) for block, uses in heat.hottest(most)]
+    hottest = [(last_chunk(block), block.tokens, uses) for block, uses in hotness.hottest(most)]
     return [
         {"chunk": f"{chunk:016x}", "tokens": tokens, "count": uses}
         for chunk, tokens, uses in hottest

@@ -71,11 +71,11 @@ class CacheIndex:
     """See the module. base_model and table must be those of the routers' hashes, or no prefix ever matches."""
 
     def __init__(
-        self, base_model: str, table: ByteTable, capacity: int = 2_000_000, heat: LocalHotness | None = None
+        self, base_model: str, table: ByteTable, capacity: int = 2_000_000, hotness: LocalHotness | None = None
     ) -> None:
         self.capacity = capacity
         self.counters = Counters()
-        self.heat = heat if heat is not None else LocalHotness()
+        self.hotness = hotness if hotness is not None else LocalHotness()
         self._base_model = base_model
         self._table = table
         self._blocks: dict[BlockHash, Block] = {}
@@ -124,7 +124,7 @@ class CacheIndex:
         """Delete all blocks. Reported chunks stay until `changes` has reported their removal."""
         self._blocks.clear()
         self._origins.clear()
-        self.heat.clear()
+        self.hotness.clear()
         for chunk in self._chunks.values():
             chunk.blocks = 0
         self._touched.update(self._chunks)
@@ -183,7 +183,7 @@ class CacheIndex:
         if above is None or not (plain and self._grow_all(event, above, tier)):
             shared = self._one_by_one(event, above, shared, tier, plain)
         if shared is not None:
-            self.heat.used(shared)
+            self.hotness.used(shared)
 
     def _one_by_one(
         self, event: BlockStored, above: Block | None, shared: Block | None, tier: int, plain: bool
@@ -216,7 +216,7 @@ class CacheIndex:
             return False
         if not len(ids) == size * len(new) == size * len(hashes) or not self._blocks.keys().isdisjoint(new):
             return False
-        pieces, packed = table.parts(ids, above.fresh), self.heat.pack(above.origin, ids, self._blocks.values())
+        pieces, packed = table.parts(ids, above.fresh), self.hotness.pack(above.origin, ids, self._blocks.values())
         parent, origin, tokens = above if above.tokens else None, above.origin, above.tokens
         reach, copies, fresh = max(tier, above.reach), 1 << (tier - 1) * BITS, False
         for number, key in enumerate(hashes):
@@ -270,7 +270,7 @@ class CacheIndex:
             parts = self._table.parts(ids, above.fresh)
             block.fresh = self._table.starts_fresh(ids[-1])
             block.link, block.chunks = self._advance(above.link, parts, above.tokens, block.reach)
-        block.ids = self.heat.pack(block.origin, ids, self._blocks.values())
+        block.ids = self.hotness.pack(block.origin, ids, self._blocks.values())
         self._blocks[key] = block
         if parent is not None:
             adopt(parent, block)
@@ -346,7 +346,7 @@ class CacheIndex:
         block: Block | None = dead
         while block is not None and not block.copies and block.children is None:
             del self._blocks[block.key]
-            self.heat.forget(block)
+            self.hotness.forget(block)
             for key in block.chunks:
                 chunk = self._chunks[key]
                 chunk.blocks = minus(chunk.blocks, block.reach)

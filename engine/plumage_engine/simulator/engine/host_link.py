@@ -113,8 +113,8 @@ class HostLink:
 
     def _promote_blocks(self, pool: BlockPool, blocks: Sequence[int], parent: int | None, now: float) -> None:
         """A promotion is no use of the node, so its hotness record is restored."""
-        heat = self.record.get(blocks[-1]) if blocks else None
+        uses = self.record.get(blocks[-1]) if blocks else None
         if blocks and pool.bring(blocks, parent, now):
             self.load(blocks)
-            if heat is not None:
-                self.record.table.put(blocks[-1], heat)
+            if uses is not None:
+                self.record.table.put(blocks[-1], uses)

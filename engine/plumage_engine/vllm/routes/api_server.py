@@ -7,7 +7,7 @@
 | POST /v1/plumage/drain   | {"timeoutSeconds": number}: wait until no request is open                              |
 | GET /v1/plumage/tables   | what the stop policy has learned; 404 where it learns nothing                          |
 | POST /v1/plumage/tables  | learn from other engines; damaged or foreign tables are refused and counted            |
-| POST /v1/plumage/promote | {"heats": {"BLOCK HASH": uses}}: the pool's hotness, for host memory and promotion     |
+| POST /v1/plumage/promote | {"uses": {"BLOCK HASH": uses}}: the pool's hotness, for host memory and promotion     |
 | POST /v1/plumage/feather | another batching policy: the setting `feather`; null for order of arrival              |
 
 They stand outside of vLLM's own middleware: `--api-key` and CORS rules are for clients, these routes have a token of

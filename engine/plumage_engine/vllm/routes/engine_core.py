@@ -27,7 +27,7 @@ from plumage_engine.vllm.routes.block_record import BlockRecord, encode
 from plumage_engine.vllm.routes.fingerprint import fingerprint
 from plumage_engine.vllm.settings import read_feather
 
-__all__ = ["Fleet"]
+__all__ = ["EngineRoutes"]
 
 _log = logging.getLogger("vllm.plumage")
 _LONGEST_MESSAGE = 2_000  # characters
@@ -54,7 +54,7 @@ class _RefusedError(PlumageError):
         self.status = status
 
 
-class Fleet:
+class EngineRoutes:
     """Answers for one scheduler that was just made.
 
     record: None where no events are published.
@@ -169,7 +169,7 @@ class Fleet:
         except RecursionError:  # only a body can be nested
             return _error(400, f"{name}: the body is nested too deeply")
         except Exception as error:
-            self._features.counters.add("failures", label="fleet")
+            self._features.counters.add("failures", label="routes")
             _log.exception("plumage: %s could not be answered", name)
             return _error(500, f"{name}: {type(error).__name__}: {error}")
 
@@ -239,12 +239,12 @@ class Fleet:
         if "hostTier" not in self._features.guards:
             raise _RefusedError(404, "this engine has no host tier of the plugin, so hotness has no use")
         try:
-            heats = msgspec.json.decode(body, type=HotnessReport).heats
+            uses = msgspec.json.decode(body, type=HotnessReport).uses
         except msgspec.DecodeError as error:
-            raise _RefusedError(400, f'the body must be {{"heats": {{"BLOCK HASH": uses}}}}: {error}') from error
-        if len(heats) > MAX_CHUNKS:
-            raise _RefusedError(413, f"at most {MAX_CHUNKS} chunks may be ranked, got {len(heats)}")
-        self.hotness.update(heats)
+            raise _RefusedError(400, f'the body must be {{"uses": {{"BLOCK HASH": uses}}}}: {error}') from error
+        if len(uses) > MAX_CHUNKS:
+            raise _RefusedError(413, f"at most {MAX_CHUNKS} chunks may be ranked, got {len(uses)}")
+        self.hotness.update(uses)
         return 204, b""
 
     def _change_feather(self, body: bytes) -> Answer:
@@ -276,8 +276,8 @@ class Fleet:
 
 def _answer_utility_call(core: Any, name: str, body: bytes) -> Answer | Future[Answer]:
     """Becomes `EngineCore.plumage`."""
-    fleet: Fleet = core.scheduler.fleet
-    return fleet.answer(name, body)
+    routes: EngineRoutes = core.scheduler.routes
+    return routes.answer(name, body)
 
 
 def _json(value: Any) -> Answer:

@@ -65,8 +65,8 @@ class ChunkHotness:
 
     def frequency(self, key: int) -> float:
         """Uses of the chunk, including those before an eviction: the larger of this engine's and the pool's."""
-        heat = self.table.get(key)
-        ours = 0 if heat is None else heat.frequency
+        uses = self.table.get(key)
+        ours = 0 if uses is None else uses.frequency
         return max(ours, self._pool_uses(key) or 0.0) if self.prior is not None and self._pooled[0] else ours
 
     def admission(self, key: int) -> float:
@@ -82,8 +82,8 @@ class ChunkHotness:
 
         Other chunks follow by local uses, which also decide between equals.
         """
-        heat = self.table.get(key)
-        ours = _NEVER if heat is None else self._formulas[which](heat.frequency, heat.clock, self.tokens, heat.depth)
+        uses = self.table.get(key)
+        ours = _NEVER if uses is None else self._formulas[which](uses.frequency, uses.clock, self.tokens, uses.depth)
         if self.prior is None or not self._pooled[which]:
             return ours
         pooled = self._pool_uses(key) or 0.0

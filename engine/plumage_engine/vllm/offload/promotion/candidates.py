@@ -47,7 +47,7 @@ class Candidates:
 
         busy: excluded chunks. A chunk that was evicted and stored again is in two entries; no two pieces contain it.
         """
-        found = [(heat, place, entry) for entry in self._look() for heat, place in self._first_missing(entry)]
+        found = [(hotness, place, entry) for entry in self._look() for hotness, place in self._first_missing(entry)]
         best = nlargest(_KEPT, found, key=lambda one: one[0])
         self._hot = [entry for _, _, entry in best]
         roots: list[tuple[TierNode, Piece]] = []

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Heat", "HeatSource", "Layered"]
+__all__ = ["Layered", "NodeUses", "UsesSource"]
 
 
 @dataclass(frozen=True, slots=True)
-class Heat:
+class NodeUses:
     """frequency: uses, also those before an eviction. clock: max_age after a use, one less per ageing, never below
     zero. depth: nodes from the root."""
 
@@ -23,10 +23,10 @@ class Heat:
         return float(self.frequency * self.clock)
 
 
-class HeatSource(Protocol):
-    """Gives the heat of nodes, by the hash of a node's last block."""
+class UsesSource(Protocol):
+    """Gives the uses of nodes, by the hash of a node's last block."""
 
-    def get(self, key: int) -> Heat | None:
+    def get(self, key: int) -> NodeUses | None:
         """None when the node is unknown."""
         ...
 
@@ -34,9 +34,9 @@ class HeatSource(Protocol):
 class Layered:
     """The pool-wide view, and for nodes that it does not know this engine's own: the directory may be away."""
 
-    def __init__(self, first: HeatSource, fallback: HeatSource) -> None:
+    def __init__(self, first: UsesSource, fallback: UsesSource) -> None:
         self._first = first
         self._fallback = fallback
 
-    def get(self, key: int) -> Heat | None:
+    def get(self, key: int) -> NodeUses | None:
         return self._first.get(key) or self._fallback.get(key)
