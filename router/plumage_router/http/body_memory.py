@@ -2,9 +2,14 @@
 
 - At most `total` bytes are reserved. `reserve` counts bytes before they are kept; `release` returns them.
 - Bodies above `small` bytes leave a part of the memory free, so that small requests are served during large ones.
-- With API keys, the large bodies of one tenant take at most half of the memory for large bodies.
-- At a limit, the largest body that is still arriving is refused, of the tenant that uses most. A body that arrived
-  completely is never evicted.
+- The bodies of one tenant, small ones included, take at most half of the memory; its large bodies a little less.
+- Without API keys the client's address is its tenant while a body arrives. Complete bodies count to no tenant then,
+  because one address may be a proxy of many clients.
+- At a limit, one of the largest bodies that are still arriving is refused, of the tenant that uses most. A body that
+  arrived completely is never evicted.
+
+A body that arrives in one piece is counted twice and enters no list. All steps but the choice of a tenant, at the limit
+for all, take the same time for any number of bodies.
 
 Pure accounting: no clock and no I/O.
 """
@@ -18,35 +23,50 @@ __all__ = ["BodyMemory", "BodyReservation"]
 
 _SMALL: Final = 65_536  # bytes; a larger body counts as large
 _SMALL_SHARE: Final = 8  # 1/8 of the memory is only for small bodies
+_MOST_EVICTED: Final = 32  # bodies that one piece of another may evict; bounds the time of `reserve`
+
+
+class _Account:
+    """The memory of one tenant. used: bytes. arriving: its unfinished bodies, by the bit length of their size."""
+
+    __slots__ = ("arriving", "used")
+
+    def __init__(self) -> None:
+        self.used = 0
+        self.arriving: dict[int, dict[BodyReservation, None]] = {}
+
+    def largest(self) -> BodyReservation | None:
+        """Returns the oldest of the largest unfinished bodies: none is twice as large."""
+        return next(iter(self.arriving[max(self.arriving)])) if self.arriving else None
 
 
 class BodyReservation:
     """The bytes that one body has reserved.
 
-    tenant: who sent it, "" without API keys.
+    tenant: who sent it; the client's address without API keys.
     evict: refuses the rest of a body that is still arriving; None once it arrived completely.
     """
 
-    __slots__ = ("evict", "size", "tenant")
+    __slots__ = ("_group", "evict", "size", "tenant")
 
     def __init__(self, tenant: str = "", evict: Callable[[], None] | None = None) -> None:
         self.tenant = tenant
         self.evict = evict
         self.size = 0
+        self._group = 0  # where it is listed in `_Account.arriving`; 0: nowhere
 
 
 class BodyMemory:
     """`used`: bytes reserved now.
 
     total: bytes that all bodies may take together.
-    shared: API keys tell tenants apart, so each gets a share.
+    keyed: API keys name the tenants, so complete bodies count to them too.
     """
 
-    def __init__(self, total: int, *, shared: bool = False) -> None:
+    def __init__(self, total: int, *, keyed: bool = False) -> None:
         self.used = 0
-        self._shared = shared
-        self._by_tenant: dict[str, int] = {}
-        self._arriving: dict[BodyReservation, None] = {}  # large bodies that may be evicted
+        self._keyed = keyed
+        self._accounts: dict[str, _Account] = {}  # of tenants with bytes or unfinished bodies
         self.resize(total)
 
     def resize(self, total: int) -> None:
@@ -54,55 +74,88 @@ class BodyMemory:
         self.total = total
         self.small = min(_SMALL, total // 16)
         self.for_large = total - total // _SMALL_SHARE
-        self.tenant_share = self.for_large // 2 if self._shared else self.for_large
+        self.tenant_share = total // 2
+        self.tenant_share_for_large = self.for_large // 2
 
     def reserve(self, body: BodyReservation, size: int) -> bool:
         """Counts `size` further bytes of `body`. Returns False, and counts nothing, when no memory is left for them."""
-        while (tenant := self._tenant_over_limit(body, size)) is not None:
-            victim = self._largest(tenant, body, size)
-            if victim is None or victim is body or victim.evict is None:
+        account = self._accounts.get(body.tenant)
+        if account is None:
+            account = self._accounts[body.tenant] = _Account()
+        large = body.size + size > self.small
+        share = self.tenant_share_for_large if large else self.tenant_share
+        limit = self.for_large if large else self.total
+        if account.used + size > share or self.used + size > limit:
+            if not self._make_room(body, account, size, share, limit):
+                self._drop_empty(body.tenant, account)
                 return False
-            del self._arriving[victim]
-            victim.evict()
-        self._count(body, size)
-        if body.size > self.small and body.evict is not None:
-            self._arriving[body] = None
+            self._accounts[body.tenant] = account  # an eviction may have emptied it
+        account.used += size
+        self.used += size
+        body.size += size
         return True
+
+    def unfinished(self, body: BodyReservation) -> None:
+        """The bytes of `body` that arrived until now do not end it: it may be evicted from now on."""
+        group = body.size.bit_length()
+        if group != body._group and body.evict is not None:
+            arriving = self._accounts[body.tenant].arriving
+            self._unlist(body, arriving)
+            arriving.setdefault(group, {})[body] = None
+            body._group = group
 
     def complete(self, body: BodyReservation) -> None:
         """The whole body arrived: it keeps its memory until it is released."""
         body.evict = None
-        self._arriving.pop(body, None)
+        account = self._accounts.get(body.tenant)
+        if account is not None:  # None: the body is empty
+            self._unlist(body, account.arriving)
+            if not self._keyed:
+                account.used -= body.size
+            self._drop_empty(body.tenant, account)
 
     def release(self, body: BodyReservation) -> None:
         """Returns all bytes of `body`."""
-        self._arriving.pop(body, None)
-        self._count(body, -body.size)
+        account = self._accounts.get(body.tenant)
+        if account is not None:
+            self._unlist(body, account.arriving)
+            if self._keyed or body.evict is not None:
+                account.used -= body.size
+            self._drop_empty(body.tenant, account)
+        self.used -= body.size
+        body.size = 0
 
-    def _count(self, body: BodyReservation, size: int) -> None:
-        body.size += size
-        self.used += size
-        left = self._by_tenant.get(body.tenant, 0) + size
-        if left:
-            self._by_tenant[body.tenant] = left
-        else:
-            self._by_tenant.pop(body.tenant, None)
+    def _make_room(self, body: BodyReservation, account: _Account, size: int, share: int, limit: int) -> bool:
+        """Evicts bodies until `size` more bytes of `body` fit. Returns False when they do not, or `body` is refused."""
+        for _ in range(_MOST_EVICTED):
+            if account.used + size > share:
+                victim = account.largest()
+            elif self.used + size > limit:
+                victim = self._greediest(body, account, size).largest()
+            else:
+                return True
+            if victim is None or victim is body or victim.evict is None:
+                return False
+            if victim.tenant == body.tenant and victim.size < body.size + size:
+                return False  # `body` is the largest itself
+            self._unlist(victim, self._accounts[victim.tenant].arriving)
+            victim.evict()
+        return False
 
-    def _tenant_over_limit(self, body: BodyReservation, size: int) -> str | None:
-        """Returns the tenant that must give up memory for `size` more bytes; None when they fit."""
-        large = body.size + size > self.small
-        if large and self._by_tenant.get(body.tenant, 0) + size > self.tenant_share:
-            return body.tenant
-        if self.used + size <= (self.for_large if large else self.total):
-            return None
-        tenants = {other.tenant for other in self._arriving}
-        if large or not tenants:
-            tenants.add(body.tenant)
-        return max(tenants, key=lambda name: self._by_tenant.get(name, 0))
+    def _greediest(self, body: BodyReservation, own: _Account, size: int) -> _Account:
+        """Returns the account that uses most, of those with unfinished bodies. A large `body` may be the one to go."""
+        accounts = [account for account in self._accounts.values() if account.arriving]
+        if not accounts or (not own.arriving and body.size + size > self.small):
+            accounts.append(own)
+        return max(accounts, key=lambda account: account.used)
 
-    def _largest(self, tenant: str, body: BodyReservation, size: int) -> BodyReservation | None:
-        """Returns the tenant's largest body that is still arriving. `body` counts with the bytes it asks for."""
-        own = [other for other in self._arriving if other.tenant == tenant]
-        if body.tenant == tenant and body not in self._arriving:
-            own.append(body)
-        return max(own, key=lambda other: other.size + (size if other is body else 0), default=None)
+    def _unlist(self, body: BodyReservation, arriving: dict[int, dict[BodyReservation, None]]) -> None:
+        group, body._group = body._group, 0
+        if group:
+            del arriving[group][body]
+            if not arriving[group]:
+                del arriving[group]
+
+    def _drop_empty(self, tenant: str, account: _Account) -> None:
+        if not account.used and not account.arriving:
+            self._accounts.pop(tenant, None)

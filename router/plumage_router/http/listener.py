@@ -72,7 +72,7 @@ class Listener(ABC):
         self.started = wall()
         self.tick = monotonic()
         self.date = wall_date(wall())
-        self.body_memory = BodyMemory(limits.max_buffered_bytes, shared=auth.enabled)
+        self.body_memory = BodyMemory(limits.max_buffered_bytes, keyed=auth.enabled)
         self.time_slicer = TimeSlicer(loop)
         self._loop = loop
         self._trimmer = MemoryTrimmer()
@@ -121,8 +121,10 @@ class Listener(ABC):
             if tenant is None and (completion or not self.auth.is_admin(request.headers)):
                 self.metrics.requests += completion
                 return unauthorized(NEEDS_KEY)
+            if tenant is not None:
+                request.sender = tenant.name
         if completion:
-            request.reservation = BodyReservation(request.tenant.name if request.tenant is not None else "")
+            request.reservation = BodyReservation(request.sender)
         return None
 
     def refused(self, error: RequestError) -> bytes:

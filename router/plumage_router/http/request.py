@@ -24,17 +24,17 @@ class Request:
     reservation: memory for the body; None when no handler reads the body.
     is_completion: an engine answers it. Set once the head is complete.
     tenant: who sent it. With API keys it is set once the head is complete.
-    peer: the client's address, without the port.
+    sender: whose share of memory and time it uses: its tenant's name, or the client's address without API keys.
     parsed: the body's JSON object, set where it was parsed to find the request's pool.
     """
 
     __slots__ = (
-        "body", "headers", "http10", "is_completion", "keep_alive", "method", "parsed", "peer",
-        "reservation", "size", "target", "tenant",
+        "body", "headers", "http10", "is_completion", "keep_alive", "method", "parsed", "reservation",
+        "sender", "size", "target", "tenant",
     )  # fmt: skip
 
-    def __init__(self, peer: str = "") -> None:
-        self.peer = peer
+    def __init__(self, sender: str = "") -> None:
+        self.sender = sender
         self.method = b""
         self.target = b""
         self.headers: dict[bytes, bytes] = {}
@@ -51,11 +51,6 @@ class Request:
     def has_body(self) -> bool:
         """Whether the headers announce a body."""
         return b"transfer-encoding" in self.headers or self.headers.get(b"content-length", b"0") != b"0"
-
-    @property
-    def sender(self) -> str:
-        """Whose share of memory and time it uses: its tenant's, or its address's where no API keys are used."""
-        return (self.tenant.name if self.tenant is not None else "") or self.peer
 
     def head(self, *, without: bytes) -> bytes:
         """The bytes before the body, without one header."""

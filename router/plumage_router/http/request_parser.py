@@ -108,6 +108,9 @@ class RequestParser:
             self._parse(data)
         else:
             self._parse_more(self.request, data)
+        request = self.request
+        if request is not None and request.reservation is not None:
+            self._host.body_memory.unfinished(request.reservation)
 
     def stop(self) -> None:
         """Parses nothing more, and drops what was received of an incomplete request."""

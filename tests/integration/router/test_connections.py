@@ -76,7 +76,7 @@ async def test_too_many_requests_in_flight_are_refused(start: Any, kit: Any) -> 
 
 
 async def test_largest_arriving_body_is_refused_first(start: Any, kit: Any) -> None:
-    running = await start(engines=1, limits={"maxBufferedBytes": 10_000})
+    running = await start(engines=1, limits={"maxBufferedBytes": 20_000})
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9000\r\n\r\n"
     reader, holder = await running.connect()
     holder.write(head + b"x" * 8000)

@@ -80,6 +80,28 @@ async def test_tenant_cannot_take_memory_of_another(start: Any, kit: Any, keys: 
     assert (await running.post(kit.chat("y"), authorization="Bearer key-a")).status == 200, "small ones have a reserve"
 
 
+@pytest.mark.parametrize("keyed", [True, False], ids=["keys", "addresses"])
+async def test_unfinished_small_bodies_of_one_tenant_refuse_no_other(
+    start: Any, kit: Any, keys: Any, keyed: bool
+) -> None:
+    """Each is below the bound of large bodies, and they ask for more than all memory."""
+    running = await start(engines=1, auth=keys if keyed else {}, limits={"maxBufferedBytes": 1_200_000})
+    pool = running.router.pool
+    for _ in range(40):
+        _, writer = await running.connect()
+        writer.write(head("key-a", "content-length: 60001") + b"x" * 60_000)
+    await kit.until(lambda: pool.metrics.errors["overloaded"] == 30)
+    assert pool.body_memory.used == 600_000
+    refused = pool.metrics.errors["overloaded"]
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port, local_addr=("127.0.0.2", 0))
+    for _ in range(20):
+        writer.write(kit.request(kit.chat("y" * 1000), authorization="Bearer key-b"))
+        assert (await read(kit, reader)).status == 200
+    writer.close()
+    assert pool.metrics.errors["overloaded"] == refused, "no body was evicted for them"
+    assert (await running.post(kit.chat("y" * 1000), authorization="Bearer key-a")).status == 200
+
+
 async def test_memory_is_free_once_answer_began(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     go = asyncio.Event()

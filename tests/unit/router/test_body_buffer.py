@@ -58,7 +58,8 @@ def host() -> Host:
 def connected(host: Host) -> DownstreamConnection:
     loop = SimpleNamespace(call_soon=lambda call: call())
     connection = DownstreamConnection(cast(Any, host), cast(asyncio.AbstractEventLoop, loop))
-    connection.connection_made(cast(asyncio.BaseTransport, None))
+    transport = SimpleNamespace(get_extra_info=lambda name: ("127.0.0.1", 1))
+    connection.connection_made(cast(asyncio.BaseTransport, transport))
     return connection
 
 
@@ -97,3 +98,21 @@ def test_body_equals_its_parts(host: Host) -> None:
     assert all(type(body) is bytes for body in host.bodies)
     connection.connection_lost(None)
     assert host.body_memory.used == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "peer"),
+    [
+        (("192.0.2.7", 5), "192.0.2.7"),
+        (("::ffff:192.0.2.7", 5, 0, 0), "::ffff:192.0.2.7"),
+        (("2001:db8:1:2:3:4:5:6", 5, 0, 0), "2001:db8:1:2::/64"),
+        (("fe80::1%eth0", 5, 0, 2), "fe80::/64"),
+        ("", ""),
+        (None, ""),
+    ],
+)
+def test_ipv6_client_is_its_network(host: Host, name: Any, peer: str) -> None:
+    transport = SimpleNamespace(get_extra_info=lambda _: name)
+    connection = DownstreamConnection(cast(Any, host), cast(asyncio.AbstractEventLoop, None))
+    connection.connection_made(cast(asyncio.BaseTransport, transport))
+    assert connection.peer == peer

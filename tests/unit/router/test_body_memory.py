@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from plumage_router.http.body_memory import BodyMemory, BodyReservation
 
 TOTAL = 1_600_000
@@ -11,19 +13,32 @@ SMALL = 65_536
 
 
 class Arriving:
-    """A body that is received, and may be refused."""
+    """A body that is received, and may be refused. tenant: None for an address of its own."""
 
-    def __init__(self, room: BodyMemory, tenant: str = "") -> None:
+    def __init__(self, room: BodyMemory, tenant: str | None = None) -> None:
         self.refused = False
         self.room = room
-        self.held = BodyReservation(tenant, self.evict)
+        self.held = BodyReservation(tenant or str(id(self)), self.evict)
 
     def evict(self) -> None:
         self.refused = True
         self.room.release(self.held)
 
     def add(self, size: int) -> bool:
-        return self.room.reserve(self.held, size)
+        """A piece that does not end the body."""
+        added = self.room.reserve(self.held, size)
+        if added:
+            self.room.unfinished(self.held)
+        return added
+
+
+def whole(room: BodyMemory, size: int, tenant: str) -> bool:
+    """A body that arrives in one piece."""
+    held = BodyReservation(tenant, lambda: None)
+    if not room.reserve(held, size):
+        return False
+    room.complete(held)
+    return True
 
 
 def test_large_body_is_evicted_for_small_request() -> None:
@@ -41,17 +56,54 @@ def test_large_body_is_evicted_for_small_request() -> None:
 
 def test_large_bodies_leave_memory_for_small_ones() -> None:
     room = BodyMemory(TOTAL)
-    whole = [Arriving(room) for _ in range(7)]
-    for body in whole:
-        assert body.add(200_000)
-        room.complete(body.held)
+    assert all(whole(room, 200_000, "a") for _ in range(7))
     late = Arriving(room)
     assert not late.add(100_000), "complete bodies are never evicted"
     assert Arriving(room).add(SMALL), "small ones may use the reserve"
 
 
+@pytest.mark.parametrize("keyed", [True, False], ids=["keys", "addresses"])
+@pytest.mark.parametrize("size", [1, 100, SMALL])
+def test_unfinished_small_bodies_of_one_tenant_leave_half_to_others(keyed: bool, size: int) -> None:
+    """Bodies of one size, and smaller ones until no byte is left for the tenant."""
+    room = BodyMemory(TOTAL, keyed=keyed)
+    greedy = [Arriving(room, "a") for _ in range(min(20_000, TOTAL // size))]
+    for body in greedy:
+        body.add(size)
+    assert room.used <= TOTAL // 2
+    assert all(whole(room, 100, "b") for _ in range(1000)), "another tenant"
+    assert not any(one.refused for one in greedy[-3:]), "and for that none is evicted"
+    assert whole(room, 100, "a"), "its own request evicts one of its unfinished bodies"
+
+
+def test_small_body_evicts_unfinished_ones_of_many_tenants() -> None:
+    room = BodyMemory(TOTAL, keyed=True)
+    greedy = [Arriving(room, name) for name in "abcd" for _ in range(20)]
+    for body in greedy:
+        body.add(SMALL)
+    assert room.used > TOTAL - SMALL
+    assert whole(room, SMALL, "bob")
+    assert sum(body.refused for body in greedy) > 0
+
+
+def test_complete_bodies_count_to_a_tenant_with_a_key_only() -> None:
+    """An address may be a proxy of many clients."""
+    for keyed, expected in ((True, 12), (False, 24)):
+        room = BodyMemory(TOTAL, keyed=keyed)
+        assert sum(whole(room, SMALL, "a") for _ in range(100)) == expected
+
+
+def test_one_piece_evicts_a_bounded_number() -> None:
+    room = BodyMemory(TOTAL, keyed=True)
+    tiny = [Arriving(room, "a") for _ in range(1000)]
+    assert all(body.add(1) for body in tiny)
+    assert all(whole(room, SMALL, "a") for _ in range(12))
+    assert not whole(room, SMALL, "a"), "the memory is full of complete bodies"
+    assert sum(body.refused for body in tiny) < 50
+
+
 def test_tenant_over_its_share_evicts_its_own_body() -> None:
-    room = BodyMemory(TOTAL, shared=True)
+    room = BodyMemory(TOTAL, keyed=True)
     greedy = [Arriving(room, "a") for _ in range(20)]
     for body in greedy:
         body.add(300_000)
@@ -62,7 +114,7 @@ def test_tenant_over_its_share_evicts_its_own_body() -> None:
 
 
 def test_eviction_starts_with_largest_tenant() -> None:
-    room = BodyMemory(TOTAL, shared=True)
+    room = BodyMemory(TOTAL, keyed=True)
     a, b = Arriving(room, "a"), Arriving(room, "b")
     assert a.add(600_000)
     assert b.add(500_000)
@@ -71,9 +123,10 @@ def test_eviction_starts_with_largest_tenant() -> None:
     assert (a.refused, b.refused, c.refused) == (True, False, False)
 
 
-def test_all_memory_is_released_in_the_end() -> None:
+@pytest.mark.parametrize("keyed", [True, False])
+def test_all_memory_is_released_in_the_end(keyed: bool) -> None:
     rng = random.Random(1)
-    room = BodyMemory(TOTAL, shared=True)
+    room = BodyMemory(TOTAL, keyed=keyed)
     bodies = [Arriving(room, rng.choice("abc")) for _ in range(300)]
     for _ in range(3000):
         body = rng.choice(bodies)
@@ -89,5 +142,4 @@ def test_all_memory_is_released_in_the_end() -> None:
     for body in bodies:
         room.release(body.held)
     assert room.used == 0
-    assert not room._by_tenant
-    assert not room._arriving
+    assert not room._accounts
