@@ -1,9 +1,9 @@
-"""The cluster of these tests: the one that `make cluster` started, where KUBECONFIG names it; any that it names with
-PLUMAGE_E2E=kubeconfig, whose nodes can pull PLUMAGE_E2E_IMAGE; else one of their own, which the first test to ask for
-it starts, and the last one's end is its end.
+"""The cluster of these tests. KUBECONFIG may name a cluster of `make cluster`. With PLUMAGE_E2E=kubeconfig it may name
+any cluster whose nodes can pull PLUMAGE_E2E_IMAGE. Otherwise the tests start their own cluster, and end it after the
+last test.
 
 All modules share one cluster, one `helm install` and the example's pool. A module that needs a pool with other settings
-applies its own, in a namespace of its own, and removes it. test_uninstall.py comes last and takes all of it away.
+applies one in a namespace of its own, and removes it. test_uninstall.py runs last and removes everything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from support.kube_access import Access, until
 from support.kube_install import ROOT, Pool, apply_pool, install, is_installed, listing, remove_pool, uninstall
 from support.needs import missing
 
-_LIMIT_S = 900  # a test here waits for pods; the first one for the cluster too
+_LIMIT_S = 900  # a test here waits for pods; the first one also waits for the cluster
 _LAST = "test_uninstall.py"
 _LOOKS_S = 3
 
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_LIMIT_S))
-    items.sort(key=lambda item: item.path.name == _LAST)  # stable: the others stay as they are
+    items.sort(key=lambda item: item.path.name == _LAST)  # a stable sort: the others keep their order
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +48,7 @@ def access() -> Iterator[Access]:
 
 @pytest.fixture(scope="session")
 def own(access: Access) -> lifecycle.Cluster:
-    """The test cluster, for what a test does to nodes and processes."""
+    """The test cluster, for tests that access its nodes and processes."""
     if access.own is None:
         pytest.skip("needs the test cluster: it reaches nodes and processes, which it does on no other (make cluster)")
     return access.own
@@ -56,7 +56,7 @@ def own(access: Access) -> lifecycle.Cluster:
 
 @pytest.fixture(scope="session")
 def before(access: Access) -> frozenset[str]:
-    """What was in the cluster before Plumage came, its DNS too."""
+    """The objects in the cluster before Plumage was installed, including its DNS."""
     until(lambda: _serves_names(access), "the cluster's own deployments are up")
     return listing(access)
 
@@ -69,7 +69,7 @@ def _serves_names(access: Access) -> bool:
 
 @pytest.fixture(scope="session")
 def installed(access: Access, before: frozenset[str]) -> Iterator[None]:
-    """The chart, by `helm install --wait`, its operator ready; pools that size themselves are looked at often."""
+    """The chart, by `helm install --wait`, with a ready operator and a short interval of the autoscaler."""
     install(access, "--set", f"operator.autoscaleSeconds={_LOOKS_S}")
     yield
     if is_installed(access):
@@ -97,7 +97,8 @@ def _named() -> Access:
 
 
 def _standing() -> lifecycle.Cluster | None:
-    """The test cluster that KUBECONFIG names. Any other takes PLUMAGE_E2E=kubeconfig (0102), and is left alone."""
+    """The test cluster that KUBECONFIG names. Another cluster needs PLUMAGE_E2E=kubeconfig (0102), and is not used
+    without it."""
     named = os.environ.get("KUBECONFIG")
     cluster = lifecycle.of_kubeconfig(named)
     if cluster is not None:

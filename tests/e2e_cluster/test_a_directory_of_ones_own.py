@@ -1,6 +1,6 @@
-"""A pool whose directory is somebody else's server, behind a password, and whose routers ask for API keys: both come
-from Secrets, which pods mount, and the keys' is changed while they run. The server is the image's own Valkey, in a pod
-that Plumage did not make."""
+"""A pool with an external directory server that has a password, and with routers that require API keys. Password and
+keys come from Secrets that pods mount, and the keys change while the pods run. The server is the image's own Valkey, in
+a pod that Plumage did not make."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ print(json.dumps({
     "kept": sorted(name.decode() for name in client(password=password).scan_iter()),
 }))
 """
-# The same of two keys, once the newer one is answered: there is one file, so the older is refused from then on.
+# The answers to both keys, once the newer one is accepted. There is one file, so the older key is refused from then on.
 _ASK_ANEW = """
 new, old = sys.argv[2:]
 print(json.dumps([soon(lambda: chat(new), lambda seen: seen == "length"), chat(old)]))

@@ -1,11 +1,11 @@
-"""A pool that sizes itself in a real cluster: asleep, woken by requests that wait, up and down by each metric, its
-coldest replica first; and who else may size a pool.
+"""The autoscaler in a real cluster: a pool sleeps, waiting requests wake it, each metric scales it up and down, and the
+coldest replica is deleted first. It also tests who else may scale a pool.
 
-A figure is measured under one load while the manifest's target moves to either side of it, which takes seconds. That
-sizes follow a load that moves is shown without pods: in tests/unit/autoscaling, by `plumage bench autoscale`, with a
-real ReplicaSet in tests/integration/operator/test_autoscaled_pool.py, and for a HorizontalPodAutoscaler by
-external.metrics.k8s.io in tests/integration/external_metrics. A hit ratio is judged two minutes after the number of
-replicas last changed: the pools for that begin with the first test of the module, and are looked at by its last.
+Under one constant load, the manifest's target moves to either side of the measured figure, which takes seconds. Other
+tests cover changing loads without pods: tests/unit/autoscaling, `plumage bench autoscale`,
+tests/integration/operator/test_autoscaled_pool.py with a real ReplicaSet, and tests/integration/external_metrics for a
+HorizontalPodAutoscaler. The hit ratio counts two minutes after the last change of the number of replicas. So the pools
+for it start with the first test of the module, and the last test checks them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AUTOSCALING = {
         },
     },
 }
-# Each metric's target on either side of what it is under STEADY, by far: one for two replicas, and one for one.
+# For each metric two targets, far above and far below its figure under STEADY: one for two replicas, and one for one.
 TARGETS = {
     "TotalTokensPerSecond": ({"target": 20}, {"target": 100_000}),
     "OutputTokensPerSecond": ({"target": 1}, {"target": 100_000}),
@@ -44,16 +44,16 @@ TARGETS = {
     "KvCacheUsage": ({"targetPercent": 2}, {"targetPercent": 100}),
 }
 STEADY = {"groups": 4, "prefix_words": 100, "turns": 1, "workers": 8, "pace_s": 0.5, "answer_tokens": 60}
-ENGINE = {  # four at once: others wait, and fill a good part of the cache meanwhile
+ENGINE = {  # four concurrent requests; waiting ones fill much of the cache
     "runtime": "Simulator",
     "simulator": {"cacheBlocks": 1000, "maxNumSeqs": 4},
 }
-# Of the prefixes one replica's cache has room for half, two for all of them.
+# The cache of one replica has room for half of the prefixes, those of two for all.
 SHARED = {"groups": 24, "prefix_words": 100, "turns": 1, "workers": 2, "pace_s": 0.7, "answer_tokens": 4}
 UNIQUE = {**SHARED, "groups": 10**9}
 SMALL = {"runtime": "Simulator", "simulator": {"cacheBlocks": 320}}
 HITS = {**AUTOSCALING, "maxReplicas": 3, "metrics": [{"type": "CacheHitRatio", "targetPercent": 65}]}
-# At once and for so many seconds; each request is asked once, and counted by what became of it.
+# Concurrent clients for this many seconds. There are no retries, and each request is counted by its result.
 CLIENTS = """
 import json, sys, threading, time, urllib.request
 host, number, seconds, tokens = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
@@ -94,8 +94,8 @@ print(json.dumps({"answered": results.count(True), "lost": [one for one in resul
 
 @pytest.fixture(scope="module", autouse=True)
 def hits(access: Access, installed: None) -> Iterator[dict[str, Pool]]:
-    """Two pools under their loads: `shared`, whose prefixes come again, with one replica, and `unique`, whose prefixes
-    never do, with two, of which none is needed."""
+    """Two pools under load. `shared` has one replica and prefixes that repeat. `unique` has two replicas, of which none
+    is needed, since its prefixes never repeat."""
     made = {
         name: applied(access, name, SMALL, {**HITS, "minReplicas": n}) for name, n in (("shared", 1), ("unique", 2))
     }
@@ -110,7 +110,7 @@ def hits(access: Access, installed: None) -> Iterator[dict[str, Pool]]:
 
 @pytest.fixture(scope="module")
 def sizes(access: Access, hits: dict[str, Pool]) -> Iterator[Pool]:
-    """Ready, and asleep from the beginning."""
+    """A Ready pool that sleeps from the start."""
     made = applied(access, "sizes", ENGINE, AUTOSCALING)
     yield made
     remove_pool(access, made)
@@ -151,12 +151,12 @@ def test_the_coldest_replica_goes_and_not_the_youngest(access: Access, sizes: Po
     until(lambda: ready(access, sizes) == 2, "minReplicas are there")
     old, young = engines(access, sizes)
     access.kubectl("-n", sizes.namespace, "annotate", "pod", old, "inference.plumage.dev/cordoned=true")
-    request.getfixturevalue("steady")  # from now on: only the young one is asked
+    request.getfixturevalue("steady")  # from now on only the younger replica gets requests
     found: dict[str, float] = {}
 
     def is_hotter() -> bool:
-        """By far: until the routers hear of the cordon, which takes up to a minute, both are asked, and now one and now
-        the other is ahead. Later the older one's grows too, for it holds prefixes that the pool goes on using."""
+        """Much hotter: routers learn of the cordon after up to a minute, and until then both replicas get requests.
+        Later the older one's hotness grows too, for it has prefixes that the pool still uses."""
         found.update(hotness(access, sizes))
         return found[young] > 3 * found[old] + 100
 
@@ -190,7 +190,7 @@ def test_dry_run_reports_its_decision_and_leaves_the_pool(access: Access, sizes:
     assert scaling["wantedReplicas"] == 2
     change(access, sizes, {"autoscaling": {**by("TotalTokensPerSecond", 1), "dryRun": False}})
     until(lambda: condition(access, sizes, "Scaling")["reason"] == "AtTarget", "it would no more")
-    assert deployment(access, sizes)["metadata"]["generation"] == before  # it was never another size
+    assert deployment(access, sizes)["metadata"]["generation"] == before  # it never had another size
 
 
 def test_who_sizes_a_pool_is_said_by_its_spec(access: Access, sizes: Pool) -> None:
@@ -226,7 +226,7 @@ def test_none_is_bought_for_the_hit_ratio_where_the_curve_says_that_it_does_not_
 
 
 def applied(access: Access, name: str, engine: Mapping[str, Any], autoscaling: Mapping[str, Any]) -> Pool:
-    """A pool in a namespace of its name, whose new replicas come with an empty cache."""
+    """A pool in a namespace of the same name. Its new replicas start with an empty cache."""
     spec = {
         "model": {"uri": "builtin://tiny-chat"},
         "engine": engine,
@@ -246,7 +246,7 @@ def by(metric: str, side: int) -> dict[str, Any]:
 
 
 def said(access: Access, pool: Pool) -> list[str]:
-    """Messages of its events."""
+    """The messages of the pool's events."""
     events = access.kubectl("-n", pool.namespace, "get", "events", "-o", "json")
     return [one["message"] for one in json.loads(events)["items"] if one["involvedObject"]["kind"] == "InferencePool"]
 

@@ -1,7 +1,7 @@
-"""What keeps a pool from being ready stands in its conditions: the cause in the cluster's own words, and what to do.
+"""A pool that is not ready has the cause in its conditions: in the cluster's own words, and with the remedy.
 
-The words come from real kubelets, a real scheduler and programs that really end. A pool that serves is shown to go on
-doing so; those that can't start are applied together, one a cause.
+The words come from real kubelets, a real scheduler and programs that really end. A serving pool must continue to serve.
+Pools that can't start are applied together, one for each cause.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from support.kube_install import Pool, apply_pool, remove_pool
 NAMESPACE = "causes"
 NOWHERE = "localhost/plumage-nowhere:1"
 SECRET = "no-secret"
-_LONGEST = 600  # characters of others' words that a condition repeats
+_LONGEST = 600  # characters of another component's message that a condition repeats
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What a pool's spec says that can't be, what its conditions tell of it, and words that they have."""
+    """A pool's spec that can not work, and the reason and words of its condition."""
 
     spec: dict[str, Any]
     reason: str
@@ -88,7 +88,7 @@ def serving(access: Access, installed: None) -> Iterator[Pool]:
 
 @pytest.fixture(scope="module")
 def broken(access: Access, installed: None) -> Iterator[dict[str, Pool]]:
-    """All of CAUSES, none of which can become Ready."""
+    """Pools with all of CAUSES, none of which can become Ready."""
     access.namespace(NAMESPACE)
     manifests = [_manifest(name, **cause.spec) for name, cause in CAUSES.items()]
     access.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, manifests)))
@@ -172,8 +172,8 @@ def _engines(access: Access, pool: Pool) -> list[dict[str, Any]]:
 
 
 def _serving(access: Access, pool: Pool) -> dict[str, list[int]]:
-    """Engines that are Ready, by uid, and how often their containers began again. A probe that a busy machine answers
-    late is no replacement; that requests are served all along is the chats' to say."""
+    """The Ready engines by uid, and the restarts of their containers. A late answer to a probe on a busy machine
+    replaces no engine. The chats check that requests are served all the time."""
     return {
         pod["metadata"]["uid"]: [one["restartCount"] for one in pod["status"].get("containerStatuses", ())]
         for pod in _engines(access, pool)
@@ -189,7 +189,7 @@ def _halted_by_pull(access: Access, pool: Pool) -> bool:
 
 
 def _pull_error(access: Access, pool: Pool) -> str:
-    """As the status of the pod says that can't start."""
+    """The error in the status of the pod that can't start."""
     statuses = [one for pod in _engines(access, pool) for one in pod["status"].get("containerStatuses", ())]
     waiting = [one["state"].get("waiting", {}) for one in statuses if one["name"] == "engine"]
     pulls = [str(one.get("message", "")) for one in waiting if "Pull" in one.get("reason", "")]

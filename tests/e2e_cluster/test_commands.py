@@ -1,4 +1,4 @@
-"""What the README and the chart's notes tell to run next, against a cluster with a pool: each answers, and is right."""
+"""The commands that the README and the chart's notes recommend after an install, against a cluster with a pool."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from support.kube_access import Access
 from support.kube_install import OPERATOR_NAMESPACE, RELEASE, Pool
 
-_SCRIPTS = Path(sys.executable).parent  # where `plumage` and `kubectl-plumage` are
+_SCRIPTS = Path(sys.executable).parent  # the folder of `plumage` and `kubectl-plumage`
 
 
 def _ran(access: Access, *command: str) -> str:
-    """What it printed, as a person with this cluster's kubeconfig runs it; it must end with status 0."""
+    """The output of a command, run with this cluster's kubeconfig. It must end with status 0."""
     path = os.pathsep.join((str(access.programs["kubectl"].parent), str(_SCRIPTS), os.environ["PATH"]))
     environment = {**os.environ, "KUBECONFIG": str(access.kubeconfig), "NO_COLOR": "1", "PATH": path}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)

@@ -1,6 +1,6 @@
-"""A pool that is deleted, by itself or with its namespace, drains: what it has begun it finishes, and then nothing of
-it is there. Garbage collection takes the Services, slices, accounts and directory of a deleted pool at once, while its
-pods still answer; of a namespace Kubernetes takes the pods first."""
+"""A pool that is deleted, alone or with its namespace, drains: it completes its answers, and then nothing of it is
+left. When a pool is deleted, garbage collection removes its Services, slices, accounts and directory at once, while its
+pods still answer. When a namespace is deleted, Kubernetes deletes the pods first."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from support.kube_install import Pool, apply_pool, listing, made_by_users, remov
 from support.kube_stream import Stream
 
 CLIENTS = "clients"
-TOKENS = 125  # 25 seconds at this speed: several times what garbage collection needs
+TOKENS = 125  # 25 seconds at this speed, several times the duration of garbage collection
 SPEC = {
     "model": {"uri": "builtin://tiny-chat"},
     "engine": {"runtime": "Simulator", "simulator": {"device": {"preset": "GPU", "timeScalePercent": 1000}}},
     "replicas": 1,
-    "rollout": {"drainTimeoutSeconds": 60},  # Kubernetes looks at a namespace again after half of the grace period
+    "rollout": {"drainTimeoutSeconds": 60},  # Kubernetes checks a namespace again after half of the grace period
 }
 DELETE = {
     "pool": ("delete", "inferencepool/leaving-pool", "--namespace=leaving-pool", "--wait=false"),
@@ -29,7 +29,7 @@ DELETE = {
 
 @dataclass(frozen=True)
 class Leaving:
-    """A pool in a namespace of its name, and an answer that it is giving."""
+    """A pool in a namespace of its name, and a running answer of it."""
 
     pool: Pool
     stream: Stream
@@ -37,7 +37,7 @@ class Leaving:
 
 @pytest.fixture(scope="module")
 def leaving(access: Access, installed: None) -> Iterator[dict[str, Leaving]]:
-    """Both at once, for an answer takes its time: under way while the pools' Services go."""
+    """Both at the same time, since an answer takes long. It still runs when the pools' Services are deleted."""
     names = {what: f"leaving-{what}" for what in DELETE}
     for name in (CLIENTS, *names.values()):
         access.namespace(name)

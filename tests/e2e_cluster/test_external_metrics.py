@@ -1,6 +1,6 @@
-"""`helm upgrade --set externalMetrics.enabled=true`: a plain HorizontalPodAutoscaler sizes a pool by figures that the
-operator serves, with the chart's own certificates, through the API server; and the chart's refusal where another
-provider has that API."""
+"""`helm upgrade --set externalMetrics.enabled=true`: a plain HorizontalPodAutoscaler scales a pool by the operator's
+metrics, through the API server, with the chart's own certificates. The chart refuses this if another provider serves
+that API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOREIGN = {
         "service": {"namespace": "keda", "name": "keda-operator-metrics-apiserver"},
     },
 }
-# At most 480 tokens a second: three replicas of this target even where a machine manages a third of that.
+# At most 480 tokens a second. A machine with a third of that speed also needs three replicas for this target.
 LOAD = {"groups": 4, "prefix_words": 50, "turns": 1, "workers": 6, "pace_s": 0.5, "answer_tokens": 40}
 TARGET = "60"
 TOKENS = "plumage_total_tokens_per_second"
@@ -51,7 +51,7 @@ def test_the_chart_refuses_where_another_provider_serves_that_api(access: Access
 
 @pytest.fixture(scope="module")
 def served(access: Access, pool: Pool) -> Iterator[None]:
-    """By the operator that the release has, until it is rolled back."""
+    """The operator of the release serves the API until a rollback."""
     installed = revision(access)
     upgrade(access, *ENABLED)
     access.kubectl("wait", "--for=condition=Available", f"apiservice/{SERVICE}", "--timeout=180s")
@@ -120,7 +120,7 @@ def figure(access: Access, pool: Pool, metric: str) -> float:
 
 
 def engines(access: Access, pool: Pool) -> tuple[int, int]:
-    """Pods, those that end too, and replicas that are Ready."""
+    """The number of pods, including terminating ones, and of Ready replicas."""
     chosen = f"inference.plumage.dev/pool={pool.name},app.kubernetes.io/component=engine"
     pods = access.kubectl("-n", pool.namespace, "get", "pods", "-l", chosen, "-o", "name").split()
     status = access.get("inferencepools", pool.name, pool.namespace)["status"]
@@ -128,7 +128,7 @@ def engines(access: Access, pool: Pool) -> tuple[int, int]:
 
 
 def written(access: Access, pool: Pool) -> set[tuple[str, str]]:
-    """Who wrote to the pool, and by which of its endpoints."""
+    """The clients that wrote to the pool, each with the subresource."""
     document = access.kubectl("-n", pool.namespace, "get", "ppool", pool.name, "--show-managed-fields", "-o", "json")
     fields = json.loads(document)["metadata"]["managedFields"]
     return {(one["manager"], one.get("subresource", "")) for one in fields}

@@ -1,16 +1,17 @@
-"""Whatever happens to a pool under load, no request is lost whose first byte was not sent, and its caches come back.
+"""Faults of a pool under load: no request is lost before its first byte was sent, and the hit ratio recovers.
 
 One load runs inside the cluster from the first to the last fault, and its client counts every request. Only engines may
 run on node 2, not routers, the directory or the cluster's DNS. So a frozen node stops an engine and nothing else. A
 frozen router would lose its requests on any node. PLUMAGE_E2E_REPORT names a folder for the
 tables as JSON.
 
-One replica's cache has no room for all prefixes, two have: routed by prefix nearly all hit, until a replica is lost.
-What a newcomer's cache is worth shows where it is asked as often as others: in its first minute all are, in turn.
+The cache of one replica has no room for all prefixes, those of two have. With routing by prefix nearly all requests
+hit, until a replica is lost. To measure a new replica's cache it must get as many requests as others. So requests are
+routed round robin in its first minute.
 
-A hit ratio is back at the moment from which on every window of requests, sent after the fault, has what is asked for of
-the undisturbed fleet's (kube_windows.py). That fleet is measured once for each policy, before all faults. A watch ends
-75 s after its fault (90 s in turn), or when windows were good without a gap for 25 s that began one after another.
+The hit ratio has recovered at the time from which every window of requests after the fault has the required share of
+the pool's ratio without faults (kube_windows.py). That ratio is measured once for each policy, before all faults. The
+observation of a fault ends after 75 s (90 s with round robin), or when the windows of 25 s in a row were good.
 """
 
 from __future__ import annotations
@@ -33,31 +34,37 @@ from support.kube_report import Fault, Minute, first_asked, first_minute, table
 from support.kube_turnover import Turnover
 from support.kube_windows import Reference, Window, reference
 
-pytestmark = pytest.mark.timeout(1800)  # a story of a dozen faults, each waited for as long as a busy machine takes
+pytestmark = pytest.mark.timeout(1800)  # a dozen faults, each with the time that a busy machine needs
 _NAMESPACE, _NAME, _KEY = "busy", "busy", "opens-the-explanations"
 _TAINT = "plumage-test/engines=:NoSchedule"
 _BY_PREFIX, _IN_TURN = "Lbgr", "RoundRobin"
-_WINDOWS = {  # in turn one question in eight misses by chance: of 300 the ratio varies by 0.02, of 150 by 0.03
+# With round robin one in eight misses by chance: with 300 requests the ratio varies by 0.02, with 150 by 0.03.
+_WINDOWS = {
     _BY_PREFIX: Window(seconds=15.0, least=60),
     _IN_TURN: Window(seconds=30.0, least=120),
 }
-_BACK_S = 60.0  # what is asked: hit ratio at 90 % of what it was, within a minute
+_BACK_S = 60.0  # required: 90 % of the earlier hit ratio within a minute
 _BACK, _WARM = 0.9, 0.8
-_SHOWS = 0.95  # by prefix chance alone moves a window by less than 0.1 %
-_SURE_S = 25.0  # windows that begin one after another for so long and are good: the watch may end
+_SHOWS = 0.95  # with routing by prefix a window varies by less than 0.1 % by chance
+_SURE_S = 25.0  # seconds of good windows in a row after which the observation may end
 _REFERENCE_S, _SETTLED_S, _LOOK_S = 45.0, 15.0, 4.0
 _STUCK_S = 150.0  # longer than a client waits for an answer
 _MINUTE_S = 60.0
 _UNWARMED, _UPGRADE = "unwarmed", "rolling upgrade"
-_KEPT = 0.85  # of the hit ratio, in an upgrade's lowest window; 0.97 was measured
-_FOUND = 0.5  # of what newcomers were first asked; 0.88 was measured. Who was never asked has only what warmed it
+_KEPT = 0.85  # share of the hit ratio in an upgrade's lowest window; 0.97 was measured
+# Share of cached tokens in first requests to new replicas, which only warm-up can have cached; 0.88 was measured.
+_FOUND = 0.5
 _KILLED, _LOST, _FROZEN = "engine process killed", "engine pod killed", "node frozen"
-_ENDS_AT_ONCE = {_KILLED, _LOST, _FROZEN}  # such an engine finishes nothing; all else drains, or cuts nothing
-_FROZEN_S = 20.0  # the control plane calls the node NotReady after 12
+_ENDS_AT_ONCE = {
+    _KILLED,
+    _LOST,
+    _FROZEN,
+}  # such an engine completes no answer; all other faults drain, or interrupt no answer
+_FROZEN_S = 20.0  # the control plane marks the node NotReady after 12
 
 
 class Story:
-    """The faults so far, in their order."""
+    """The faults so far, in order."""
 
     def __init__(self, fleet: Fleet, load: Load) -> None:
         self.fleet = fleet
@@ -70,7 +77,7 @@ class Story:
         self.turnover = Turnover((), ())
 
     def refer(self) -> None:
-        """Measures the fleet that nothing was done to."""
+        """Measures the pool without faults."""
         start = time.time()
         time.sleep(_REFERENCE_S)
         run, replicas = self.load.run(), len(self.fleet.pods("engine"))
@@ -80,8 +87,8 @@ class Story:
         print(found)
 
     def suffer(self, name: str, act: Callable[[], None], *, lasting: bool = False) -> float:
-        """Does something to the pool, and waits until it is whole. `lasting`: replicas are added, which changes nothing
-        before they have come. Returns when it was whole."""
+        """Causes a fault, and waits until the pool is whole. `lasting`: replicas are added, so the fault has no effect
+        before they are there. Returns when it was whole."""
         began = time.time()
         act()
         self.fleet.until_whole()
@@ -92,7 +99,7 @@ class Story:
         return began + whole_s
 
     def upgrade(self, change: Mapping[str, Any]) -> None:
-        """Replaces all engines, and keeps in which order they came and went."""
+        """Replaces all engines, and records in which order they appear and end."""
         old = self.fleet.pods("engine")
         with self.fleet.following("engine") as followed:
             self.suffer(_UPGRADE, lambda: self.fleet.roll(change))
@@ -103,12 +110,13 @@ class Story:
         return next(fault for fault in self.faults if fault.name == _UPGRADE)
 
     def found_at_first(self, run: Run) -> float | None:
-        """Of what the upgrade's newcomers were first asked."""
+        """The cached share of the first requests to the upgrade's new replicas."""
         fault = self.upgraded()
         return hit_ratio(first_asked(run, self.turnover.new(), fault.began, fault.ended))
 
     def watch(self) -> None:
-        """What comes of the faults since the last watch; read at the end, when all requests are over."""
+        """Observes the faults since the last observation. The results are read at the end, when all requests have
+        ended."""
         ends = [one.began + max(one.lasts_s + _BACK_S, one.whole_s) for one in self.unwatched]
         over = max(ends) + _WINDOWS[self.policy].seconds
         since = min(one.began for one in self.unwatched)
@@ -131,12 +139,12 @@ class Story:
         return len(back) == len(found) and known - window.seconds >= max(whole, max(back) + _SURE_S)
 
     def route(self, policy: str) -> None:
-        """By another policy from now on; the engines stay, and no request is lost for it."""
+        """Another policy from now on. The engines stay, and no request is lost by the change."""
         engines = self.fleet.pods("engine")
         self.fleet.route(policy)
         self.policy = policy
         until(self._is_routed, f"routers choose by {policy}")
-        time.sleep(_SETTLED_S)  # the hit ratio is this policy's then
+        time.sleep(_SETTLED_S)  # from now on the hit ratio is this policy's
         assert self.fleet.pods("engine") == engines
 
     def _is_routed(self) -> bool:
@@ -144,7 +152,7 @@ class Story:
         return bool(rows) and {row.policy for row in rows} == {self.policy}
 
     def watch_newcomers(self, name: str, old: set[str], since: float) -> None:
-        """Waits for the rest of the minute that began when replicas beside `old` were there."""
+        """Waits for the rest of the minute that began when replicas other than `old` were there."""
         time.sleep(max(0.0, since + _MINUTE_S - time.time()))
         new = set(self.fleet.pods("engine")) - old
         self.minutes.append(first_minute(name, self.load.run(), new, old, _MINUTE_S))
@@ -154,7 +162,7 @@ class Story:
 def fleet(own: lifecycle.Cluster, access: Access, installed: None) -> Iterator[Fleet]:
     access.kubectl("taint", "node", "node-2", _TAINT, "--overwrite")
     dns = ("-n", "kube-system", "rollout")
-    access.kubectl(*dns, "restart", "deployment/coredns")  # it leaves node 2, if it was there
+    access.kubectl(*dns, "restart", "deployment/coredns")  # it moves away from node 2, if it was there
     access.kubectl(*dns, "status", "deployment/coredns", "--timeout=300s")
     access.namespace(_NAMESPACE)
     access.kubectl("-n", _NAMESPACE, "create", "secret", "generic", "busy-admin", f"--from-literal=key={_KEY}")
@@ -192,14 +200,14 @@ def story(fleet: Fleet) -> tuple[Story, Run]:
 
 
 def _is_warm(load: Load) -> bool:
-    """About as warm as caches get that hold three quarters of what is asked of them."""
+    """As warm as a cache gets that has room for three quarters of the requested prefixes."""
     ratio = load.hit_ratio()
     return ratio is not None and ratio > 0.55
 
 
 def _tell(story: Story) -> None:
-    """Newcomers are unwarmed at first; the upgrade switches warming on. What no cache is lost by happens in the watch
-    of another fault."""
+    """At first new replicas are not warmed up; the upgrade enables warm-up. A fault that loses no cache is observed
+    together with another fault."""
     fleet = story.fleet
     story.refer()
     old = set(fleet.pods("engine"))
@@ -237,7 +245,7 @@ def test_no_request_is_lost(story: tuple[Story, Run]) -> None:
 
 
 def test_no_answer_is_cut_but_by_an_engine_that_ends_at_once(story: tuple[Story, Run]) -> None:
-    """What drains finishes what it has begun."""
+    """Draining engines complete the answers that they have begun."""
     faults, run = story
     abrupt = [fault for fault in faults.faults if fault.name in _ENDS_AT_ONCE]
     assert len(abrupt) == len(_ENDS_AT_ONCE)
@@ -255,8 +263,8 @@ def test_the_hit_ratio_comes_back_within_a_minute(story: tuple[Story, Run]) -> N
 
 
 def test_an_upgrade_ends_no_engine_before_another_is_ready_and_warm(story: tuple[Story, Run]) -> None:
-    """Ready: by the order in which the API server had it. Warm: by what newcomers found of what they were first asked,
-    and by the fleet's ratio in windows with enough answers."""
+    """Ready: by the order of the API server's events. Warm: by the cached share of the first requests to new replicas,
+    and by the pool's ratio in windows with enough answers."""
     faults, run = story
     fault = faults.upgraded()
     assert len(faults.turnover.new()) == len(faults.turnover.old) == 2
@@ -270,13 +278,13 @@ def test_an_upgrade_ends_no_engine_before_another_is_ready_and_warm(story: tuple
 
 
 def test_an_undisturbed_fleet_would_pass_for_one_that_is_back(story: tuple[Story, Run]) -> None:
-    """Else chance alone decided the test above."""
+    """Otherwise chance alone would decide the test above."""
     noisy = [one for one in story[0].references.values() if one.lowest < _BACK * one.ratio]
     assert noisy == []
 
 
 def test_a_cache_that_is_lost_shows_in_the_hit_ratio(story: tuple[Story, Run]) -> None:
-    """Else all the others would be back whatever happened."""
+    """Otherwise the other faults would pass without any recovery."""
     by_prefix = [fault for fault in story[0].faults if fault.policy == _BY_PREFIX]
     assert any(fault.lowest < _SHOWS * fault.before for fault in by_prefix)
 

@@ -1,4 +1,4 @@
-"""Two pools of different models behind one gateway, asked by the gateway's DNS name from a pod."""
+"""Two pools with different models behind one gateway. A pod sends requests to the gateway's DNS name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.kube_access import Access, until
 from support.kube_install import Pool, apply_pool, remove_pool
 
 NAMESPACE = "gateway"
-# One chat of each model that is named; what came of it, by model.
+# One chat for each named model. Prints the results by model.
 ASK = """
 import json, sys, time, urllib.error, urllib.request
 host, models, want, end = sys.argv[1], sys.argv[2].split(","), sys.argv[3], time.monotonic() + 240
@@ -74,7 +74,7 @@ def test_both_models_answer_by_one_name_until_a_pool_goes(access: Access, pools:
 
     remove_pool(access, pools["code"])
     assert ask("chat,code", "streamed,model_not_found") == {"chat": "streamed", "code": "model_not_found"}
-    # The gateway's routers are replaced meanwhile, since a pool's keys are a volume of theirs (0180).
+    # The gateway's routers are replaced meanwhile, since they mount the keys of each pool (0180).
 
     access.kubectl("-n", NAMESPACE, "delete", "inferencegateway/front", "--timeout=60s")
     reason = "GatewayMissing"

@@ -1,4 +1,4 @@
-"""`watchNamespaces`, as a pod in a cluster: the operator works with Roles of its namespaces and nowhere else."""
+"""`watchNamespaces` in a cluster: the operator works with Roles of its namespaces, and only there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAME = str(yaml.safe_load(MANIFEST)["metadata"]["name"])
 
 @pytest.fixture
 def held(access: Access, pool: Pool) -> Iterator[str]:
-    """The release is held to one namespace, until it is rolled back."""
+    """The release is restricted to one namespace until a rollback."""
     access.namespace(HELD)
     access.namespace(OTHER)
     installed = revision(access)
@@ -44,7 +44,7 @@ def test_an_operator_that_is_held_to_a_namespace_serves_pools_there_alone(
     assert not may(access, "list", "inferencepools.inference.plumage.dev", OTHER)
     assert not may(access, "create", "deployments.apps", "kube-system")
     access.kubectl("-n", OTHER, "apply", "-f", "-", stdin=MANIFEST)
-    apply_pool(access, HELD, NAME, MANIFEST)  # Ready by Roles alone
+    apply_pool(access, HELD, NAME, MANIFEST)  # Ready with Roles only
     elsewhere = Pool(NAME, OTHER, 0.0)
     assert children(access, elsewhere) == []
     assert "status" not in access.get("inferencepools", NAME, OTHER)

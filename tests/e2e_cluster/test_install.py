@@ -10,7 +10,7 @@ from support.kube_access import Access
 from support.kube_install import ROOT, Pool
 
 _CRD = ROOT / "crds" / "inference.plumage.dev_inferencepools.yaml"
-_READY_S = 60  # what is asked of a pool of simulated engines, from `kubectl apply` on
+_READY_S = 60  # the limit for a pool of simulated engines, from `kubectl apply` on
 _CHAT = """
 import json, sys, time, urllib.error, urllib.request
 body = {"model": sys.argv[2], "stream": True, "max_tokens": 8, "messages": [{"role": "user", "content": "Hello there"}]}
@@ -40,7 +40,7 @@ def test_a_pool_is_ready_within_a_minute(pool: Pool) -> None:
 
 
 def test_columns_show_the_pools_state(access: Access, pool: Pool) -> None:
-    """All of `-o wide`; of a pool that nobody asks there is no hit ratio."""
+    """All columns of `-o wide`. A pool without requests has no hit ratio."""
     header, row = access.kubectl("-n", pool.namespace, "get", "ppool", "-o", "wide").splitlines()
     columns = [*re.finditer(r"\S+(?: \S+)*", header)]
     ends = [*(column.start() for column in columns[1:]), len(row)]
@@ -61,7 +61,7 @@ def test_columns_show_the_pools_state(access: Access, pool: Pool) -> None:
 
 
 def test_fields_are_explained(access: Access, pool: Pool) -> None:
-    """Each field of an engine in the words of its description, and whole sentences of what people ask first."""
+    """Each field of an engine with words of its description, and whole sentences for the most common questions."""
     explained = " ".join(access.kubectl("explain", "ppool.spec.engine").split())
     (version,) = yaml.safe_load(_CRD.read_text())["spec"]["versions"]
     engine = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["engine"]

@@ -1,5 +1,5 @@
-"""A pool whose model is on a volume, of a claim or of an image, serves from what is there; and one whose engine is of
-the image that images/engine/Dockerfile makes, serves at all.
+"""Pools that serve a model from a volume, of a claim or of an image, and a pool with the image of
+images/engine/Dockerfile.
 
 Each volume has its own chat template, so that the number of a prompt's tokens shows which one an engine has read. The
 claim's volume is on one node, so engine and router must run there. `own`: volumes and images are made on this machine.
@@ -53,14 +53,14 @@ print(ask())
 
 @dataclass(frozen=True)
 class Model:
-    """A pool's `uri`, the folder that it leads to, as it is on this machine, and its engines' image if it has one."""
+    """A pool's `uri`, its folder as it is on this machine, and its engines' image if it has one."""
 
     uri: str
     folder: Path
     engine_image: str | None = None
 
     def prompt_tokens(self) -> int:
-        """Of _MESSAGES, by the folder's own template and tokenizer."""
+        """The number of tokens of _MESSAGES, by the folder's own template and tokenizer."""
         template = jinja2.Template((self.folder / "chat_template.jinja").read_text(), trim_blocks=True)
         bos = json.loads((self.folder / "tokenizer_config.json").read_text())["bos_token"]
         text = template.render(messages=_MESSAGES, add_generation_prompt=True, bos_token=bos)
@@ -69,9 +69,9 @@ class Model:
 
 @pytest.fixture(scope="module")
 def models(access: Access, own: lifecycle.Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
-    """By the name of the pool that has it."""
+    """The models by the name of their pool."""
     volume = tmp_path_factory.mktemp("volume")
-    volume.chmod(0o755)  # pods are not root
+    volume.chmod(0o755)  # pods do not run as root
     on_claim = _folder(volume / FOLDER, "You are read from a claim.")
     in_image = _folder(tmp_path_factory.mktemp("image") / "model", "An image is what you have been read from, it says.")
     _make_image(in_image)
@@ -86,7 +86,7 @@ def models(access: Access, own: lifecycle.Cluster, tmp_path_factory: pytest.Temp
 
 @pytest.fixture(scope="module")
 def pools(access: Access, installed: None, models: dict[str, Model]) -> Iterator[dict[str, Pool]]:
-    """All of them, applied together, Ready."""
+    """All pools, applied together, and Ready."""
     manifests = [_manifest(name, model) for name, model in models.items()]
     made = {name: Pool(name, NAMESPACE, 0.0) for name in models}
     try:
@@ -154,7 +154,7 @@ def _make_image(folder: Path) -> None:
 
 
 def _engine_image(access: Access) -> str:
-    """Its name, once the nodes have it."""
+    """The name of the image, once the nodes have it."""
     name = f"localhost/plumage-engine-without-vllm:{access.image.rpartition(':')[2]}"
     try:
         images.import_image(name, lifecycle.images_folder())
@@ -164,7 +164,7 @@ def _engine_image(access: Access) -> str:
 
 
 def _claim(volume: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One, and the volume that is kept for it: a folder of one node."""
+    """A claim, and its volume: a folder of one node."""
     size, modes = {"storage": "16Mi"}, ["ReadOnlyMany"]
     on_node = {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}
     spec = {

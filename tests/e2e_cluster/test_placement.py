@@ -1,4 +1,5 @@
-"""Where the pods of a pool land: replicas spread over nodes by default, and every part goes where its fields say."""
+"""The nodes of a pool's pods: by default replicas are spread over nodes, and every part runs where its fields
+require."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_replicas_spread_over_nodes_and_every_part_can_be_placed(access: Access,
 
 
 def nodes(access: Access, pool: Pool, part: str) -> set[str]:
-    """Nodes of the part's pods, those too that drain."""
+    """The nodes of the part's pods, including draining ones."""
     chosen = f"inference.plumage.dev/pool={pool.name},app.kubernetes.io/component={part}"
     listed = json.loads(access.kubectl("-n", pool.namespace, "get", "pods", "-l", chosen, "-o", "json"))
     return {str(one["spec"].get("nodeName")) for one in listed["items"]}

@@ -1,4 +1,4 @@
-"""The test cluster does what other tests take for granted."""
+"""The test cluster has the features that other tests need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cluster.errors import ClusterError
 from support.kube_access import Access, until
 from support.needs import missing
 
-_BASE = "localhost/plumage-debian:bookworm"  # scripts/make_images.sh makes it, by debootstrap
+_BASE = "localhost/plumage-debian:bookworm"  # scripts/make_images.sh makes it with debootstrap
 _DOCKERFILE = f"""\
 FROM {_BASE}
 RUN echo built > /built

@@ -1,4 +1,4 @@
-"""Two operators on kubelets: one holds the Lease, and the other takes over from one that was killed."""
+"""Two operators on kubelets: one has the Lease, and the other takes over when the first is killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPERATORS = "app.kubernetes.io/component=operator"
 
 @pytest.fixture
 def two(access: Access, pool: Pool) -> Iterator[None]:
-    """The release's operators, until it is rolled back."""
+    """The release's two operators, until a rollback."""
     installed = revision(access)
     upgrade(access, "--set", "operator.replicas=2")
     yield
@@ -32,7 +32,7 @@ def test_the_second_operator_takes_over_when_the_first_is_killed(access: Access,
     (second,) = names - {first}
     assert "active: watching" not in access.kubectl("-n", OPERATOR_NAMESPACE, "logs", second)
 
-    # At once, so that it gives the Lease back to nobody.
+    # Without a grace period, so that it does not release the Lease.
     access.kubectl("-n", OPERATOR_NAMESPACE, "delete", "pod", first, "--force", "--grace-period=0")
     until(lambda: holder(access) not in ("", first), "another holds the Lease")
     assert holder(access) == second, "one that stands by is there before one that starts"
@@ -61,13 +61,13 @@ def lease(access: Access) -> dict[str, Any]:
 
 
 def holder(access: Access) -> str:
-    """The pod that holds the Lease: an identity begins with its pod's name."""
+    """The pod that has the Lease: an identity begins with its pod's name."""
     held = str(lease(access).get("holderIdentity") or "")
     return next((name for name in operators(access) | {held} if held.startswith(name)), held)
 
 
 def renewals_of_one(access: Access, name: str) -> bool:
-    """The same one renews it, while the pod that replaces the killed one stands by."""
+    """The same pod renews the Lease, while the pod that replaces the killed one waits."""
     before = lease(access)["renewTime"]
     until(lambda: lease(access)["renewTime"] != before, "it is renewed")
     until(lambda: len(operators(access)) == 2, "the killed one is replaced")

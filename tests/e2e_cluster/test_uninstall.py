@@ -1,5 +1,5 @@
-"""Plumage leaves a cluster as it found it, but for the definitions that the chart says it keeps. This module runs last:
-it takes the install away that all others share."""
+"""Uninstalling Plumage leaves only the definitions that the chart keeps. This module runs last, since it removes the
+install that all modules share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from support.kube_access import Access
 from support.kube_install import install, listing, made_by_users, uninstall, until_gone
 
-# With a definition the API server registers the group and version that it serves.
+# For each definition the API server also registers the group and version.
 _KEPT = frozenset(
     {
         "CustomResourceDefinition apiextensions.k8s.io/v1 <none> inferencepools.inference.plumage.dev",

@@ -1,5 +1,5 @@
-"""`helm upgrade` and `helm rollback` under a pool that serves: operators change, and it does not notice; a release with
-another image replaces all its pods, and its clients do not notice."""
+"""`helm upgrade` and `helm rollback` during load on a pool. A change of operators does not affect it. A release with
+another image replaces all its pods without a failed request."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from support.kube_images import renamed
 from support.kube_install import OPERATOR_NAMESPACE, Pool, revision, rollback, upgrade
 
 _LEASE = "plumage-operator"
-# Answers of a second or two, so that all that goes away has some to finish.
+# Answers take a second or two, so that each deleted pod has some to complete.
 _BUSY = {"workers": 6, "pace_s": 0.5, "answer_tokens": 150}
 
 
 @pytest.fixture
 def another_image(access: Access, own: lifecycle.Cluster) -> Iterator[str]:
-    """The tag of a release whose image is not the one that is installed."""
+    """The tag of a release with another image than the installed one."""
     with renamed(access.image, lifecycle.images_folder()) as tag:
         yield tag
 
@@ -61,7 +61,7 @@ def test_a_release_with_another_image_replaces_every_pod_and_cuts_no_chat(
 
 
 def _runs(access: Access, fleet: Fleet, image: str) -> None:
-    """Operator and every pod of the pool, none of them with another image, and the pool is whole."""
+    """The operator and every pod of the pool have this image, and the pool is whole."""
     chosen = f"inference.plumage.dev/pool={fleet.pool.name}"
     until(lambda: _images(access, fleet.pool.namespace, chosen) == {image}, f"all pods of the pool run {image}")
     fleet.until_whole()
@@ -75,7 +75,7 @@ def _images(access: Access, namespace: str, selector: str) -> set[str]:
 
 
 def _is_looked_after(access: Access, pool: Pool, operators: int) -> None:
-    """By one of so many: it holds the Lease and repairs the pool, and the others say that they wait for it."""
+    """One of this many operators has the Lease and repairs the pool. The others report that they wait for it."""
     until(lambda: len(_operators(access)) == operators, f"operators: {operators}")
     until(lambda: _holder(access) in _operators(access), "one of them holds the Lease")
     _is_repaired(access, pool)
@@ -86,7 +86,7 @@ def _is_looked_after(access: Access, pool: Pool, operators: int) -> None:
 
 
 def _is_repaired(access: Access, pool: Pool) -> None:
-    """An object of the pool that somebody deletes is there again."""
+    """A deleted object of the pool is created again."""
     words, name = ("poddisruptionbudget", f"{pool.name}-engine"), f"{pool.name}-engine"
     old = access.get("poddisruptionbudget", name, pool.namespace)["metadata"]["uid"]
     access.kubectl("-n", pool.namespace, "delete", *words)
@@ -107,13 +107,13 @@ def _log(access: Access, pod: str) -> str:
 
 
 def _operators(access: Access) -> list[str]:
-    """Pods' names, which are their names as operators, too; those that end are there until they have ended."""
+    """Names of the operators' pods, including terminating ones. They are the operators' identities too."""
     found = _pods(access, OPERATOR_NAMESPACE, "app.kubernetes.io/component=operator")
     return [pod["metadata"]["name"] for pod in found]
 
 
 def _uids(access: Access, pool: Pool) -> set[str]:
-    """Of the engines, but for those that are being deleted: a test before this one may have replaced some."""
+    """The uids of the engines that do not terminate. An earlier test may have replaced some."""
     chosen = f"inference.plumage.dev/pool={pool.name},app.kubernetes.io/component=engine"
     pods = [pod["metadata"] for pod in _pods(access, pool.namespace, chosen)]
     return {pod["uid"] for pod in pods if "deletionTimestamp" not in pod}
