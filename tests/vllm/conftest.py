@@ -1,7 +1,7 @@
-"""What tests against real vLLM share. They run by `.venv-vllm`'s python; the rest of tests/ runs without vLLM.
+"""Fixtures of the tests against real vLLM. `.venv-vllm`'s python runs them; all other tests run without vLLM.
 
-tiny_model: a folder with a small Llama and a token a byte; bpe_model: one of 32,000 tokens. start_engine: an engine in
-this process; start_server: an API server in its own. Both are ended when the test ends.
+tiny_model: a folder with a small Llama that has a token for each byte; bpe_model: one with 32,000 tokens. start_engine:
+an engine in this process; start_server: an API server in its own process. Both are ended when the test ends.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from plumage_bench.vllm.engine import Engine, prepare_environment, running
 from plumage_bench.vllm.server import Server, serving
 from plumage_engine.vllm.tiny_model import write_model
 
-prepare_environment()  # before anything imports vLLM
+prepare_environment()  # before the first import of vLLM
 
-# Their warnings are theirs to mend; one that our own modules cause is an error here as everywhere.
+# Warnings of vLLM and torch are ignored. A warning that Plumage's modules cause is an error, as in all tests.
 _OTHERS = "torch|vllm"
 
 
@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """An engine's start is 4 to 15 s of work, which a busy machine draws out."""
+    """The start of an engine takes 4 to 15 s of CPU time, and longer on a busy machine."""
     for item in items:
         if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(600))
@@ -41,8 +41,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _imports_are_not_collected() -> Iterator[None]:
-    """An engine's start and end collect garbage eight times, each time over all that torch and vLLM imported, which is
-    four fifths of their time. What is imported is set apart once, and vLLM kept from setting apart its engine's own."""
+    """An engine's start and end run garbage collection eight times, over all objects that the imports of torch and vLLM
+    made. That takes four fifths of their time. Here the imported objects are frozen once, and vLLM may not freeze its
+    engine's own."""
     import vllm.v1.core.sched.async_scheduler
     import vllm.v1.engine.core
     import vllm.v1.engine.llm_engine
@@ -70,7 +71,7 @@ def bpe_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start_engine(tiny_model: Path) -> Iterator[Callable[..., Engine]]:
-    """Call it with EngineArgs' fields. A process has room for one engine: the one before is closed."""
+    """Call it with EngineArgs' fields. A process has room for one engine, so the one before is closed."""
     with ExitStack() as stack:
 
         def start(**arguments: Any) -> Engine:
@@ -83,7 +84,7 @@ def start_engine(tiny_model: Path) -> Iterator[Callable[..., Engine]]:
 @pytest.fixture
 def start_server(tiny_model: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Call it with arguments of vLLM's command line, and with `model`, `environment` or `fork` by name. A forked server
-    takes half of the CPU; a server that runs the plugin must not fork."""
+    needs half of the CPU time, but a server with the plugin must not fork."""
     with ExitStack() as stack:
 
         def start(*arguments: str, **named: Any) -> Server:

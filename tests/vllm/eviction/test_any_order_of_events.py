@@ -1,4 +1,5 @@
-"""Whatever happens to vLLM's pool, in whatever order: its list is whole, nothing leaks, leaves go before parents."""
+"""Random operations on vLLM's pool in any order: its list stays consistent, no block is lost, leaves are evicted before
+their parents."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from plumage_bench.baselines.eviction import POLICY_NAMES
 
 
 def prompt(rng: random.Random) -> list[int]:
-    """A path in a small tree: two prompts share blocks when their paths begin alike."""
+    """A path in a small tree: two prompts share the blocks of the common start of their paths."""
     blocks = [rng.choice("aab") for _ in range(rng.randint(1, 9))]
     return [ord(letter) for letter in blocks for _ in range(BLOCK)] + [1] * rng.randint(1, BLOCK)
 
 
 class Drive:
-    """Random requests against a small pool, with everything checked after every step."""
+    """Random requests on a small pool. Everything is checked after every step."""
 
     def __init__(self, policy: str, seed: int, *, windows: int = 0, rough: bool = False) -> None:
         self.rng = random.Random(seed)
@@ -54,14 +55,14 @@ class Drive:
             self._end(self.rng.randrange(len(self.running)))
 
     def _rough_step(self) -> None:
-        """What connectors and operators do: pin single blocks, take blocks out of the cache, reset it, move hashes."""
+        """What connectors and operators do: pin single blocks, remove blocks from the cache, reset it, move hashes."""
         pool, act = self.cache.pool, self.rng.randrange(5)
         cached = [block for block in pool.blocks if block.block_hash is not None]
         if act == 0 and cached:
             block = self.rng.choice(cached)
             pool.touch([block])
             self.pins.append(block)
-            self.cut = True  # at the last resort vLLM takes free blocks above it
+            self.cut = True  # without other blocks vLLM takes free ones above it
         elif act == 1 and self.pins:
             pool.free_blocks([self.pins.pop(self.rng.randrange(len(self.pins)))])
         elif act == 2:
@@ -73,7 +74,7 @@ class Drive:
             self._pass_on(self.rng.choice(cached))
 
     def _pass_on(self, block: Any) -> None:
-        """Copy on write: the hashes go over to a new block."""
+        """Copy on write: the hashes move to a new block."""
         pool = self.cache.pool
         if block.ref_cnt == 0 or not pool.get_num_free_blocks():
             return
@@ -94,13 +95,13 @@ class Drive:
         pool = self.cache.pool
         assert len(free_list(pool)) == pool.num_gpu_blocks - 1
         assert self.cache.order.tree.in_use == 0
-        pool.free_blocks(pool.get_new_blocks(pool.num_gpu_blocks - 1))  # all of it can be given away
+        pool.free_blocks(pool.get_new_blocks(pool.num_gpu_blocks - 1))  # all of it can be evicted
         assert not self.cache.names()
         assert self.cache.order.tree.cached == 0
         assert not any(self.cache.order.state)
 
     def _no_orphans(self, before: dict[bytes, list[Any]]) -> None:
-        """Of the blocks evicted in this step none leaves a cached child behind."""
+        """No block that this step evicted leaves a cached child behind."""
         after = self.cache.names()
         parents = self._parents()
         for name in after:
@@ -122,7 +123,7 @@ def test_requests_of_all_lengths(policy: str, seed: int) -> None:
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)
 @settings(max_examples=12, deadline=None)
-@example(seed=1800)  # a copy in use that got its hash unseen, beside one just going
+@example(seed=1800)  # a used copy that got its hash without an event, besides one that is being evicted
 @given(seed=st.integers(0, 2**32))
 def test_pins_evictions_resets_and_moved_hashes(policy: str, seed: int) -> None:
     Drive(policy, seed, rough=True).run()

@@ -1,4 +1,4 @@
-"""A real engine, another order of eviction and a cache too small: vLLM's answers, with preemptions and aborts."""
+"""A real engine with another eviction order and a small cache: its answers are vLLM's, with preemptions and aborts."""
 
 from __future__ import annotations
 

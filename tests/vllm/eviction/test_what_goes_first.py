@@ -1,4 +1,5 @@
-"""What leaves vLLM's pool first, what stays, and what happens when the order fails or is not to be had."""
+"""Which blocks vLLM's pool evicts first and which stay, and what happens when the plugin's order fails or is
+unavailable."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ BlockPool = surface.BlockPool
 
 
 def prompt(*blocks: int) -> list[int]:
-    """So many whole blocks, each of one token again and again, and a token more, which is never cached."""
+    """This many whole blocks, each of one repeated token, and one more token, which is never cached."""
     return [token for token in blocks for _ in range(BLOCK)] + [0]
 
 
@@ -33,9 +34,10 @@ def test_blocks_that_hold_nothing_go_first() -> None:
 
 
 def test_a_spare_copy_goes_before_anything_that_is_cached_once() -> None:
-    """Two requests share what was there when they came, and compute what follows each for itself."""
+    """Two requests share the blocks that were cached at their arrival. Each computes the following blocks for
+    itself."""
     cache = Cache(14)
-    cache.serve(prompt(9))  # idle the longest
+    cache.serve(prompt(9))  # idle for the longest time
     both = [cache.start(prompt(1, 2, 3), BLOCK), cache.start(prompt(1, 2, 3), BLOCK)]
     for started in both:
         assert started is not None
@@ -44,7 +46,7 @@ def test_a_spare_copy_goes_before_anything_that_is_cached_once() -> None:
         assert started is not None
         cache.end(started[0])
     check(cache)
-    room = cache.pool.get_num_free_blocks() - 4  # of two blocks there are two copies, of two one
+    room = cache.pool.get_num_free_blocks() - 4  # two blocks have two copies, two have one
     gone = cache.removed(lambda: cache.pool.free_blocks(cache.pool.get_new_blocks(room)))
     assert len(gone) == 2
     assert cached(cache, prompt(1, 2, 3)) == 3
@@ -117,7 +119,8 @@ def test_blocks_taken_out_of_the_cache_are_given_away_first() -> None:
 
 
 def test_a_sliding_window_keeps_the_share_that_lru_gives_it() -> None:
-    """Hot prefixes may not push all of the windows' blocks out, nor stay because the windows' go first."""
+    """Hot prefixes must not evict all blocks of the windows, nor may they stay only because the windows' blocks are
+    evicted first."""
     cache = Cache(60, windows=1)
     for number in range(40):
         cache.serve(prompt(1, 2, 3, 100 + number, number))
@@ -135,7 +138,8 @@ HOOKS = ("make_room", "cached", "touched", "freed", "uncached", "reset")
 def test_a_failing_hook_leaves_vllms_own_order_and_nothing_lost(
     hook: str, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """late: it has done its work, and so the other parts stand as they would in the middle."""
+    """late: the hook fails after its work, so the other parts are in the state that they have in the middle of an
+    operation."""
     cache, own = Cache(14), getattr(EvictionOrder, hook)
     first, second = cache.start(prompt(1, 2, 3)), cache.start(prompt(1, 2, 4))
     assert first is not None
@@ -169,7 +173,7 @@ def test_a_policy_that_names_a_block_in_use_is_found_out(monkeypatch: pytest.Mon
     cache.serve(prompt(3, 4))
     (held,) = [run for run in cache.order.tree.runs() if run.busy]
     monkeypatch.setattr(cache.order.tree.policy, "victim", lambda now: held)
-    cache.pool.free_blocks(cache.pool.get_new_blocks(4))  # `free_blocks` is looked up while the order still stands
+    cache.pool.free_blocks(cache.pool.get_new_blocks(4))  # `free_blocks` is read while the order is still valid
     assert not cache.guard.on
     assert cached(cache, prompt(1, 2)) == 2
     cache.end(running[0])

@@ -1,7 +1,6 @@
-"""Two API servers that the tests of this folder share, since each takes half a minute to start: vLLM with the plugin
-and everything on, guarded by keys, and vLLM as if the plugin were not there. Both are started at once, when the first
-is wanted; tests must not mind what others left in the cache, and compare counters with what they were.
-"""
+"""Two API servers that the tests of this folder share, since each takes half a minute to start: vLLM with the plugin,
+all features and keys, and vLLM without the plugin. Both start when the first one is needed. Tests must tolerate cached
+blocks of other tests, and compare counters with their earlier values."""
 
 from __future__ import annotations
 
@@ -37,7 +36,8 @@ _HOST_TIER = {
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """server: up. folder: of its event sockets and secrets. keys: of agents' configuration, for its tokens."""
+    """server: a running server. folder: of its event sockets and secrets. keys: the part of an agent's configuration
+    with its tokens."""
 
     server: Server
     folder: Path
@@ -50,11 +50,11 @@ class Served:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """A client's."""
+        """A client's headers."""
         return {"Authorization": f"Bearer {CLIENT}"} if self.keys else {}
 
     def admin(self) -> httpx.Client:
-        """Of the fleet's routes."""
+        """A client of Plumage's routes."""
         return httpx.Client(base_url=self.url, timeout=300, headers={"Authorization": f"Bearer {ADMIN}"})
 
     def stats(self) -> dict[str, Any]:
@@ -63,7 +63,8 @@ class Served:
         return stats
 
     def reset(self) -> None:
-        """vLLM's own, of all caches, host memory's too. While a copy holds blocks it resets nothing, and says so."""
+        """vLLM's own reset of all caches, also of host memory. While a copy uses blocks it resets nothing, and reports
+        that."""
         url, deadline = f"{self.url}/reset_prefix_cache?reset_external=true", time.monotonic() + 120
         while not httpx.post(url, headers=self.headers, timeout=60).raise_for_status().json()["success"]:
             assert time.monotonic() < deadline, "blocks were held for two minutes"
@@ -111,7 +112,7 @@ def _with_plugin(folder: Path) -> tuple[tuple[str, ...], Mapping[str, str], Mapp
         (folder / name).write_text(secret + "\n")
     environment = {
         **_ROUTES,
-        # A learner, for its tables; and what a test asks twice stays where it is.
+        # A learning policy, for its tables. A prefix that a test requests twice stays cached.
         "PLUMAGE_VLLM": '{"feather": {"policy": "Bandit"}, "hostTier": {"minFrequency": 10}}',
         "PLUMAGE_ADMIN_TOKEN_FILE": str(folder / "admin"),
         "VLLM_SERVER_DEV_MODE": "1",
@@ -136,6 +137,6 @@ def stock(_starting: Mapping[str, Future[Served]]) -> Served:
 
 @pytest.fixture
 def fresh(tiny_model: Path, tmp_path: Path) -> Iterator[Served]:
-    """Stock vLLM that has served nobody."""
+    """vLLM without the plugin, which has served no request."""
     with ExitStack() as stack:
         yield _start(stack, "stock", tmp_path, tiny_model)

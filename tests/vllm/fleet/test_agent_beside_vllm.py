@@ -1,5 +1,5 @@
-"""One agent beside real vLLM, without the plugin and with it: the directory holds what the engine holds, and what a
-router predicts from it is what vLLM then finds cached."""
+"""One agent beside real vLLM, with and without the plugin. The directory has what the engine caches, and a router's
+prediction equals the cached tokens that vLLM then finds."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from plumage_engine.kv_events import decode_snapshot
 
 pytestmark = pytest.mark.redis
 
-CHUNK_TOKENS = 256  # of a model with a token a byte
+CHUNK_TOKENS = 256  # tokens of a model with a token for each byte
 BLOCK = 32
 
 
 class Fleet:
-    """An engine, its agent, and what a router makes of them."""
+    """An engine, its agent, and a router's view of them."""
 
     def __init__(self, engine: Served, agent: Agent, sync: DirectorySync) -> None:
         self.agent = agent
@@ -42,7 +42,7 @@ class Fleet:
         self.cached = 0
 
     async def ask(self, path: str, body: dict[str, Any]) -> tuple[int, str]:
-        """(predicted − found cached tokens, the answer), once the router has heard of all that went before."""
+        """(predicted − found cached tokens, the answer), once the router has received all earlier events."""
         chat = path.endswith("chat/completions")
         rendered = self._renderer.render_chat(body) if chat else self._renderer.render_completion(body["prompt"])
         _, predicted = self.sync.mirror.match(chain(rendered, seed("tiny"))).get(0, (0, 0))
@@ -54,7 +54,8 @@ class Fleet:
         return predicted - actual, choice["message"]["content"] if chat else choice["text"]
 
     async def settled(self) -> None:
-        """vLLM publishes with the step after; a quiet moment, and then the router has what the agent has."""
+        """vLLM publishes events with the next step. Waits for a moment without changes, and until the router has what
+        the agent has."""
         last = -2
         while last != self.agent.stream.last:
             last = self.agent.stream.last
@@ -69,12 +70,12 @@ def prose(number: int, words: int) -> str:
 
 
 def held(agent: Agent) -> set[Any]:
-    """Blocks that the agent believes to be cached, wherever."""
+    """Blocks that the agent considers cached, in any tier."""
     return {key for key, block in agent.publisher.index._blocks.items() if block.copies}
 
 
 async def talk(fleet: Fleet) -> list[int]:
-    """Multi-turn chats over one system prompt, raw completions, more than 400 blocks hold."""
+    """Multi-turn chats with one system prompt, and raw completions: more than 400 blocks have room for."""
     errors, chats = [], []
     for number in range(5):
         chat = [{"role": "system", "content": prose(0, 150)}, {"role": "user", "content": prose(10 + number, 30)}]
@@ -84,7 +85,7 @@ async def talk(fleet: Fleet) -> list[int]:
             follow = {"role": "user", "content": prose(100 + number * 10 + turn, 20) + " \u00a0<|im_end|>"}
             chat = [*chat, {"role": "assistant", "content": answer}, follow]
         chats.append(chat)
-    # The last six push the chats out.
+    # The last six evict the chats.
     for number, words in ((20, 300), (21, 300), (20, 300), *((other, 500) for other in range(30, 36))):
         error, _ = await fleet.ask("/v1/completions", {"prompt": prose(number, words), "max_tokens": 2})
         errors.append(error)
@@ -137,7 +138,7 @@ async def snapshots_agree(directory: LocalServer, engine: Served, agent: Agent) 
 
 
 async def a_reset_empties_the_directory(engine: Served, agent: Agent, sync: DirectorySync) -> None:
-    """At once: the engine is at rest, and takes no step."""
+    """At once: the engine is idle, so no step follows."""
     steps = (await asyncio.to_thread(engine.stats))["secondsSinceStep"]
     await asyncio.to_thread(engine.reset)
     await until(lambda: not held(agent) and not agent.writer.held.count, partial(agent_stats, agent))

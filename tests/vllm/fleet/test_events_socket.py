@@ -1,4 +1,4 @@
-"""Where an engine's events go: a socket that another engine serves is not taken away from it."""
+"""The socket of an engine's events: an engine does not take a socket that another engine serves."""
 
 from __future__ import annotations
 

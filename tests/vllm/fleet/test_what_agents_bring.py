@@ -1,5 +1,5 @@
-"""What an agent brings to a real vLLM from the pool: hotness for host memory, and tables that others learned. It
-reports an engine whose device stands still. A directory that is away costs the engine nothing."""
+"""What a real vLLM gets from the pool through its agent: hotness for host memory, and learned tables of others. The
+agent reports an engine whose device does not respond. A missing directory does not affect the engine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def directory() -> Iterator[LocalServer]:
 @asynccontextmanager
 async def beside(engine: Served, directory: LocalServer, pool: str, **changes: Any) -> AsyncIterator[Agent]:
     agent = Agent(engine.agent(directory, pool, **changes), read_tokenizer(str(engine.model)), random.Random(1))
-    agent.promotion._period = agent.tables._period = 0.2  # seconds, not ten and five
+    agent.promotion._period = agent.tables._period = 0.2  # seconds; the defaults are ten and five
     agent.start()
     try:
         await until(lambda: agent.watch.state is State.READY, partial(agent_stats, agent))
@@ -62,7 +62,7 @@ def prose(number: int, letters: int = 1400) -> str:
 
 
 async def ask(engine: Served, prompt: str) -> int:
-    """Prompt tokens that were cached."""
+    """The cached prompt tokens."""
     body = {"model": "tiny", "prompt": prompt, "max_tokens": 2, "temperature": 0}
     async with httpx.AsyncClient(base_url=engine.url, timeout=120, headers=engine.headers) as http:
         usage = (await http.post("/v1/completions", json=body)).raise_for_status().json()["usage"]
@@ -76,7 +76,7 @@ def counted(engine: Served, name: str) -> int:
 async def test_what_the_pool_uses_often_comes_down_at_its_first_uses_here(
     with_plugin: Served, directory: LocalServer
 ) -> None:
-    """A prefix has to be used ten times to be worth host memory, here or elsewhere."""
+    """A prefix must be used ten times, here or at other replicas, before it is copied to host memory."""
     hot, cold = prose(1), prose(2)
     chunks = chain(("<|bos|>" + hot).encode(), seed("tiny"))
     router = HotnessShare(directory.url, pool="hot", period=0.05, receive=False)
@@ -103,7 +103,8 @@ async def test_what_the_pool_uses_often_comes_down_at_its_first_uses_here(
 async def test_a_warmed_engine_has_its_first_hot_prompt_cached(
     with_plugin: Served, fresh: Served, directory: LocalServer
 ) -> None:
-    """Another engine's agent asks this one's what is hot, and has it computed before it says Ready."""
+    """Another engine's agent asks this one's agent for hot prefixes, and lets its engine compute them before it is
+    Ready."""
     hot = prose(7)
     async with beside(with_plugin, directory, "warm") as first, served(first, free_port()) as peer:
         for turn in range(4):
@@ -147,7 +148,7 @@ async def sent(client: Redis, key: str) -> bytes | None:
 
 
 async def test_a_directory_that_is_killed_costs_the_engine_nothing(with_plugin: Served, directory: LocalServer) -> None:
-    """The agent follows the engine, and sends a restarted directory all that it missed."""
+    """The agent follows the engine, and sends everything that was missed to a restarted directory."""
     known, before = prose(90), with_plugin.stats()
     await ask(with_plugin, known)
     async with beside(with_plugin, directory, "away") as agent:
@@ -171,10 +172,10 @@ async def test_a_directory_that_is_killed_costs_the_engine_nothing(with_plugin: 
 
 
 def kill(directory: LocalServer) -> None:
-    """As the machine would, short of memory."""
+    """As the kernel would if memory is short."""
     assert directory._process is not None
     beneath = psutil.Process(directory._process.pid).children()
-    next(one for one in beneath if "server" in one.name()).kill()  # redis-server, or valkey-server
+    next(one for one in beneath if "server" in one.name()).kill()  # redis-server or valkey-server
     directory._process.wait(60)
 
 
@@ -186,7 +187,7 @@ async def learned(engine: Served) -> list[list[object]]:
 
 @contextmanager
 def standing_still(engine: Served) -> Iterator[None]:
-    """The engine core, with its device, makes no step; the API server answers."""
+    """The engine core and its device make no step; the API server still answers."""
     core = next(one for one in psutil.Process(engine.server.pid).children(recursive=True) if "EngineCore" in one.name())
     os.kill(core.pid, signal.SIGSTOP)
     try:
@@ -205,7 +206,7 @@ async def test_an_engine_whose_device_stands_still_is_stalled_and_goes_on(
         http.stream("POST", "/v1/completions", json=body) as answer,
     ):
         lines = answer.aiter_lines()
-        await anext(lines)  # from now on the API server reports that the engine has a request
+        await anext(lines)  # from now on the API server reports a request in the engine
         with standing_still(with_plugin):
             await until(lambda: agent.watch.state is State.STALLED, partial(agent_stats, agent))
             assert agent.watch.load.running == 1

@@ -32,7 +32,7 @@ def test_the_wire_is_what_the_goldens_say(start_engine: Callable[..., Engine], t
     ask(engine, "other", 100, start=7)
     ask(engine, "salted", 70, cache_salt="tenant")
     ask(engine, "whole", 64)
-    ask(engine, "again", 64)  # found whole: vLLM computes the last block again, beside the cached one
+    ask(engine, "again", 64)  # cached completely: vLLM computes the last block again, beside the cached one
     engine.core.reset_prefix_cache()
     ask(engine, "after", 40)
     if os.environ.get("PLUMAGE_GOLDENS") == "write":
@@ -41,7 +41,7 @@ def test_the_wire_is_what_the_goldens_say(start_engine: Callable[..., Engine], t
 
 
 def ask(engine: Engine, name: str, count: int, start: int = 0, **named: Any) -> None:
-    """A prompt of so many ids from `start` on, and one token of answer: no event hangs on the model."""
+    """A prompt of this many ids from `start` on, and an answer of one token: no event depends on the model."""
     from vllm import SamplingParams
 
     prompt = {"prompt_token_ids": [(start + number) % 256 for number in range(count)], **named}

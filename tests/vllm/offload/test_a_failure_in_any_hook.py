@@ -1,5 +1,5 @@
-"""Whatever hook of the host tier raises, and whenever: the feature is off and says so, requests are answered out of
-blocks that hold what they should, and in the end every block is free."""
+"""Any hook of the host tier raises, at any time: the feature is off and reports it, requests get blocks with the right
+content, and at the end every block is free."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RESIDENTS = (
 
 
 class _Fails:
-    """Once it has been asked `times` times, it raises."""
+    """Raises after `times` calls."""
 
     def __init__(self, own: Callable[..., Any], times: int, mine: Callable[..., bool] = lambda *given: True) -> None:
         self._own, self._left, self._mine = own, times, mine
@@ -38,7 +38,7 @@ class _Fails:
 
 
 def storm(tier: Tier, seed: int = 1, steps: int = 260) -> None:
-    """Requests of few prefixes come and go, some are aborted, caches are reset. Every one that stays is answered."""
+    """Requests with few prefixes arrive and end, some are aborted, caches are reset. All others are answered."""
     rng, number, stayed = random.Random(seed), 0, set()
     for step in range(steps):
         if rng.random() < 0.4:
@@ -138,7 +138,7 @@ _OF_THE_DISK = {
     "disk._collect_ended": 100, "disk.evicted_from_host": 20, "tiers._reserve": 80, "tiers._unreserve": 20,
     "tiers._write_ahead": 100, "memory._choose_victims": 30, "memory._tier": 60,
 }  # fmt: skip
-"""Calls to let pass. A storm makes more than twice as many; how many it is depends on the disk's threads."""
+"""Successful calls before the failure. A storm makes over twice as many; their number depends on the disk's threads."""
 
 
 @pytest.mark.parametrize(

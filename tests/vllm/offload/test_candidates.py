@@ -1,4 +1,4 @@
-"""Which chunks of host memory a plan may take: each once, and none that has left."""
+"""Which chunks of host memory a promotion plan may take: each once, and none that was evicted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A, B, C, D = (name.encode().rjust(32, b"\1") + bytes(4) for name in "abcd")
 
 @dataclass(slots=True)
 class Chunk:
-    """As vLLM's ChunkStatus."""
+    """Like vLLM's ChunkStatus."""
 
     ref_cnt: int = 0
     is_ready: bool = True

@@ -1,5 +1,5 @@
-"""The disk below host memory, over vLLM's real scheduler and connector and a real file: what goes there, what comes
-back, and that nothing that goes wrong with it is more than a miss."""
+"""The disk below host memory, with vLLM's real scheduler and connector and a real file: what is written and read, and
+that any failure of the disk is only a cache miss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Start = Callable[..., Tier]
 
 @pytest.fixture
 def start(tiny_model: Path, tmp_path: Path) -> Iterator[Start]:
-    """A tier of 16 blocks of host memory, under a device of 16, above a disk of 64."""
+    """A tier with 16 blocks of host memory, a device of 16 blocks and a disk of 64."""
     made: list[Tier] = []
 
     def make(**named: Any) -> Tier:
@@ -37,13 +37,13 @@ def start(tiny_model: Path, tmp_path: Path) -> Iterator[Start]:
 
 
 def fill(tier: Tier, prefixes: int = 9, blocks: int = 4) -> None:
-    """So many prefixes, one after the other, each thrice: more than device and host memory hold."""
+    """This many prefixes, one after the other, each three times: more than device and host memory have room for."""
     for prefix in range(prefixes):
         use(tier, prefix, blocks=blocks)
 
 
 def use(tier: Tier, prefix: int, times: int = 3, blocks: int = 4) -> set[bytes]:
-    """One prefix, so many times; the hashes of its blocks."""
+    """Use one prefix this many times. Returns the hashes of its blocks."""
     for turn in range(times):
         name = f"{prefix}.{turn}.{tier.engine.steps}"
         tier.serve(name, chain(prefix, blocks))
@@ -53,12 +53,12 @@ def use(tier: Tier, prefix: int, times: int = 3, blocks: int = 4) -> set[bytes]:
 
 
 def on_disk(tier: Tier) -> set[bytes]:
-    """Hashes of the blocks that lie there."""
+    """Hashes of the blocks on the disk."""
     return {key[:-4] for key in tier.disk._slot_of}
 
 
 def found(tier: Tier, prefix: int, blocks: int = 4) -> int:
-    """Prompt tokens of the prefix that another request finds below the device."""
+    """Prompt tokens of the prefix that another request finds in host memory or on the disk."""
     name = f"again {prefix} {tier.engine.steps}"
     tier.serve(name, chain(prefix, blocks) + chain(900 + prefix, 1)[:5])
     return tier.engine.cached[name][1]
@@ -95,7 +95,7 @@ class TestWhatGoesWhere:
 
     @pytest.mark.parametrize("hotter_first", [True, False])
     def test_a_full_disk_keeps_the_hotter(self, start: Start, tmp_path: Path, hotter_first: bool) -> None:
-        """Whether it is full of the hotter when the colder come down, or the other way round."""
+        """The disk may be full of the hotter blocks when the colder ones arrive, or the other way round."""
         tier = start(disk=(tmp_path / "kv", 6), priority="frequency")
         first = set().union(*(use(tier, prefix, 9 if hotter_first else 3) for prefix in range(5)))
         before = on_disk(tier)
@@ -268,7 +268,7 @@ class TestWhatGoesWrong:
         tier.check()
 
     def test_a_disk_that_hangs_holds_up_nobody(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A request that waits for it computes its prompt itself; a reset does not wait for it either."""
+        """A request that waits for the disk computes its prompt itself. A reset does not wait for it either."""
         tier = start()
         fill(tier)
         gate, read = threading.Event(), SlotFile.read
@@ -293,8 +293,8 @@ class TestWhatGoesWrong:
 
 
 class SharedDisk:
-    """Six chunks are written at once, of 2 MB each, and share one disk's bytes a second. vLLM's own threads write them,
-    by this clock of ours: it moves when all six are there, and for a minute between two jobs."""
+    """Six chunks of 2 MB each are written at the same time and share one disk's bandwidth. vLLM's own threads write
+    them, with a fake clock: it advances when all six have started, and by a minute between two jobs."""
 
     threads, size, patience = 6, 2_000_000, 10.0
 
@@ -311,7 +311,7 @@ class SharedDisk:
         self.now += self.threads * self.size / self.pace
 
     def write(self, chunks: int, at_once: int = 60) -> float:
-        """Seconds that vLLM's pool charges for them."""
+        """Seconds that vLLM's pool counts for them."""
         charged = 0.0
         for job in range(chunks // at_once):
             slots = list(range(at_once))
@@ -337,7 +337,7 @@ class TestPace:
             disk.io.close()
 
     def test_a_disk_that_is_fast_enough_is_used_by_all_threads(self, shared: Callable[[float], SharedDisk]) -> None:
-        """59 MB/s: 300 chunks take 10 s; each is 0.2 s under way, of 0.15 that a chunk may take by itself."""
+        """59 MB/s: 300 chunks take 10 s. Each one takes 0.2 s, and alone a chunk may take 0.15 s."""
         disk = shared(59e6)
         assert disk.write(300) == pytest.approx(6 * 300 * disk.size / 59e6)
         assert not disk.io.too_slow()
@@ -358,7 +358,8 @@ class TestResets:
         assert found(tier, 0) == 0
 
     def test_in_the_middle_of_a_copy(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The places are used again before the old copies' threads come back: none of them may matter."""
+        """The places are used again before the threads of the old copies return. Their late results must have no
+        effect."""
         tier = start()
         gate, write = threading.Event(), SlotFile.write
 

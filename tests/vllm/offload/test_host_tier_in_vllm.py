@@ -1,4 +1,5 @@
-"""The host tier in a whole engine on the CPU: the same answers with it and without; what vLLM refuses to start with."""
+"""The host tier in a whole engine on the CPU: the same answers with it and without it, and configurations that vLLM
+refuses at start."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def _prompts(seed: int) -> list[Prompt]:
 
 
 def _same(plain: Run, run: Run) -> None:
-    """Aborted answers are compared as far as they got."""
+    """Aborted answers are compared up to their last token."""
     for name, answer in run.answers.items():
         wanted = plain.answers[name].tokens
         length = min(len(wanted), len(answer.tokens))
@@ -81,8 +82,8 @@ def test_answers_are_those_without_it(start_engine: Callable[..., Engine], admis
 
 @pytest.mark.timeout(300)
 def test_answers_are_those_without_a_disk(start_engine: Callable[..., Engine], tmp_path: Path) -> None:
-    """Little host memory above a disk, through the real worker: what comes up from the disk is what went down. Nothing
-    of either is left in the end."""
+    """Little host memory and a disk, with the real worker: blocks from the disk have the content that was written. At
+    the end nothing of either is in use."""
     plain = start_engine(**_SMALL).serve(_prompts(1))
     below = {"disk_path": str(tmp_path), "disk_bytes_to_use": 64 << 20}
     engine = start_engine(**_SMALL, **host_tier_arguments(150, **below))
@@ -105,7 +106,7 @@ def test_answers_are_those_without_a_disk(start_engine: Callable[..., Engine], t
 def test_answers_are_those_without_it_whatever_clients_say_of_copies(
     start_engine: Callable[..., Engine], tmp_path: Path, disk: bool
 ) -> None:
-    """Beside the whole plugin. Every other client sends `kv_transfer_params`, of whatever kind."""
+    """With the whole plugin. Every other client sends `kv_transfer_params` of any kind."""
     wanted, rng = _prompts(1), random.Random(2)
     plain = start_engine(**_SMALL).serve(wanted)
     below = {"disk_path": str(tmp_path), "disk_bytes_to_use": 64 << 20} if disk else {}
@@ -124,7 +125,7 @@ def test_answers_are_those_without_it_whatever_clients_say_of_copies(
 def test_a_page_that_was_copied_wrong_is_seen_in_the_answers(
     start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control of the test above."""
+    """A control of the test above."""
     prompts = [Prompt(name, chain(0, 6) + chain(9, 1)[:7], 8, step) for name, step in (("a", 0), ("b", 60))]
     crowd = [Prompt(f"c{number}", chain(50 + number, 8), 8, 15 + number) for number in range(6)]
     wanted = start_engine(**_SMALL).serve(prompts).answers["b"].tokens
@@ -135,7 +136,7 @@ def test_a_page_that_was_copied_wrong_is_seen_in_the_answers(
 
 
 def _wrong(copy: Callable[..., int]) -> Callable[..., int]:
-    """Host memory is lost on the way up."""
+    """The content of host memory is lost during the copy to the device."""
 
     def copied(self: Any, device: Any, host: Any, store: bool) -> int:
         if not store:
@@ -182,7 +183,7 @@ class TestStart:
 
 
 class TestTorchWorker:
-    """Two groups, one of two tensors; chunks of three blocks; the first block of a job may lie within a chunk."""
+    """Two groups, one of two tensors; chunks of three blocks. The first block of a job may be inside a chunk."""
 
     def make(self) -> tuple[TorchWorker, list[torch.Tensor]]:
         torch.manual_seed(0)

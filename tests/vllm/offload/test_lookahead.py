@@ -1,4 +1,5 @@
-"""What a waiting request finds in host memory only comes up before its turn, and harms nobody."""
+"""Blocks of a waiting request that are only in host memory are copied to the device before its turn, without harm to
+others."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from plumage_bench.vllm.pretend import PAGE
 
 
 def waiting_for(model: Path, *prefixes: int, blocks: int = 24, answer: int = 12, **named: Any) -> Tier:
-    """One request decodes, alone in the batch; behind it "asks0", … wait, each for one of the prefixes of four blocks
-    that host memory has and the device has lost. Nothing comes up for being hot."""
+    """One request decodes, alone in the batch. "asks0", … wait behind it, each with one of the prefixes of four blocks
+    that are in host memory and no longer on the device. Nothing is promoted because it is hot."""
     named["arguments"] = {"max_num_seqs": 1, **named.get("arguments", {})}
     tier = Tier(model, blocks=blocks, min_frequency=2, **named)
     if tier.promoter is not None:
@@ -55,7 +56,8 @@ def test_only_the_first_that_wait_are_looked_at(tiny_model: Path) -> None:
 
 
 def test_what_others_wait_for_does_not_go_for_it(tiny_model: Path) -> None:
-    """Room for two and a half prefixes beside the one that decodes: the first two come, and stay until their turns."""
+    """There is room for two and a half prefixes beside the decoding request: the first two are promoted, and stay until
+    their turns."""
     tier = waiting_for(tiny_model, 0, 1, 2, blocks=13)
     for _ in range(8):
         tier.engine.step()

@@ -1,4 +1,4 @@
-"""Whatever happens in mid-transfer, no block and no slot is lost, and no request reads what is not its own."""
+"""Random events during transfers: no block and no slot is lost, and no request reads a wrong block."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from support.offload_tier import SENT, Tier, chain
 
 
 class Storm(RuleBasedStateMachine):
-    """Requests of few prefixes come and go over a small device, some with `kv_transfer_params`; copies take their time,
-    as do a disk's threads; caches are reset."""
+    """Requests with few prefixes arrive and end on a small device, some with `kv_transfer_params`. Copies and the
+    disk's threads take time, and caches are reset."""
 
     model: Path
 
@@ -84,7 +84,8 @@ class Storm(RuleBasedStateMachine):
         waits_for_a_load = any(
             request.status.name == "WAITING_FOR_REMOTE_KVS" for request in self.tier.engine.scheduler.requests.values()
         )
-        # vLLM itself fails when who runs is preempted by a reset during another's load, or finds itself in host memory.
+        # vLLM itself fails if a reset preempts a running request while another one loads, or if the preempted request
+        # finds its own blocks in host memory.
         self.tier.engine.reset(running=running and host and not waits_for_a_load, host=host)
 
     @invariant()
@@ -121,7 +122,7 @@ def rage(
     answers: tuple[int, int],
     sent: Sequence[object] = (None,),
 ) -> None:
-    """What hypothesis draws is short. steps: at most, between two arrivals. sent: one of them by each client."""
+    """hypothesis draws short storms. steps: most steps between two arrivals. sent: a choice for each client."""
     for _ in range(rounds):
         own, answer = rng.randrange(1, 91), rng.randint(*answers)
         storm.arrive(rng.randrange(4), rng.randrange(7), own, answer, rng.choice(sent))
@@ -152,7 +153,7 @@ def test_a_long_storm_goes_by_the_disk(tiny_model: Path) -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("disk", [0, 60])
 def test_a_long_storm_of_clients_that_say_what_is_to_be_copied(tiny_model: Path, disk: int) -> None:
-    """Half of them say something."""
+    """Half of them send parameters."""
     Storm.model, rng = tiny_model, random.Random(7)
     storm = Storm()
     storm.start(seed=7, eviction="Hotness", admission="All", promotion="Hotness", disk=disk)
@@ -169,8 +170,8 @@ def test_a_long_storm_of_clients_that_say_what_is_to_be_copied(tiny_model: Path,
 
 @pytest.mark.timeout(400)
 def test_long_storms_preempt_and_reset_in_mid_promotion(tiny_model: Path) -> None:
-    """Answers outgrow the device, and promotions take long. Storms follow until one did all of it; the first or the
-    second does."""
+    """Answers need more than the device, and promotions take long. Storms repeat until one had all of these events; the
+    first or the second does."""
     Storm.model, seen = tiny_model, Counter[str]()
     for seed in range(6, 16):
         storm = Storm()

@@ -1,4 +1,4 @@
-"""Hot prefixes come up while requests decode; what is under way at a reset harms nobody."""
+"""Hot prefixes are promoted while requests decode. A reset during a promotion does no harm."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from plumage_engine.vllm.offload.promotion.promoter import _prefill
 
 
 def warm(model: Path, *, blocks: int = 24, salt: str | None = None, **named: Any) -> Tier:
-    """A tier whose prefix 0, four blocks, was used five times, is in host memory, and has left the device. Nothing was
-    promoted before."""
+    """A tier whose prefix 0, with four blocks, was used five times, is in host memory, and has been evicted from the
+    device. Nothing was promoted before."""
     tier = Tier(model, blocks=blocks, min_frequency=2, **named)
     turn = SimpleNamespace(step=lambda prefill_tokens: False)
     if tier.promoter is not None:
@@ -37,7 +37,7 @@ def warm(model: Path, *, blocks: int = 24, salt: str | None = None, **named: Any
 
 
 def decode(tier: Tier, name: str = "decodes", tokens: int = 30) -> None:
-    """A request that computes one block and goes on for so many tokens."""
+    """A request that computes one block and then generates this many tokens."""
     tier.serve(name, chain(300, 1)[:-1], tokens)
 
 
@@ -54,7 +54,7 @@ def test_a_hot_prefix_is_there_before_it_is_asked_for(tiny_model: Path, eviction
 
 
 def test_what_goes_for_a_promotion_is_counted(tiny_model: Path) -> None:
-    """Also where the order of eviction is vLLM's own."""
+    """Also with vLLM's own eviction order."""
     tier = warm(tiny_model)
     own, gone = tier.engine.pool.evict_blocks, list[int]()
 
@@ -89,7 +89,7 @@ def test_nothing_colder_than_what_would_go_for_it_comes_up(tiny_model: Path) -> 
 
 @pytest.mark.parametrize("eviction", [None, "Hotness"])
 def test_the_coldest_goes_wherever_it_stands_in_line(tiny_model: Path, eviction: str | None) -> None:
-    """What has been idle longest is the hottest of all here, and stays; what goes was used once, and lately."""
+    """The block that has been idle longest is the hottest here, and stays. The evicted one was used once, recently."""
     tier = Tier(tiny_model, blocks=24, min_frequency=2, eviction=eviction)
     turn, tier.promoter._turn = tier.promoter._turn, SimpleNamespace(step=lambda prefill_tokens: False)
     for number in range(5):
@@ -140,7 +140,7 @@ def test_a_plan_is_bounded_and_the_rest_follows_root_first(tiny_model: Path) -> 
 
 @pytest.mark.parametrize(("allowed", "most"), [(2 * PAGE, 2), (3 * PAGE + 1, 3), (1, 1)])
 def test_bytes_bound_a_plan_and_the_rest_follows(tiny_model: Path, allowed: int, most: int) -> None:
-    """Each step is one to promote at, and a copy takes several. A block that is larger than the bound goes alone."""
+    """Each step may promote, and a copy takes several steps. A block that exceeds the bound is copied alone."""
     tier = warm(tiny_model, promotion_bytes=allowed)
     tier.promoter._turn = SimpleNamespace(step=lambda prefill_tokens: True)
     tier.engine.promotion_steps = 5
@@ -155,7 +155,7 @@ def test_bytes_bound_a_plan_and_the_rest_follows(tiny_model: Path, allowed: int,
 
 
 def test_where_every_step_has_a_prefill_it_comes_up_all_the_same(tiny_model: Path) -> None:
-    """Beside a request that decodes, a prompt a step; no step copies more than a plan may."""
+    """Beside a decoding request there is a prompt in each step. No step copies more than a plan may."""
     tier = warm(tiny_model, promotion_tokens=64, promotion_lookahead=0)
     tier.promoter._turn = PromotionTurn()
     tier.engine.add("decodes", chain(300, 1)[:-1], 200)
@@ -193,7 +193,7 @@ def test_a_reset_finds_no_block_in_a_copys_hands(tiny_model: Path, host: bool) -
     assert tier.counters.get("promotions_abandoned") == 4
     tier.check()
     late = next(iter(tier.promoter._flush))
-    tier.engine.add("after", chain(500, 7), 2)  # takes the very blocks that the copy is still to be written to
+    tier.engine.add("after", chain(500, 7), 2)  # takes the same blocks to which the copy will be written
     tier.engine.step()
     assert late not in tier.engine.copies
     tier.engine.finish()
@@ -205,7 +205,7 @@ def test_a_reset_finds_no_block_in_a_copys_hands(tiny_model: Path, host: bool) -
 def test_flush_that_can_not_be_sent_at_once_is_sent_later(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """Promotion is off then, and the engine goes on."""
+    """Then promotion is off, and the engine continues."""
     tier = warm(tiny_model)
     late = _begin(tier)
     tier.engine.abort("decodes")
@@ -221,14 +221,14 @@ def test_flush_that_can_not_be_sent_at_once_is_sent_later(
     tier.engine.step()
     assert not tier.guard.on
     assert tier.counters.get("failures", "promotion") == 1
-    tier.serve("after", chain(500, 7))  # takes the very blocks that the copy was to be written to
+    tier.serve("after", chain(500, 7))  # takes the same blocks to which the copy would have been written
     assert late not in tier.engine.copies
     assert tier.engine.pool.get_num_free_blocks() == tier.engine.pool.num_gpu_blocks - 1
     assert not tier.promoter.pending
 
 
 def test_a_sleep_in_mid_transfer_frees_all(tiny_model: Path) -> None:
-    """vLLM's sleep aborts, then resets all caches, and fails when a block is held."""
+    """vLLM's sleep aborts, then resets all caches, and fails if a block is in use."""
     tier = warm(tiny_model)
     _begin(tier)
     tier.engine.abort("decodes")
@@ -314,7 +314,7 @@ def test_draft_tokens_are_no_prefill() -> None:
 
 
 def _begin(tier: Tier) -> int:
-    """Step until a promotion is under way that takes long; its job."""
+    """Step until a long promotion runs. Returns its job."""
     tier.engine.promotion_steps = 50
     tier.engine.add("decodes", chain(300, 1)[:-1], 30)
     for _ in range(10):

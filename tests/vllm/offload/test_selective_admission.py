@@ -1,4 +1,4 @@
-"""What goes down to host memory, decided each time a request uses it, and what happens when the decision fails."""
+"""Which blocks are copied to host memory, decided at each use by a request, and what happens if the decision fails."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from plumage_engine.vllm.offload.host_tier.store_manager import HostTierManager
 
 
 def held(tier: Tier, name: str) -> int:
-    """Leading blocks of the request's prompt that host memory holds."""
+    """Leading blocks of the request's prompt that are in host memory."""
     keys = (block + bytes(4) for block in tier.engine.requests[name].block_hashes)
     return sum(1 for _ in takewhile(lambda key: tier.manager.residents.get(key) is not None, keys))
 
 
 def serve(tier: Tier, name: str, prefix: int, times: int = 1, blocks: int = 3) -> str:
-    """So many requests with a prefix of so many blocks, each with a block of its own; the last one's name."""
+    """This many requests with a prefix of this many blocks, each with a block of its own. Returns the last one's
+    name."""
     for turn in range(times):
         tier.serve(f"{name}{turn}", chain(prefix, blocks) + chain(hash((name, turn)) % 10**6 + 1000, 1))
     return f"{name}{times - 1}"
@@ -63,7 +64,7 @@ def test_frequency_alone_keeps_nobody_out(tiny_model: Path) -> None:
 
 
 def test_a_request_counts_once_wherever_its_blocks_are(tiny_model: Path) -> None:
-    """Computed, found in the device, copied up: each request uses each block of its prompt once."""
+    """Computed, found on the device, or loaded: each request counts each block of its prompt once."""
     tier = Tier(tiny_model, blocks=12, min_frequency=2, promotion="Off")
     for turn in range(6):
         name = serve(tier, f"a{turn}-", 0)

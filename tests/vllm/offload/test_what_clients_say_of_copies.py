@@ -1,4 +1,4 @@
-"""`kv_transfer_params` of a request: vLLM does what they say with our tiers too, and passes garbage over."""
+"""`kv_transfer_params` of a request: with Plumage's tiers too, vLLM follows valid ones and ignores invalid ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.offload_tier import SENT, Tier, chain
 
 
 def evicted(model: Path, **named: Any) -> Tier:
-    """A tier with a prefix of four blocks in host memory that the device has lost. Nothing comes up unasked."""
+    """A tier with a prefix of four blocks in host memory that was evicted from the device. Nothing is promoted."""
     tier = Tier(model, blocks=24, min_frequency=2, promotion="Off", **named)
     for number in range(2):
         tier.serve(f"hot{number}", chain(0, 4) + chain(100 + number, 1)[:-1])
@@ -22,7 +22,7 @@ def evicted(model: Path, **named: Any) -> Tier:
 
 
 def found(tier: Tier, prefix: int, sent: Mapping[str, Any]) -> int:
-    """Tokens of the prefix that a request with these parameters has copied up."""
+    """Tokens of the prefix that are loaded for a request with these parameters."""
     name = f"asks {prefix} {tier.engine.steps}"
     tier.serve(name, chain(prefix, 4) + chain(200 + tier.engine.steps, 1)[:-1], sent=sent)
     tier.check()
@@ -38,7 +38,7 @@ def found(tier: Tier, prefix: int, sent: Mapping[str, Any]) -> int:
         ({"max_load_tokens": 2**63}, 128),
         ({"max_load_tokens": "0"}, 128),
         ({"max_load_tokens": 0, "max_offload_tokens": 0}, 0),
-        ({"kv_load_tiers": []}, 128),  # a filter is of the tiers below host memory
+        ({"kv_load_tiers": []}, 128),  # a filter applies to the tiers below host memory
         ({}, 128),
     ],
 )
@@ -59,7 +59,7 @@ def test_no_more_is_loaded_than_a_client_allows(tiny_model: Path, sent: Mapping[
     ],
 )
 def test_no_more_is_stored_than_a_client_allows(tiny_model: Path, sent: Mapping[str, Any], blocks: int) -> None:
-    """Then another's request for the same finds what is there, and stores the rest."""
+    """Afterwards another request for the same finds these blocks, and stores the rest."""
     tier = Tier(tiny_model, blocks=24, min_frequency=1, promotion="Off")
     tier.serve("asks", chain(0, 4), sent=sent)
     assert len(tier.manager.residents) == blocks
@@ -71,7 +71,7 @@ def test_no_more_is_stored_than_a_client_allows(tiny_model: Path, sent: Mapping[
 
 
 def in_memory(tier: Tier) -> int:
-    """Tokens of prefix 0 that host memory has, from its beginning."""
+    """Tokens of prefix 0 that are in host memory, from its beginning."""
     names = tier.engine.requests["0.0"].block_hashes
     return 32 * len(list(takewhile(lambda name: tier.manager.residents.get(name + bytes(4)) is not None, names)))
 
@@ -79,7 +79,8 @@ def in_memory(tier: Tier) -> int:
 class TestDisk:
     @pytest.fixture
     def tier(self, tiny_model: Path, tmp_path: Path) -> Iterator[Tier]:
-        """Of prefix 0 memory has the first block, or two of four: it hangs on when copies end. The disk has all."""
+        """Host memory has the first block of prefix 0, or two of four: it depends on when copies end. The disk has
+        all."""
         made = Tier(tiny_model, blocks=17, chunks=16, disk=(tmp_path / "kv", 64), promotion="Off", min_frequency=1)
         for prefix in range(9):
             for turn in range(3):
@@ -102,7 +103,7 @@ class TestDisk:
         ],
     )
     def test_a_client_says_whether_it_is_read(self, tier: Tier, sent: Mapping[str, Any], tokens: int | None) -> None:
-        """tokens: None for what memory has."""
+        """tokens: None for what host memory has."""
         read, held = tier.counters.get("disk_reads"), in_memory(tier)
         assert found(tier, 0, sent) == (tokens or held)
         assert (tier.counters.get("disk_reads") > read) == (tokens is not None)
@@ -110,7 +111,7 @@ class TestDisk:
         tier.check_idle()
 
     def test_who_may_read_it_does_while_others_may_not(self, tier: Tier) -> None:
-        """All at once, each of what there is to send."""
+        """All concurrently, one request for each parameter."""
         read = tier.counters.get("disk_reads")
         for number, sent in enumerate(SENT):
             tier.engine.add(f"r{number}", chain(number % 3, 4) + chain(300 + number, 1)[:-1], 2, sent=sent)

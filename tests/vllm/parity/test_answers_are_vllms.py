@@ -1,4 +1,5 @@
-"""The bench's comparison in small: vLLM with itself, the plugin with vLLM, and that a difference would be seen."""
+"""The benchmark's comparison in small: vLLM with itself, the plugin with vLLM, and a check that a difference would be
+found."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from plumage_bench.benches.vllm_parity import Difference, Variant, compare, miss
 from plumage_bench.vllm.engine import Answer
 
 WANTED = prompts(random.Random(12), 120)
-# Of vLLM alone the two whose batches differ most; each is an engine's start and a few seconds.
+# Of vLLM alone only the two with the most different batches; each takes an engine's start and a few seconds.
 ALONE = ("vLLM, batches of 5", "vLLM, asynchronous, 56 blocks")
-TOO_FEW, FEW = 56, 96  # blocks: for those who would run together, and where these just about fit
+TOO_FEW, FEW = 56, 96  # blocks: enough for all concurrent requests, and barely enough
 CHOSEN = {one.name: one for one in variants(quick=True) if one.plugin is not None or one.name in ALONE}
 PROMOTED = ("promotions", "promotions_used")
 FULL = {one.name: one for one in variants(quick=False)}
@@ -33,14 +34,14 @@ def test_the_answers_are_the_same(tiny_model: Path, expected: Mapping[str, Answe
     found = [compare(one, expected[one.name].tokens, got[one.name].tokens) for one in WANTED]
     differences = [one for one in found if one is not None]
     assert all(ties(tiny_model, differences))
-    # What the variant is for has happened: that of the plugin, by `about`, would be among what failed.
+    # The variant had its effect. For the plugin's effects, `about` adds a missing one to the failures.
     blocks = CHOSEN[name].arguments.get("num_gpu_blocks_override")
     assert blocks == FEW or (outcome.preemptions > 0) == (blocks == TOO_FEW)
     assert (outcome.aborted > 0) == CHOSEN[name].aborts
 
 
 def test_every_setting_says_what_it_is_about() -> None:
-    """So that a run in which nothing was evicted, kept or brought back can't pass for parity."""
+    """Otherwise a run without evictions or promotions could pass as parity."""
     for one in FULL.values():
         less_room = one.plugin is not None and "num_gpu_blocks_override" in one.arguments
         evicts = less_room and one.plugin.get("eviction", "default") is not None

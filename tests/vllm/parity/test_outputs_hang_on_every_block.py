@@ -1,4 +1,4 @@
-"""The control of every comparison of outputs here: with a wrong KV block anywhere, they differ."""
+"""The control of every comparison of outputs: a single wrong KV block anywhere changes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def prompt(name: str, rng: random.Random) -> Prompt:
 
 
 def served(engine: Engine, one: Prompt) -> tuple[tuple[int, ...], list[int]]:
-    """Its answer, and the device's blocks that hold its prompt."""
+    """Its answer, and the device's blocks of its prompt."""
     held: list[int] = []
     own = engine.scheduler._free_request
 
@@ -39,7 +39,7 @@ def served(engine: Engine, one: Prompt) -> tuple[tuple[int, ...], list[int]]:
 
 
 def test_a_wrong_block_changes_the_answer(engine: Engine) -> None:
-    """One of a cached prompt's fourteen blocks gets what another prompt's block holds at the same place."""
+    """One of the fourteen blocks of a cached prompt gets the content of another prompt's block at the same place."""
     rng, changed = random.Random(1), 0
     layers = engine.core.model_executor.driver_worker.worker.model_runner.kv_caches
     for number in range(PROMPTS):

@@ -1,4 +1,4 @@
-"""`bench attention-premise` on a CPU: what it times computes the same numbers, wherever the prefixes lie."""
+"""`bench attention-premise` on a CPU: both timed variants compute the same numbers."""
 
 from __future__ import annotations
 

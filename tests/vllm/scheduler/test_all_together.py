@@ -1,4 +1,5 @@
-"""Every feature at once, the bandit, a sorted batch and the host tier too: vLLM's answers, and nothing left."""
+"""All features together, with the bandit, a sorted batch and the host tier: answers are vLLM's, and no request or block
+is left."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ BLOCK = 32
 
 
 def prompts(count: int = 90) -> list[Prompt]:
-    """Prompts of a few groups that come back after others have filled the cache."""
+    """Prompts of a few groups that repeat after others have filled the cache."""
     rng = random.Random(11)
     shared = [tuple(rng.choices(range(256), k=5 * BLOCK)) for _ in range(8)]
     made = []

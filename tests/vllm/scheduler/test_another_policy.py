@@ -1,4 +1,5 @@
-"""A batching policy that changes while vLLM works: the same answers, nothing lost, and the new one decides."""
+"""The batching policy changes while vLLM works: answers stay the same, no request is lost, and the new policy
+decides."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _TIGHT = {"num_gpu_blocks_override": 24, "max_model_len": 384, "max_num_seqs": 8
 
 
 def _changing(engine: Engine, policies: Iterator[FeatherConfig | None], every: int) -> None:
-    """Another of them before each `every`th step."""
+    """Changes to another policy before each `every`th step."""
     scheduler, steps = engine.scheduler, 0
     own = scheduler.schedule
 
@@ -30,7 +31,7 @@ def _changing(engine: Engine, policies: Iterator[FeatherConfig | None], every: i
 
 
 def test_answers_stay_the_same_whatever_the_policy_becomes(start_engine: Callable[..., Engine]) -> None:
-    """From vLLM's own queue on."""
+    """Starting with vLLM's own queue."""
     wanted = prompts(4, 40, answer=100)
     expected = tokens(start_engine(**_TIGHT), wanted)
     engine = start_engine(**_TIGHT, **plugin_arguments({"feather": None, "eviction": None, "batchLimit": "Static"}))

@@ -1,8 +1,8 @@
-"""An attribute of vLLM's live objects that has another name now costs the features that need it and nothing else: the
-engine starts, they are off and say which one it was, requests are served, and all blocks are given back.
+"""A renamed attribute of vLLM's live objects only disables the features that need it. The engine starts, these features
+are off and name the attribute, requests are served, and all blocks are freed.
 
-Every name in the `Live` tables of `compat` is made to vanish in turn, with all features asked for: vLLM's own code and
-the tests find it, the plugin's modules do not.
+Every name in the `Live` tables of `compat` is hidden in turn, with all features enabled: vLLM's own code and the tests
+find it, but the plugin's modules do not.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FEATURES = {
     "limit": "batchLimit",
     "scheduler": "feather",
 }
-"""By module of `compat` with a `Live` table: who looks at it."""
+"""By module of `compat` with a `Live` table: the features that use it."""
 _ALSO = {
     "BlockPool.cached_block_hash_to_block": {"stats"},
     "BlockPool.num_gpu_blocks": {"stats"},
@@ -57,9 +57,9 @@ _ALSO = {
     "Scheduler.vllm_config": {"hostTier"},
     "Scheduler.waiting": {"promotion"},
 }
-"""Who needs it without a table: it fails where it is installed, or at its first step."""
+"""Features that need it without a table: they fail when they are installed, or at their first step."""
 _INSTEAD: dict[str, set[str]] = {
-    "CPUPrimaryTierOffloadingManager.prepare_write": set(),  # ours has one whether vLLM asks for it or not
+    "CPUPrimaryTierOffloadingManager.prepare_write": set(),  # Plumage's class always has one
     "OffloadingConnectorScheduler.manager": {"hostTier"},
     "SharedOffloadRegion._creator": {"hostTier"},
 }
@@ -67,7 +67,7 @@ _BY_CONSEQUENCE = "selective admission is off"
 
 
 class _Moved:
-    """vLLM keeps the value under another name; what the plugin sets is its own."""
+    """vLLM has the value under another name. A value that the plugin sets is the plugin's own."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -89,7 +89,7 @@ class _Moved:
 
 
 def _tables() -> Iterator[tuple[str, type, str]]:
-    """(module, class, attribute) of each `Live` table but that of the API server's."""
+    """(module, class, attribute) of each `Live` table but the API server's."""
     for file in sorted(Path(compat.__file__).parent.glob("*.py")):
         module = import_module(f"{compat.__name__}.{file.stem}") if "LIVE: Live" in file.read_text() else None
         for owner, names in getattr(module, "LIVE", {}).items():
@@ -109,7 +109,7 @@ def _cases() -> dict[str, tuple[type, str, set[str]]]:
 
 
 _EVERYTHING = {"feather": {"orderBatch": True}}
-"""All that the plugin can do; sorting the batch is not a default."""
+"""All features of the plugin; sorting the batch is not a default."""
 _CASES = _cases()
 
 
@@ -157,7 +157,7 @@ def test_without_additional_config_the_variable_is_read(tiny_model: Path, monkey
 
 @pytest.mark.parametrize("name", [name for names in entrypoints.LIVE.values() for name in names])
 async def test_the_api_server_says_what_its_engine_client_lacks(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Its own half of the fleet's routes is off, vLLM's routes are not."""
+    """The API server's part of Plumage's routes is off; vLLM's routes are not."""
 
     class Client(AsyncLLM):
         def __init__(self) -> None:

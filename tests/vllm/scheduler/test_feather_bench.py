@@ -17,8 +17,8 @@ from plumage_engine.vllm.feather import row_order
 def test_no_policy_sees_what_warms_the_cache(
     start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One request of each group, taken for active ones, would make a policy's first batch a mixed one."""
-    monkeypatch.setattr(row_order, "enabled", True)  # the benchmark switches it; later tests need it as it was
+    """If a policy took these requests, one of each group, for active ones, its first batch would be mixed."""
+    monkeypatch.setattr(row_order, "enabled", True)  # the benchmark changes it; later tests need the old value
     cell = Cell("two groups", 2, prefix=2 * BLOCK, requests=4, output=2, batch=2)
     few = {"block_size": BLOCK, "num_gpu_blocks_override": cell.blocks, "max_model_len": 1024, "max_num_seqs": 2}
     engine = start_engine(**few, **plugin_arguments(OFF))

@@ -1,4 +1,4 @@
-"""FEATHER's queue under vLLM's own scheduler: the same answers, nothing lost, nothing left behind."""
+"""FEATHER's queue in vLLM's own scheduler: the same answers, no lost request, and nothing left at the end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from plumage_bench.baselines.batching import path
 from plumage_bench.vllm.engine import Engine, Prompt, plugin_arguments
 
 BLOCK = 32
-_expected: dict[str, tuple[int, ...]] = {}  # what vLLM itself answers where a hook is made to fail: asked once
+_expected: dict[str, tuple[int, ...]] = {}  # vLLM's own answers, for tests with a failing hook; computed once
 POLICIES = ("Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs", "Lpm", "DfsWeight", "Oracle")
 
 
 def prompts(seed: int, count: int = 60, *, groups: int = 5, answer: int = 12, aborts: float = 0.0) -> list[Prompt]:
-    """Prompts in groups of one prefix each, a few of them strangers, arriving over some steps."""
+    """Prompts in groups of one prefix each, and a few without a group, that arrive over some steps."""
     rng = random.Random(seed)
     shared = [tuple(rng.choices(range(256), k=BLOCK * rng.randrange(3, 9))) for _ in range(groups)]
     made = []
@@ -33,7 +33,7 @@ def prompts(seed: int, count: int = 60, *, groups: int = 5, answer: int = 12, ab
 
 
 def feather(policy: str, **more: Any) -> dict[str, Any]:
-    """Settings with this feature alone."""
+    """Settings with only this feature."""
     return plugin_arguments({"feather": {"policy": path(policy)}, "eviction": None, "batchLimit": "Static", **more})
 
 
@@ -50,14 +50,14 @@ def reported(engine: Engine) -> dict[str, Any]:
 
 
 def nothing_left(engine: Engine) -> None:
-    """No request in the queue or its policy, and each block free."""
+    """No request is in the queue or its policy, and each block is free."""
     scheduler = engine.scheduler
     assert len(scheduler.waiting) == len(scheduler.running) == 0
     order = scheduler.plumage.order
     assert order is not None
     assert len(order) == order.active == order.queue.active == len(order.queue) == 0
     assert not order._candidates
-    assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1  # vLLM keeps a null block
+    assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1  # vLLM keeps a null block in use
 
 
 def test_each_policy_answers_as_vllm_does(start_engine: Callable[..., Engine]) -> None:
@@ -87,7 +87,8 @@ def test_preempted_and_aborted_requests_lose_and_leak_nothing(start_engine: Call
 
 
 def test_a_sibling_goes_before_an_older_stranger(start_engine: Callable[..., Engine]) -> None:
-    """One at a time beside one long request of the group: its siblings come first, the stranger last."""
+    """One at a time beside one long request of the group: requests of the group are admitted first, the other request
+    last."""
     rng = random.Random(3)
     shared, other = (tuple(rng.choices(range(256), k=BLOCK * 6)) for _ in range(2))
     wanted = [Prompt("first", (*shared, 1), 60), Prompt("second", (*shared, 1), 8, step=1)]
@@ -111,7 +112,7 @@ def test_a_sibling_goes_before_an_older_stranger(start_engine: Callable[..., Eng
 
 @pytest.mark.parametrize("method", ["insert", "choose", "pop", "put_back", "match", "observe", "end"])
 def test_a_failure_in_any_hook_leaves_vllms_own_queue(start_engine: Callable[..., Engine], method: str) -> None:
-    """Nothing is lost, answers stay the same, the failure is counted and named."""
+    """No request is lost, answers stay the same, and the failure is counted and named."""
     few = {"num_gpu_blocks_override": 24, "max_model_len": 384, "max_num_seqs": 8}
     wanted = prompts(4, 30, answer=100)
     if not _expected:
@@ -176,7 +177,7 @@ def test_the_limit_falls_with_preemptions_and_recovers(start_engine: Callable[..
 def test_a_limit_that_fails_gives_vllms_own_back(
     start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the step after it had fallen."""
+    """In the step after the limit had fallen."""
     few, wanted = {"num_gpu_blocks_override": 40, "max_model_len": 512, "max_num_seqs": 16}, prompts(6, 80, answer=120)
     expected = tokens(start_engine(**few), wanted)
     own, fallen = BatchLimit.observe, list[int]()

@@ -1,4 +1,4 @@
-"""How many requests FEATHER keeps back on purpose, which an autoscaler must not take for overload."""
+"""The number of requests that FEATHER holds back on purpose. An autoscaler must not count them as overload."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plumage_bench.vllm.pretend import PretendEngine
 from plumage_engine.agent.engine.operator_figures import parse_figures
 from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
 
-LEVELS = 8  # more than the Heuristic policy gives up for a stranger
+LEVELS = 8  # more shared levels than the Heuristic policy gives up for another request
 
 
 def held_back(engine: PretendEngine) -> int:

@@ -1,4 +1,4 @@
-"""FEATHER's queue beside its policy: who comes first once the policy has failed, and when a batch is full."""
+"""FEATHER's queue without its policy: the order after the policy has failed, and when a batch is full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of one prefix that nobody has computed arrive at once: it is computed once, by the first (decision 0095)."""
+"""Requests arrive together with one prefix that is not cached: only the first computes it (decision 0095)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from plumage_bench.vllm.engine import plugin_arguments
 from plumage_bench.vllm.pretend import PretendEngine
 
 PREFIX = 256  # tokens, eight blocks
-OWN = 9  # of each request
+OWN = 9  # tokens of each request
 SIBLINGS = 4
 
 
 @pytest.mark.parametrize("policy", ["Bandit", "ChtOrder"])
 @pytest.mark.parametrize("budget", [PREFIX - 64, PREFIX + 64, 2 * PREFIX + 64])
 def test_its_tokens_are_scheduled_once(tiny_model: Path, budget: int, policy: str) -> None:
-    """Whether a step has room for the prefix in part, whole, or twice."""
+    """A step has room for a part of the prefix, all of it, or twice that."""
     settings = {"feather": {"policy": policy, "orderBatch": False}, "eviction": None, "batchLimit": "Static"}
     engine = PretendEngine(tiny_model, blocks=100, max_num_batched_tokens=budget, **plugin_arguments(settings))
     for number in range(SIBLINGS):

@@ -1,4 +1,4 @@
-"""The vLLM that is installed here has all that the plugin hooks, by its sources and by its live objects."""
+"""The installed vLLM has everything that the plugin hooks, by its sources and by its live objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes with a request from outside: arguments for others, and images in place of tokens."""
+"""Input from clients: arguments for other components, and images instead of tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plumage_engine.vllm.feather.waiting_order import WaitingOrder
 
 BLOCK = 16
 SENT: tuple[dict[str, Any], ...] = (
-    {"vllm_xargs": {"plumage_group": ["a", "b"]}},  # vLLM allows lists, which nobody can group by
+    {"vllm_xargs": {"plumage_group": ["a", "b"]}},  # vLLM allows lists, which can not name a group
     {"vllm_xargs": {"plumage_group": 1.5}},
     {"vllm_xargs": {"plumage_group": "g" * 10_000}},
     {"vllm_xargs": {"plumage_group": "chat", "another": [1, "x"]}},
@@ -26,7 +26,7 @@ SENT: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize("policy", ["Oracle", "Bandit"])
 def test_no_argument_of_a_client_switches_feather_off(start_engine: Callable[..., Engine], policy: str) -> None:
-    """As vLLM's own route reads a body."""
+    """Parses a body as vLLM's own route does."""
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
     engine = start_engine(max_num_seqs=2, **feather(policy))
@@ -46,7 +46,7 @@ def test_no_argument_of_a_client_switches_feather_off(start_engine: Callable[...
 
 def _request(name: str, image: str, *, end: int) -> Any:
     """A prompt of eight blocks that begins with a block of text, then one image of three blocks. end: its last token.
-    Placeholders have the same token ids, whatever the image."""
+    Placeholders have the same token ids for all images."""
     from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
     from vllm.sampling_params import SamplingParams
     from vllm.utils.hashing import sha256

@@ -13,11 +13,11 @@ from plumage_bench.vllm.engine import Engine, plugin_arguments
 BLOCK, RANK = 32, 8
 FEATHER = plugin_arguments({"feather": {"policy": "ChtOrder"}, "eviction": None})
 Asked = tuple[str, dict[str, Any], dict[str, Any]]
-"""Name, prompt, and what `add_request` takes beside them."""
+"""Name, prompt, and further arguments of `add_request`."""
 
 
 def prompts(count: int = 24) -> list[list[int]]:
-    """In two groups, by turns."""
+    """In two groups, alternating."""
     rng = random.Random(1)
     shared = [rng.choices(range(97, 122), k=3 * BLOCK) for _ in range(2)]
     return [shared[number % 2] + rng.choices(range(97, 122), k=9) for number in range(count)]
@@ -38,7 +38,7 @@ def served(engine: Engine, asked: Sequence[Asked], **sampling: Any) -> dict[str,
 def both(
     start_engine: Callable[..., Engine], ask: Callable[[], Sequence[Asked]], **arguments: Any
 ) -> tuple[Engine, dict[str, tuple[int, ...]]]:
-    """The same of stock vLLM and of vLLM with FEATHER; the latter's engine, and the answers of both."""
+    """The same requests with stock vLLM and with FEATHER. Returns the latter's engine, and the answers of both."""
     expected = served(start_engine(**arguments), ask())
     engine = start_engine(**arguments, **FEATHER)
     assert served(engine, ask()) == expected
@@ -84,8 +84,8 @@ def test_prompts_in_small_chunks(start_engine: Callable[..., Engine]) -> None:
 
 
 def test_adapters_share_few_slots(start_engine: Callable[..., Engine], tmp_path: Path) -> None:
-    """Three adapters and one slot: a request whose adapter has no slot is put aside, and served in the end. None goes
-    without an adapter: on a CPU stock vLLM answers those differently with each batch that has adapters in it."""
+    """Three adapters and one slot: a request whose adapter has no slot is delayed, and served at the end. All requests
+    have an adapter: on a CPU stock vLLM answers others differently in each batch with adapters."""
     from vllm.lora.request import LoRARequest
 
     folders = [write_adapter(tmp_path / f"adapter-{number}", number) for number in range(3)]

@@ -1,5 +1,5 @@
-"""A name that this vLLM does not have, or an installation that raises, costs its feature and nothing else: the engine
-starts, the feature is off with its reason, answers are vLLM's."""
+"""A name that this vLLM lacks, or an installation that raises, only disables its feature: the engine starts, the
+feature is off with its reason, and answers are vLLM's."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_host_memory_is_vllms_own_then_where_that_runs(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("stock", [True, False])
 def test_a_manager_that_is_made_in_another_way(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, stock: bool) -> None:
-    """Ours can't be; then it is vLLM's own, and where that can't be either host memory takes nothing."""
+    """Plumage's manager can't be made, so vLLM's own is used. If that can't be made either, host memory stays empty."""
     from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 
     from plumage_engine.vllm.offload import fallback
@@ -195,7 +195,7 @@ def test_without_vllms_tiers_there_is_host_memory_and_no_disk(
 
 @pytest.mark.parametrize("feature", _INSTALLED)
 def test_an_installation_that_raises(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, feature: str) -> None:
-    """Over a pretended device, which raises where a request would read what is not its own."""
+    """On a fake device, which raises if a request would read a wrong block."""
 
     def fail(*given: Any, **named: Any) -> Any:
         raise AttributeError("made to fail")
@@ -259,7 +259,7 @@ def test_without_our_scheduler_vllm_takes_its_own(monkeypatch: pytest.MonkeyPatc
 
     guard = Guard("scheduler", Counters())
     monkeypatch.setattr(plugin, "GUARD", guard)
-    monkeypatch.setattr(SchedulerConfig, "get_scheduler_cls", SchedulerConfig.get_scheduler_cls)  # put back in the end
+    monkeypatch.setattr(SchedulerConfig, "get_scheduler_cls", SchedulerConfig.get_scheduler_cls)  # restored at the end
     monkeypatch.setenv(ENVIRONMENT, '{"feather": null}')
     plugin.register()
     config = SchedulerConfig(max_model_len=64, is_encoder_decoder=False)

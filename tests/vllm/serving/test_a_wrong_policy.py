@@ -1,4 +1,4 @@
-"""Settings that name a policy that there isn't end the server, and say which there are."""
+"""Settings with an unknown policy end the server, and the error lists the known ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_server_ends(
 
 
 def test_by_the_command_line_the_scheduler_is_not_made(tiny_model: Path) -> None:
-    """As the engine core makes it, of what vLLM reads from its options."""
+    """The scheduler is made as in the engine core, from vLLM's parsed options."""
     from vllm.engine.arg_utils import EngineArgs
 
     arguments = EngineArgs(model=str(tiny_model), enforce_eager=True, **plugin_arguments(_WRONG))

@@ -1,4 +1,4 @@
-"""A benchmark that is killed leaves no vLLM server behind, however far the server's start had come."""
+"""A killed benchmark leaves no vLLM server behind, at any point of the server's start."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_who_is_killed_takes_its_server_along(tiny_model: Path, tmp_path: Path) 
 
 
 def _family(pid: int) -> list[psutil.Process]:
-    """What the process started, once the API server is among them."""
+    """The processes that it started, once the API server is among them."""
     until = time.monotonic() + _SECONDS
     while time.monotonic() < until:
         family = psutil.Process(pid).children(recursive=True)

@@ -1,4 +1,4 @@
-"""vLLM's own request models: each of their fields is known to the router, or refused by name."""
+"""vLLM's own request models: the router knows each of their fields, or refuses it by name."""
 
 from __future__ import annotations
 

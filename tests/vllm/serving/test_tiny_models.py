@@ -1,4 +1,4 @@
-"""The generated model folders serve chats and completions in vLLM's own API server, and it leaves nothing behind."""
+"""The generated model folders serve chats and completions in vLLM's own API server, which leaves no process behind."""
 
 from __future__ import annotations
 

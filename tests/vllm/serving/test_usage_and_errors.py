@@ -1,5 +1,5 @@
-"""Usage in streams and the form of errors: the simulator answers as real vLLM does, and a router before vLLM shows a
-client the usage that it asked for."""
+"""Usage in streams and the form of errors: the simulator answers as real vLLM does, and a router before vLLM passes the
+requested usage to the client."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _events(url: str, path: str, options: dict[str, bool] | None) -> list[dict[s
 
 
 def _shape(events: list[dict[str, Any]]) -> set[tuple[int, tuple[str, ...], bool]]:
-    """How many choices an event has, the fields of its usage, and whether it counts no answer token yet."""
+    """The number of an event's choices, the fields of its usage, and whether it counts no answer token yet."""
     return {
         (
             len(event["choices"]),
@@ -132,7 +132,7 @@ def test_the_simulator_answers_as_vllm_and_the_router_shows_what_was_asked_for(
             routed, direct = _events(router, path, options), _events(vllm, path, options)
             assert _shape(routed) == _shape(direct), (path, options)
             assert _final_usage(routed) == _final_usage(direct)
-            if options != EVERY:  # its sum counts events, and vLLM puts more tokens into one when the client is slow
+            if options != EVERY:  # its sum counts events, and for a slow client vLLM puts several tokens into one event
                 assert _langchain(routed) == _langchain(direct)
         asked = _langchain(_events(router, path, {"include_usage": True}))
         whole = httpx.post(router + path, json=_body(path), timeout=60, trust_env=False).json()["usage"]

@@ -18,7 +18,7 @@ Start = Callable[..., Engine]
 
 
 def arguments(device: Mapping[str, Any] | None = None, **others: Any) -> dict[str, Any]:
-    """EngineArgs for a virtual GPU in virtual time, vLLM's own scheduler on it."""
+    """EngineArgs for a virtual GPU in virtual time, with vLLM's own scheduler."""
     settings = {"feather": None, "eviction": None}
     return {
         "distributed_executor_backend": EXECUTOR,
@@ -52,7 +52,7 @@ def answers(engine: Engine, asked: list[Prompt]) -> dict[str, tuple[int, ...]]:
 
 @pytest.fixture(scope="module")
 def spoken() -> dict[str, dict[str, tuple[int, ...]]]:
-    """Answers by way of scheduling, for the test that compares them."""
+    """Answers by kind of scheduling, for the test that compares them."""
     return {}
 
 
@@ -98,7 +98,7 @@ def test_the_next_turn_finds_the_answer_in_the_cache(start_engine: Start) -> Non
     first = Prompt("first", tuple(range(100)), 60)
     said = engine.serve([first]).answers["first"].tokens
     run = engine.serve([Prompt("second", (*first.tokens, *said, *range(20)), 1)])
-    assert run.answers["second"].cached == (100 + 59) // BLOCK * BLOCK  # of the last token there is no KV yet
+    assert run.answers["second"].cached == (100 + 59) // BLOCK * BLOCK  # the last token has no KV yet
 
 
 def test_aborts_leave_nothing_behind(start_engine: Start) -> None:

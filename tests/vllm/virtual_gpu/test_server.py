@@ -16,8 +16,8 @@ EXECUTOR = "plumage_bench.virtual_gpu.executor.VirtualGpuExecutor"
 
 @pytest.fixture
 def server(start_server: Callable[..., Server]) -> Server:
-    """Under asynchronous scheduling, as on a GPU, twice as fast as one. Were it much faster, an API server on a busy
-    machine would put together what came meanwhile, and stream an answer in a piece or two."""
+    """With asynchronous scheduling, as on a GPU, and twice as fast as one. With a much higher speed the API server of a
+    busy machine would combine tokens, and stream an answer in one or two pieces."""
     device = {"timeScale": 0.5, "kvGib": 8, "asyncScheduling": True}
     return start_server(
         f"--distributed-executor-backend={EXECUTOR}",
@@ -28,7 +28,7 @@ def server(start_server: Callable[..., Server]) -> Server:
 
 
 def ask(server: Server, messages: list[dict[str, str]], tokens: int) -> tuple[str, dict[str, Any], int]:
-    """The answer's text, its usage, and how many pieces it came in."""
+    """The answer's text, its usage, and the number of its pieces."""
     body = {
         "model": "tiny",
         "messages": messages,
@@ -67,7 +67,7 @@ def test_a_conversation_streams_and_its_next_turn_is_cached_and_who_leaves_is_fo
 
 
 def leave(server: Server) -> None:
-    """A client goes away in the middle: its request ends, and the server serves on."""
+    """A client disconnects in the middle: its request ends, and the server continues to serve."""
     body = {"model": "tiny", "prompt": "once", "max_tokens": 4000, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as response:
         next(response.iter_lines())
