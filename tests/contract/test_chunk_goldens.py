@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from plumage.hashing.chunks import CHUNK, chain, seed
+from plumage.hashing.chunks import PIECE, chain, seed
 
 SEEDS = {
     ("m", "", ""): 0x533749DD3F17BB88,
@@ -39,8 +39,28 @@ CHAINS = {
 }
 
 
-def test_chunk_is_256_bytes() -> None:
-    assert CHUNK == 256
+# Positions of some keys in the chain of 150,000 zeros: the last of each size of chunk, the first of the next, the last.
+LONG = {
+    63: 0x5D8EC9AF2C54ADC8,
+    64: 0x7A6A1CF5CDA71265,
+    95: 0xEE2E8CB77B0DE2E3,
+    96: 0x8CF3E07EA39EB53F,
+    127: 0xC78E12796E2B2EA5,
+    128: 0xBDB020275D5DE8CA,
+    159: 0x0D0E467BFA138009,
+    160: 0x4EE5413BC1E49B41,
+    163: 0x81532E8CE6B2CC86,
+}
+
+
+def test_piece_is_256_bytes() -> None:
+    assert PIECE == 256
+
+
+def test_chunks_that_grow_are_golden() -> None:
+    keys = chain(bytes(150_000), seed("m"))
+    assert len(keys) == 164
+    assert {place: keys[place] for place in LONG} == LONG
 
 
 @pytest.mark.parametrize("fields", SEEDS, ids=repr)

@@ -24,6 +24,7 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from plumage.directory.mirror.mirror import Mirror
+from plumage.hashing.chunks import ENDS
 from plumage.models import resolve
 from plumage.rendering import ChatRenderer, ModelFolder
 from plumage.routing import Query
@@ -169,7 +170,8 @@ def _decide_stepwise(fleet: Fleet, prompt: Prompt, now: float) -> tuple[Decision
     times = [perf_counter_ns()]
     hits, _, tokens = fleet.decider.look_up(prompt)
     times.append(perf_counter_ns())
-    fleet.decider.policy.choose(Query(now, tokens, hits, prompt.chunks, prompt.text, prompt.stream), fleet.loads)
+    query = Query(now, tokens, hits, prompt.chunks, prompt.text, prompt.stream, ENDS)
+    fleet.decider.policy.choose(query, fleet.loads)
     times.append(perf_counter_ns())
     decision = fleet.decider.decide(prompt, fleet.loads, now)
     times.append(perf_counter_ns())

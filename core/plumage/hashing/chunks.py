@@ -1,4 +1,4 @@
-"""The directory's key: a chain of hashes over 256-byte chunks of the rendered prompt.
+"""The directory's key: a chain of hashes over the chunks of the rendered prompt.
 
 Routers and agents of different versions must compute the same hashes. Golden vectors in
 `tests/contract/test_chunk_goldens.py` check this definition:
@@ -6,31 +6,61 @@ Routers and agents of different versions must compute the same hashes. Golden ve
     h_0 = xxh3_64(field(base model) ‖ field(adapter) ‖ field(salt)),  field(s) = u32 little endian length ‖ UTF-8 bytes
     h_i = xxh3_64(bytes[256·(i−1) : 256·i], seed = h_{i−1})
 
-Only whole chunks have a hash. The bytes after the last whole chunk are the `tail`. h_0 is not a key: it gives base
-models, adapters and tenants different hashes. Two prompts have the same h_i if their seeds and their first 256·i bytes
-are equal. So a router finds cached prefixes without a tokenizer.
+So the prompt is hashed in pieces of 256 bytes. A chunk is one or more pieces, and its key is the hash of its last one.
+A chunk has one piece in the first 16 KiB, two up to 32 KiB, four up to 64 KiB, eight up to 128 KiB, then 16. So a
+chunk is at most 1/32 of the prompt before it, or 256 bytes, and at most 4 KiB: a long prompt costs little, and what a
+match leaves out is a small part of it (decision 0260).
 
-The router hashes a whole prompt at once (`chain`). The agent gets the same bytes block by block: it stores
-`(hash, tail)` for each block and continues from there for its children (`extend`).
+Only whole chunks have a key. h_0 is not a key: it gives base models, adapters and tenants different hashes. Two prompts
+have the same key if their seeds and their bytes up to the chunk's end are equal. So a router finds cached prefixes
+without a tokenizer.
+
+The router hashes a whole prompt at once (`chain`). The agent gets the same bytes block by block. It carries the hash of
+the last whole piece and the bytes after it from each block to its children (`pieces`, `ends_chunk`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from bisect import bisect_right
+from itertools import accumulate
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-__all__ = ["CHUNK", "ChainMemory", "Link", "chain", "extend", "seed"]
+__all__ = ["ENDS", "PIECE", "ChainMemory", "chain", "depth_of", "ends_chunk", "pieces", "seed"]
 
-CHUNK = 256
-"""Bytes in a chunk. 16 tokens of English have about 70 bytes, so one key covers three or four small KV blocks."""
+PIECE: Final = 256
+"""Bytes that are hashed at once. 16 tokens of English have about 70 bytes, so a piece covers three or four small KV
+blocks."""
+_STEPS: Final = ((64, 1), (128, 2), (256, 4), (512, 8))  # (n, k): in a prompt's first n pieces a chunk has k of them
+_LARGEST: Final = 16  # pieces of a later chunk
+_COVERED: Final = 1 << 16  # pieces of a prompt that `ENDS` covers; a router renders a quarter of that
 
 
-class Link(NamedTuple):
-    """The state of a chain after some bytes: the hash of its last whole chunk (or the seed), and the bytes after it."""
+def _ends() -> tuple[int, ...]:
+    sizes: list[int] = []
+    before = 0
+    for end, size in (*_STEPS, (_COVERED, _LARGEST)):
+        sizes += [size * PIECE] * ((end - before) // size)
+        before = end
+    return (0, *accumulate(sizes))
 
-    hash: int
-    tail: bytes = b""
+
+ENDS: Final = _ends()
+"""ENDS[n]: bytes of a prompt's first n chunks."""
+
+
+def depth_of(size: int) -> int:
+    """Whole chunks in a prompt's first `size` bytes, as far as `ENDS` goes."""
+    return bisect_right(ENDS, size) - 1
+
+
+def ends_chunk(number: int) -> bool:
+    """Whether a chunk ends with the piece of this number, from 1."""
+    for end, size in _STEPS:
+        if number <= end:
+            return not number % size
+    return not number % _LARGEST
 
 
 def seed(base_model: str, adapter: str = "", salt: str = "") -> int:
@@ -40,18 +70,31 @@ def seed(base_model: str, adapter: str = "", salt: str = "") -> int:
     return int(xxh3_64_intdigest(b"".join(len(field).to_bytes(4, "little") + field for field in fields)))
 
 
+def pieces(data: bytes, previous: int) -> list[int]:
+    """The hashes of all whole pieces of `data`, in order. previous: the hash of the piece before, or the seed."""
+    hashed = xxh3_64_intdigest
+    return [previous := hashed(data[end - PIECE : end], previous) for end in range(PIECE, len(data) + 1, PIECE)]
+
+
 def chain(data: bytes, seed: int) -> list[int]:
-    """The hashes of all whole chunks of `data`, in order."""
-    previous, hashed = seed, xxh3_64_intdigest
-    return [previous := hashed(data[end - CHUNK : end], previous) for end in range(CHUNK, len(data) + 1, CHUNK)]
+    """The keys of all whole chunks of a prompt, in order."""
+    hashes = pieces(data, seed)
+    if len(hashes) <= _STEPS[0][0]:
+        return hashes
+    keys: list[int] = []
+    before = 0
+    for end, size in (*_STEPS, (len(hashes), _LARGEST)):
+        keys += hashes[before + size - 1 : end : size]
+        before = end
+    return keys
 
 
 class ChainMemory:
     """`chain` with a memory, for prompts with common prefixes. It hashes a group of eight chunks at once; if the group
-    and the hash before it were seen earlier, the eight hashes are known. A collision of two groups is as unlikely as a
+    and the hash before it were seen earlier, the eight keys are known. A collision of two groups is as unlikely as a
     collision of two chunks. Unused groups are forgotten: at most `2 * kept` are stored, 0.5 KB each."""
 
-    STRIDE = 8 * CHUNK
+    STRIDE = 8  # chunks; all of one size, as each size begins at a multiple of it
 
     def __init__(self, kept: int = 4096) -> None:
         self._kept = kept
@@ -59,38 +102,33 @@ class ChainMemory:
         self._old: dict[int, list[int]] = {}
 
     def chain(self, data: bytes, seed: int) -> list[int]:
-        """The same hashes as the function `chain`."""
-        stride, young = self.STRIDE, self._young
+        """The same keys as the function `chain`, for at most as many bytes as `ENDS` covers."""
+        young, ends, stride = self._young, ENDS, self.STRIDE
         hashes: list[int] = []
-        previous = seed
-        whole = len(data) // stride * stride
-        for start in range(0, whole, stride):
-            part = data[start : start + stride]
+        previous, start = seed, 0
+        depth = depth_of(len(data))
+        for index in range(stride, depth + 1, stride):
+            end = ends[index]
+            part = data[start:end]
             name = xxh3_64_intdigest(part, previous)
             known = young.get(name)
             if known is None:
                 known = self._recall(name, part, previous)
             hashes += known
-            previous = known[-1]
-        return hashes + chain(data[whole:], previous) if len(data) >= whole + CHUNK else hashes
+            previous, start = known[-1], end
+        return hashes + _keys(data[start : ends[depth]], previous, depth % stride) if depth % stride else hashes
 
     def _recall(self, name: int, part: bytes, previous: int) -> list[int]:
         known = self._old.get(name)
         if known is None:
-            known = chain(part, previous)
+            known = _keys(part, previous, self.STRIDE)
         if len(self._young) >= self._kept:
             self._old, self._young = self._young, {}
         self._young[name] = known
         return known
 
 
-def extend(link: Link, data: bytes) -> tuple[list[int], Link]:
-    """Continue a chain by `data`. Returns the hashes of the chunks that it completes, and the new state.
-
-    The hashes do not depend on how the bytes are split into pieces; they equal those of `chain`.
-    """
-    data = link.tail + data
-    if len(data) < CHUNK:
-        return [], Link(link.hash, data)
-    completed = chain(data, link.hash)
-    return completed, Link(completed[-1], data[len(completed) * CHUNK :])
+def _keys(part: bytes, previous: int, count: int) -> list[int]:
+    """The keys of `count` chunks of one size."""
+    size = len(part) // count // PIECE
+    return pieces(part, previous)[size - 1 :: size]

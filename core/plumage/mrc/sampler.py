@@ -2,7 +2,10 @@
 
 A key is sampled if its hash is below a threshold, so either all accesses to a key are seen or none. Distances among
 sampled keys are the real distances times the sampling rate. As in SHARDS of fixed size (§3.3), new keys lower the
-threshold, so that at most `samples` keys are stored.
+threshold, so that at most `samples` blocks are stored.
+
+Keys may have sizes. A key of size n is n blocks that are always requested together: all of them or none is sampled, and
+the distances count blocks.
 
 There are three changes, because a pool runs for months and SHARDS was designed for traces:
 - The sample's surplus or lack of accesses is corrected at the distances where chance most likely caused it
@@ -21,7 +24,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import compress, islice
 from math import inf
 
 from plumage.errors import ConfigurationError
@@ -40,8 +43,8 @@ _COUNTS = (1 << 16) - 1
 
 
 class ReuseSampler:
-    """samples: most keys that are stored; 4,096 give a hit ratio to within 1 % and take 0.7 MB. largest: the largest
-    cache, in keys (blocks), that the curve covers."""
+    """samples: most blocks that are stored; 4,096 give a hit ratio to within 1 % and take 0.7 MB. largest: the largest
+    cache, in blocks, that the curve covers."""
 
     def __init__(self, samples: int = 4096, largest: int = 1 << 24) -> None:
         if samples < 16 or largest < 16:
@@ -53,7 +56,8 @@ class ReuseSampler:
         self._lowest = min(_FULL, int(_FULL * samples * _LOWER / largest))
         self._weight = 1.0  # the number of accesses that one sampled access represents
         self._times = array("q")  # times of last access, ascending; the low bits count the key's accesses
-        self._last: dict[int, int] = {}  # key -> its entry in `_times`, oldest first
+        self._last: dict[int, int] = {}  # key -> its entries in `_times`, oldest first
+        self._sizes: dict[int, int] = {}  # key -> number of its entries, above one
         self._clock = 0
         self._distances = DistanceHistogram(largest)
 
@@ -70,33 +74,37 @@ class ReuseSampler:
         """One block was requested. `key`: its hash, or any unique number."""
         self.accesses += 1.0
         if (key * _MIX & _MASK) < self._threshold:
-            self._sampled(key)
+            self._sampled(key, 1)
 
-    def access_all(self, keys: Sequence[int]) -> None:
-        """Blocks in the order of their requests: a prompt's chain from its root."""
-        self.accesses += len(keys)
+    def access_all(self, keys: Sequence[int], ends: Sequence[int] = ()) -> None:
+        """Blocks in the order of their requests: a prompt's chain from its root. ends: the blocks up to and
+        with each key, from 0 on; a key always has the same size. Empty: each key is one block."""
+        self.accesses += ends[len(keys)] if ends else len(keys)
         threshold = self._threshold
-        for key in [key for key in keys if (key * _MIX & _MASK) < threshold]:
+        below = [(key * _MIX & _MASK) < threshold for key in keys]
+        for place in compress(range(len(keys)), below):
+            key = keys[place]
             if self._threshold == threshold or (key * _MIX & _MASK) < self._threshold:
-                self._sampled(key)
+                self._sampled(key, ends[place + 1] - ends[place] if ends else 1)
 
-    def _sampled(self, key: int) -> None:
+    def _sampled(self, key: int, size: int) -> None:
         last = self._last.pop(key, 0)
         count = last & _COUNTS
         distance = inf
         if last:
             at = bisect_left(self._times, last)
-            rank = len(self._times) - at  # 1: it was the most recently used key
-            del self._times[at]
+            rank = len(self._times) - at  # of the key's first block; 1: used last of all
+            del self._times[at : at + size]
             distance = (rank - 0.5) * self._weight + 0.5
-        self._distances.add(
-            distance, self._weight, self._weight * (2 * count + 1)
-        )  # n accesses add up to a share of n²
+        weight = size * self._weight
+        self._distances.add(distance, weight, size * weight * (2 * count + 1))  # n of them make a share of n²
         self._clock += _COUNTS + 1
         last = self._clock + min(count + 1, _COUNTS)
         self._last[key] = last
-        self._times.append(last)
-        while len(self._last) > self.samples:  # a lower rate may by chance drop no key
+        if size > 1:
+            self._sizes[key] = size
+        self._times.extend([last] * size)
+        while len(self._times) > self.samples and len(self._last) > 1:  # a lower rate may happen to spare every key
             self._shrink()
 
     def _shrink(self) -> None:
@@ -108,9 +116,13 @@ class ReuseSampler:
                 (key, last) for key, last in self._last.items() if (key * _MIX & _MASK) < self._threshold
             )
         else:
-            kept = islice(self._last.items(), len(self._last) - int(self.samples * _LOWER), None)
+            kept = islice(self._last.items(), len(self._last) - int(len(self._last) * _LOWER), None)
         self._last = dict(kept)
-        self._times = array("q", self._last.values())
+        self._sizes = {key: size for key, size in self._sizes.items() if key in self._last}
+        sizes = self._sizes
+        self._times = array("q")
+        for key, last in self._last.items():
+            self._times.extend([last] * sizes.get(key, 1))
 
     def age(self, factor: float) -> None:
         """Multiply the weight of all accesses so far by `factor` (0 to 1)."""

@@ -12,6 +12,7 @@ beginning that many prompts continue, such as a system prompt, has no former hom
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from plumage.routing.interface import Query, ReplicaState
@@ -20,7 +21,7 @@ __all__ = ["MOST_HELD", "FormerHomes"]
 
 MOST_HELD = 0.5
 """Share of the prompt: if a replica caches more, the owners' scores choose among them, not the former home."""
-_SEARCHED = 64  # chunks back from the end of the cached part, or of the prompt: what one answer or one turn adds
+_SEARCHED = 64  # first chunks' sizes back from the end of the cached part, or of the prompt: what a turn adds
 _BRANCHES = 8  # continuations of one prompt: after that it is a prefix that many share
 
 End = tuple[int, int]
@@ -47,10 +48,9 @@ class FormerHomes:
         """
         chunks, ends = query.chunks, self._ends
         self._found = None
-        known = len(chunks)
-        if 0.0 < MOST_HELD * query.tokens <= held:
-            known = min(int(held / query.tokens * known + 1.5), known)
-        for index in range(known - 1, max(known - 1 - _SEARCHED, -1), -1):
+        share = held / query.tokens if 0.0 < MOST_HELD * query.tokens <= held else 1.0
+        first, last = _searched(len(chunks), share, query.ends)
+        for index in range(last - 1, first - 1, -1):
             end = ends.get(chunks[index])
             if end is not None:
                 self._found = (chunks, index)
@@ -84,3 +84,15 @@ class FormerHomes:
         """The slot's replica is gone, and what it remembered."""
         self._ends = {chunk: end for chunk, end in self._ends.items() if end[0] != slot}
         self._found = None
+
+
+def _searched(chunks: int, share: float, ends: Sequence[int]) -> tuple[int, int]:
+    """From which chunk to which one to search, of so many: the last one is behind `share` of the prompt."""
+    if not ends:
+        last = min(int(share * chunks + 1.5), chunks)
+        return max(last - _SEARCHED, 0), last
+    size = share * ends[chunks]
+    last = bisect_right(ends, size, 0, chunks)
+    if 2.0 * size >= ends[last - 1] + ends[last]:
+        last = min(last + 1, chunks)
+    return bisect_left(ends, ends[last] - _SEARCHED * ends[1], 0, last), last

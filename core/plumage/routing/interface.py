@@ -41,7 +41,8 @@ class ReplicaState:
 class Query:
     """One request. `hits`: tokens of its prefix each slot holds (absent = 0), from the directory. `chunks`: its
     byte-chunk chain. `text`: the rendered prompt, for policies that look at characters. `stream`: its first token will
-    be seen; of an answer in one piece only the end is."""
+    be seen; of an answer in one piece only the end is. `ends`: the size of the first n chunks of any prompt, by n from
+    0, in a unit of which a prompt's first chunk has some; empty where all chunks have one size."""
 
     now: float
     tokens: float
@@ -49,6 +50,7 @@ class Query:
     chunks: Sequence[int] = ()
     text: bytes = b""
     stream: bool = True
+    ends: Sequence[int] = ()
 
 
 @dataclass(slots=True)

@@ -257,7 +257,7 @@ class Lbgr:
         replica.backlog.add(share, now)
         self._recent.add(slot, owed, now)
         self._former.sent(query.chunks, slot)
-        self._queued.sent(query.chunks, slot, now, work)
+        self._queued.sent(query, slot, work)
         self._arrivals = self._arrivals * exp(min(self._arrived - now, 0.0) / settings.arrival_seconds) + 1.0
         self._arrived = now
         self._began = min(self._began, now)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from plumage.hashing.chunks import CHUNK
+from plumage.hashing.chunks import PIECE
 
 __all__ = ["SAMPLE", "TokenRate"]
 
@@ -36,12 +36,12 @@ class TokenRate:
         return self._rates[_class(text)] or self.bytes_per_token
 
     def learn(self, text: bytes, tokens: int, size: int | None = None) -> None:
-        """An engine counted `tokens`. Prompts shorter than a chunk are ignored: they are mostly template.
+        """An engine counted `tokens`. Prompts shorter than a piece are ignored: they are mostly template.
 
         size: bytes of the whole prompt, if `text` is only its end.
         """
         size = len(text) if size is None else size
-        if tokens > 0 and size >= CHUNK:
+        if tokens > 0 and size >= PIECE:
             rate, kind = size / tokens, _class(text)
             self._all.append(rate)
             self._by_class[kind].append(rate)

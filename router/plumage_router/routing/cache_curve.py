@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from plumage.fleet_report import CurvePoints, curve_points
-from plumage.hashing.chunks import CHUNK
+from plumage.hashing.chunks import ENDS, PIECE
 from plumage.mrc import ReuseSampler
 
 __all__ = ["CacheCurve"]
 
 _SAMPLES: Final = 4096
-_LARGEST: Final = 1 << 24  # chunks: a billion tokens
+_LARGEST: Final = 1 << 24  # pieces of 256 bytes: a billion tokens
+_ENDS: Final = tuple(end // PIECE for end in ENDS)
 _AGE_INTERVAL: Final = 60.0  # seconds
 _FADE: Final = 0.9
 
@@ -31,7 +32,7 @@ class CacheCurve:
 
     def add(self, chunks: Sequence[int]) -> None:
         """Adds the chain of a prompt."""
-        self._sampler.access_all(chunks)
+        self._sampler.access_all(chunks, _ENDS)
 
     def age(self, now: float) -> None:
         """Fades old accesses, once a minute."""
@@ -43,4 +44,4 @@ class CacheCurve:
 
     def points(self, bytes_per_token: float) -> CurvePoints:
         """The curve over tokens of cache. bytes_per_token: of this model's prompts."""
-        return curve_points(self._sampler.curve(), CHUNK / bytes_per_token)
+        return curve_points(self._sampler.curve(), PIECE / bytes_per_token)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from plumage.directory.mirror.mirror import Mirror
-from plumage.hashing.chunks import CHUNK
+from plumage.hashing.chunks import ENDS, PIECE
 from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
 from plumage_router.request.prompt import Prompt
 from plumage_router.request.token_rate import TokenRate
@@ -110,7 +110,7 @@ class Decider:
         found = self.mirror.match(chunks)
         rate = self.rate.of(prompt.text)
         hits, depth, tokens = self._measure(prompt, found, rate)
-        query = Query(now, tokens, hits, chunks, prompt.text, prompt.stream)
+        query = Query(now, tokens, hits, chunks, prompt.text, prompt.stream, ENDS)
         choice = policy.choose(query, candidates)
         slot = choice.slot
         ticket = policy.routed(query, choice)
@@ -143,7 +143,7 @@ class Decider:
             hits[slot] = tokens
             if chunks > depth:
                 depth, known = chunks, tokens
-        rest = max(0, prompt.size - depth * CHUNK)
+        rest = max(0, prompt.size - ENDS[depth])
         return hits, depth, known + rest / rate
 
     def _add_pending_owner(self, prompt: Prompt, ticket: Ticket, known: int, now: float, rate: float) -> None:
@@ -153,7 +153,7 @@ class Decider:
         """
         if chunks := prompt.chunks:
             ttl = self.pending_seconds + (ticket.predicted_ttft or 0.0)
-            self.mirror.guess_tokens(CHUNK / rate)
+            self.mirror.guess_tokens(PIECE / rate)
             self.mirror.hold_pending(chunks, ticket.slot, now, ttl)
             if self.share is not None and 2 * known < len(chunks):
                 self.share(chunks, ticket.slot, ttl)
@@ -204,7 +204,7 @@ class Decider:
         conversation may come before them, so the mirror gets an estimate."""
         prompt = decision.prompt
         self.rate.learn(prompt.text, tokens, prompt.size)
-        rest = (prompt.size - CHUNK * len(prompt.chunks)) / self.rate.of(prompt.text)
+        rest = (prompt.size - ENDS[len(prompt.chunks)]) / self.rate.of(prompt.text)
         self.mirror.count_pending(prompt.chunks, decision.ticket.slot, max(1.0, tokens - rest))
 
     def failed(self, decision: Decision, now: float, *, computed: bool = False) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumage.hashing.chunks import CHUNK, chain, seed
+from plumage.hashing.chunks import ENDS, chain, seed
 from plumage.rendering.bytetable import ByteTable
 from plumage_engine.agent.index.cache_index import CacheIndex
 from plumage_engine.agent.index.checkpoint import Checkpoint
@@ -152,6 +155,26 @@ def test_index_is_empty_after_all_removals(steps: list[tuple]) -> None:
     assert (len(world.index), world.index.chunks, world.index.hotness.ids) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("seed_of_prompt", range(4))
+def test_chunks_of_a_long_prompt_are_those_of_its_chain(seed_of_prompt: int) -> None:
+    """160 KiB, where a chunk has 16 pieces; engine steps of any length."""
+    rng, index = random.Random(seed_of_prompt), CacheIndex("m", TABLE)
+    prompt: list[int] = []
+    above = None
+    while len(prompt) < 3200:
+        ids = rng.choices(range(4), k=rng.randint(1, 60) * SIZE)
+        hashes = [rng.getrandbits(64) for _ in range(0, len(ids), SIZE)]
+        index.apply(BlockStored(hashes, above, ids, SIZE))
+        above = hashes[-1]
+        prompt += ids
+    ends = TABLE.ends(prompt)
+    keys = chain(TABLE.decode(prompt), seed("m"))
+    assert len(keys) > 160
+    changes = index.changes()
+    assert [change.chunk for change in changes] == keys
+    assert [change.tokens for change in changes] == [bisect_right(ends, end) for end in ENDS[1 : len(keys) + 1]]
+
+
 @given(st.lists(blocks, min_size=1, max_size=12))
 def test_predicted_chunks_are_the_chain_of_the_cached_bytes(path: list[tuple[int, ...]]) -> None:
     world = World()
@@ -173,4 +196,4 @@ def test_tokens_of_a_chunk_are_those_that_end_within_it(path: list[tuple[int, ..
     changes = index.changes()
     assert [change.chunk for change in changes] == list(order)
     for change in changes:
-        assert change.tokens == sum(end <= order[change.chunk] * CHUNK for end in ends)
+        assert change.tokens == sum(end <= ENDS[order[change.chunk]] for end in ends)

@@ -12,7 +12,7 @@ from plumage_engine.agent.index.checkpoint import VERSION, Checkpoint, Saved, re
 
 def checkpoint(version: int = VERSION, model: str = "m") -> Checkpoint:
     rows = [
-        Saved(1, None, "", "tenant", (7, b"tail"), 16, False, 1, []),
+        Saved(1, None, "", "tenant", (7, b"tail", 3), 16, False, 1, []),
         Saved(b"k", 1, "a", "", None, 32, True, 1, [(9, 30)]),
     ]
     return Checkpoint(version, model, 4, 1.5, [0, None], rows)

@@ -9,7 +9,6 @@ import random
 
 import pytest
 
-from plumage.hashing.chunks import Link
 from plumage.hotness.fleet import HotnessDelta
 from plumage_engine.agent.directory import pool_hotness
 from plumage_engine.agent.directory.pool_hotness import PoolHotness
@@ -18,7 +17,7 @@ from plumage_engine.agent.index.local_hotness import LocalHotness
 
 
 def _block(parent: Block | None, *chunks: int) -> Block:
-    block = Block(len(chunks), parent, Origin(), Link(0), 16)
+    block = Block(len(chunks), parent, Origin(), (0, b"", 0), 16)
     block.chunks, block.reach = chunks, 1
     if parent is not None:
         adopt(parent, block)

@@ -46,7 +46,7 @@ def test_move_to_another_tier_keeps_the_owner_and_takes_the_new_count() -> None:
 
 
 def test_pending_chunks_are_estimated_from_the_known_part_of_the_chain() -> None:
-    mirror, chain = Mirror(tokens_per_chunk=50), CHAINS[0]
+    mirror, chain = Mirror(tokens_per_piece=50), CHAINS[0]
     mirror.apply(0, held(chain[:2], 80))
     mirror.hold_pending(chain, 1, 0.0, 1.0)
     assert mirror.match(chain)[1] == (7, 560)
@@ -56,7 +56,7 @@ def test_pending_chunks_are_estimated_from_the_known_part_of_the_chain() -> None
 
 
 def test_engine_count_of_a_prompt_replaces_the_estimate_of_pending_chunks() -> None:
-    mirror, chain = Mirror(tokens_per_chunk=50), CHAINS[0]
+    mirror, chain = Mirror(tokens_per_piece=50), CHAINS[0]
     mirror.apply(0, held(chain[:2], 80))
     mirror.hold_pending(chain, 0, 0.0, 1.0)
     mirror.count_pending(chain, 0, 260.0)

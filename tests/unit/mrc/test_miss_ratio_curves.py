@@ -64,6 +64,17 @@ class TestExactness:
             in_lots.access_all(keys[start:end])
         assert one_by_one.curve() == in_lots.curve()
 
+    @given(prompts=st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=6), max_size=30))
+    def test_key_of_a_size_is_so_many_blocks(self, prompts: list[list[str]]) -> None:
+        by_key, by_block = ReuseSampler(), ReuseSampler()
+        ends = (0, 1, 2, 4, 8, 11, 27)
+        for prompt in prompts:
+            keys = [hash("".join(prompt[:depth])) for depth in range(1, len(prompt) + 1)]
+            by_key.access_all(keys, ends)
+            for depth, key in enumerate(keys):
+                by_block.access_all([key + number for number in range(ends[depth + 1] - ends[depth])])
+        assert by_key.curve() == by_block.curve()
+
     def test_distances_of_thousands_are_within_two_percent(self) -> None:
         keys = list(range(5000)) * 3
         curve = curve_of(keys, samples=8192)
@@ -106,6 +117,23 @@ class TestSampling:
         sizes = range(500, 30_000, 500)
         errors = [abs(exact.hit_ratio(size) - sampled.hit_ratio(size)) for size in sizes]
         assert sum(errors) / len(errors) < 0.015
+
+    @pytest.mark.parametrize("seed", [1, 2, 3])
+    def test_small_sample_of_keys_with_sizes_gives_the_curve_of_a_large_load(self, seed: int) -> None:
+        rng = random.Random(seed)
+        documents = [[rng.getrandbits(64) for _ in range(60)] for _ in range(300)]
+        ends = list(accumulate((1 + depth // 8 for depth in range(60)), initial=0))
+        exact, sampled = ReuseSampler(samples=1 << 22, largest=1 << 22), ReuseSampler(samples=4096)
+        weights = list(accumulate(1.0 / (rank + 1) for rank in range(300)))
+        for document in rng.choices(documents, cum_weights=weights, k=1500):
+            exact.access_all(document, ends)
+            sampled.access_all(document, ends)
+        whole, part = exact.curve(), sampled.curve()
+        assert (whole.rate, len(sampled._times) <= 4096) == (1.0, True)
+        assert part.rate < 0.2
+        sizes = range(1000, 60_000, 1000)
+        errors = [abs(whole.hit_ratio(size) - part.hit_ratio(size)) for size in sizes]
+        assert sum(errors) / len(errors) < 0.02
 
     def test_endless_load_keeps_the_resolution(self) -> None:
         """The rate stops falling where the largest cache of interest is still resolved; old keys

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from plumage.hashing.chunks import ENDS
 from plumage.routing.former import FormerHomes
 from plumage.routing.interface import Query, ReplicaState
 from plumage.routing.lbgr import Lbgr, LbgrSettings
@@ -38,6 +42,29 @@ def test_former_replica_is_known_from_the_end_of_the_cached_part_too() -> None:
     assert homes.of(Query(0.0, 3030.0, {1: 1600.0}, chunks), 1600.0) is None
     short = [1, 2, 3, 4]
     assert homes.of(Query(0.0, 1000.0, {1: 750.0}, short), 750.0) == 2
+
+
+@given(chunks=st.integers(0, 64), known=st.integers(1, 64), held=st.floats(0.0, 1000.0))
+def test_chunks_of_one_size_are_searched_alike_with_and_without_their_ends(
+    chunks: int, known: int, held: float
+) -> None:
+    with_ends, without, prompt = FormerHomes(0.25), FormerHomes(0.25), list(range(chunks))
+    for homes in (with_ends, without):
+        homes.sent(list(range(known)), 2)
+    query = Query(0.0, 1000.0, {}, prompt)
+    assert with_ends.of(replace(query, ends=ENDS), held) == without.of(query, held)
+
+
+def test_end_of_the_last_turn_is_found_by_its_size_in_a_long_prompt() -> None:
+    homes, prompt = FormerHomes(0.25), list(range(237))
+    homes.sent(prompt[:200], 2)
+
+    def former(chunks: int, share: float = 0.0) -> int | None:
+        return homes.of(Query(0.0, 1000.0, {}, prompt[:chunks], ends=ENDS), 1000.0 * share)
+
+    assert former(203) == 2, "12 KiB behind it"
+    assert former(204) is None
+    assert former(237, ENDS[201] / ENDS[237]) == 2, "the end of the cached part"
 
 
 @pytest.mark.parametrize("instruction", [[], [50, 51]])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from plumage.hashing.chunks import ENDS
 from plumage.routing import Lbgr, LbgrSettings, Query, ReplicaState
 from plumage.routing.queued import QueuedPrefixes
 
@@ -19,16 +20,30 @@ def _query(now: float, hits: dict[int, float] | None = None, chunks: Sequence[in
 
 def test_prompt_behind_the_same_prefix_counts_as_held() -> None:
     queued = QueuedPrefixes(long=2.0)
-    queued.sent(DOCUMENT, 3, now=0.0, wait=30.0)
+    queued.sent(_query(0.0), 3, wait=30.0)
     other = (*DOCUMENT[:60], *range(1000, 1040))
     found = queued.expected(_query(1.0, chunks=other), {3: 30.0, 4: 30.0})
     assert set(found) == {3}
     assert 500.0 <= found[3] <= 600.0, "at least five sixths of what the two share"
 
 
+def test_chunks_that_grow_count_by_their_size() -> None:
+    queued = QueuedPrefixes(long=2.0)
+    keys = list(range(237))
+    size = ENDS[len(keys)]
+
+    def query(now: float, chunks: Sequence[int]) -> Query:
+        return Query(now, float(size), {}, chunks, ends=ENDS)
+
+    queued.sent(query(0.0, keys), 3, wait=30.0)
+    for shared in (1, 40, 64, 100, 150, 200, 237):
+        found = queued.expected(query(1.0, [*keys[:shared], *range(1000, 1237 - shared)]), {3: 30.0})
+        assert 5 / 6 * ENDS[shared] - 4096 <= found[3] <= ENDS[shared]
+
+
 def test_held_tokens_count_by_the_share_that_survives_a_long_queue() -> None:
     queued = QueuedPrefixes(long=2.0)
-    queued.sent((7,), 0, now=0.0, wait=30.0)
+    queued.sent(_query(0.0, chunks=(7,)), 0, wait=30.0)
     assert queued.expected(_query(1.0, {1: 800.0, 2: 800.0}), {1: 30.0, 2: 1.0}) == {1: 400.0, 2: 800.0}
     for _ in range(200):
         queued.graded(1.0, 0.1)
@@ -38,26 +53,26 @@ def test_held_tokens_count_by_the_share_that_survives_a_long_queue() -> None:
 def test_note_ends_with_its_turn_and_with_its_replica() -> None:
     queued = QueuedPrefixes(long=2.0)
     assert not queued.any_at(0.0)
-    queued.sent(DOCUMENT, 0, now=0.0, wait=30.0)
+    queued.sent(_query(0.0), 0, wait=30.0)
     assert queued.any_at(29.0)
     assert not queued.any_at(31.0)
     assert queued.expected(_query(29.0), {0: 5.0})
     assert not queued.expected(_query(31.0), {0: 5.0})
-    queued.sent(DOCUMENT, 0, now=31.0, wait=30.0)
+    queued.sent(_query(31.0), 0, wait=30.0)
     queued.forget(0)
     assert not queued.expected(_query(32.0), {0: 5.0})
 
 
 def test_short_queues_are_not_noted() -> None:
     queued = QueuedPrefixes(long=2.0)
-    queued.sent(DOCUMENT, 0, now=0.0, wait=1.9)
+    queued.sent(_query(0.0), 0, wait=1.9)
     assert not queued.any_at(0.0)
 
 
 def test_notes_are_bounded() -> None:
     queued = QueuedPrefixes(long=0.0, most=50)
     for number in range(40):
-        queued.sent(range(1000 * number, 1000 * number + 30), 0, now=0.0, wait=1e6)
+        queued.sent(_query(0.0, chunks=range(1000 * number, 1000 * number + 30)), 0, wait=1e6)
     assert len(queued._until) <= 50
     assert len(queued._lapsing) <= 50
 

@@ -260,7 +260,7 @@ class _Prompt:
     text: bytearray = field(default_factory=bytearray)
     last: int | None = None
     blocks: int = 0
-    whole: int = 0  # chunks completed so far
+    whole: int = 0  # pieces completed so far
     hash: int = chunks.seed(MODEL)
 
 
@@ -303,12 +303,12 @@ def _stored(
 
 
 def _completed(prompt: _Prompt) -> list[int]:
-    first = prompt.whole * chunks.CHUNK
-    found = chunks.chain(bytes(prompt.text[first:]), prompt.hash)
+    first = prompt.whole
+    found = chunks.pieces(bytes(prompt.text[first * chunks.PIECE :]), prompt.hash)
     if found:
         prompt.whole += len(found)
         prompt.hash = found[-1]
-    return found
+    return [key for number, key in enumerate(found, first + 1) if chunks.ends_chunk(number)]
 
 
 # The other processes

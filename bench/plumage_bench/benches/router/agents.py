@@ -23,7 +23,7 @@ import uvloop
 
 from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import Change, Load, State, Tier
-from plumage.hashing.chunks import CHUNK, chain, seed
+from plumage.hashing.chunks import ENDS, ChainMemory, chain, seed
 from plumage.models import resolve
 from plumage.rendering import ChatRenderer, ModelFolder
 from plumage_bench.benches.router.prompts import MARK, MODEL, make_bodies
@@ -35,23 +35,20 @@ REPORT = struct.Struct("<IIQ")
 STEP = 0.010  # seconds
 KEPT = 2_000  # requests whose own text a replica keeps
 RATE = 5_000.0  # an agent's default: above this number of new chunks a second, chunks seen once are not published
-TOKENS = CHUNK // 4
+BYTES_A_TOKEN = 4
 
 
 class Prompt:
     """One prefix' rendered prompt: the chain of its shared part, and the chain of a request's own part."""
 
     def __init__(self, rendered: bytes) -> None:
-        place = rendered.index(MARK.encode())
-        whole = place // CHUNK * CHUNK
-        self.shared = chain(rendered[:whole], seed(MODEL))
-        self._rest = rendered[whole:]
-        self._mark = place - whole
+        self._before, self._after = rendered.split(MARK.encode())
+        self._chains = ChainMemory()
+        self.shared = chain(self._before, seed(MODEL))
 
     def own(self, number: int) -> list[int]:
-        mark = self._mark
-        rest = self._rest[:mark] + b"%016d" % number + self._rest[mark + len(MARK) :]
-        return chain(rest, self.shared[-1])
+        rendered = b"%b%016d%b" % (self._before, number, self._after)
+        return self._chains.chain(rendered, seed(MODEL))[len(self.shared) :]
 
 
 class Replica:
@@ -79,11 +76,11 @@ class Replica:
         if prefix not in self._known:
             self._known.add(prefix)
             for depth, chunk in enumerate(prompt.shared, 1):
-                yield Change(chunk, Tier.GPU, depth * TOKENS)
+                yield Change(chunk, Tier.GPU, ENDS[depth] // BYTES_A_TOKEN)
         own = prompt.own(number)
         self._own.append(own)
         for depth, chunk in enumerate(own, len(prompt.shared) + 1):
-            yield Change(chunk, Tier.GPU, depth * TOKENS)
+            yield Change(chunk, Tier.GPU, ENDS[depth] // BYTES_A_TOKEN)
 
 
 async def _run(config: dict[str, Any]) -> None:

@@ -10,8 +10,8 @@ Five requests come first and are not counted. From their answers the router lear
 this model. Without them it would predict the first concurrent prompts with the default number.
 
 error_tokens_p95: of all requests. error_tokens_max: of all but those where eviction races with the request, which
-happens if several clients share a cache that evicts. Errors are also given in chunks. A chunk of 256 bytes has about 60
-to 80 tokens of text, and up to 256 tokens of text that the tokenizer was not trained on.
+happens if several clients share a cache that evicts. Errors are also given in chunks of the prompt's mean size: 256
+bytes have about 60 to 80 tokens of text, and up to 256 tokens of text that the tokenizer was not trained on.
 """
 
 from __future__ import annotations

@@ -28,14 +28,14 @@ _NO_MATCH: tuple[Sequence[int], dict[int, tuple[int, int]]] = (), {}
 
 
 class Mirror:
-    """Chunks and their owners for one pool. capacity: most chunks kept. tokens_per_chunk: the estimate for chunks that
-    no engine has counted yet."""
+    """Chunks and their owners for one pool. capacity: most chunks kept. tokens_per_piece: the estimate for 256 bytes
+    that no engine has counted yet."""
 
-    def __init__(self, capacity: int = 2_000_000, tokens_per_chunk: float = 64.0) -> None:
+    def __init__(self, capacity: int = 2_000_000, tokens_per_piece: float = 64.0) -> None:
         if capacity < SHARDS:
             raise ConfigurationError(f"a mirror's capacity must be at least {SHARDS} chunks, got {capacity}")
         self.capacity = capacity
-        self._table = OwnerTable(capacity, tokens_per_chunk)
+        self._table = OwnerTable(capacity, tokens_per_piece)
         self._masks = SlotMasks(self._unmatch)
         self._pending = PendingOwners()
         self._dropping: dict[int, StagedSnapshot] = {}  # by slot: empty snapshots that get many pending owners
@@ -171,9 +171,9 @@ class Mirror:
             self._matched = _NO_MATCH
             self._table.correct(bit, chain, first, tokens)
 
-    def guess_tokens(self, per_chunk: float) -> None:
-        """Set the estimated tokens of a chunk in a chain of which no engine has counted a part."""
-        self._table.tokens_per_chunk = per_chunk
+    def guess_tokens(self, per_piece: float) -> None:
+        """Set the estimated tokens of 256 bytes in a chain of which no engine has counted a part."""
+        self._table.tokens_per_piece = per_piece
 
     def drop_pending(self, chain: Sequence[int], slot: int) -> None:
         """The request on `slot` failed: its chunks are no longer pending."""

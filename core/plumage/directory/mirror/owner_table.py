@@ -14,10 +14,11 @@ bytes and longer ones 48. A chain costs one look-up and one `&` per chunk, or pe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 
 from plumage.directory.mirror.match_cache import KEY, OWNERS, SHIFT, MatchCache
 from plumage.directory.mirror.pending_owners import NO_HOLDS, Holds
+from plumage.hashing.chunks import ENDS, PIECE
 
 __all__ = ["SHARDS", "TOKEN_BITS", "Change", "OwnerTable"]
 
@@ -27,16 +28,18 @@ SHARDS = 64
 SPARE = 64  # a full shard drops this fraction at once
 REMEMBERED = 64  # matched chains that wait for `move_matched`
 
+_PIECES = [(end - start) // PIECE for start, end in pairwise(ENDS)]  # of each chunk
+
 Change = tuple[int, int, int]  # chunk, tier (0 = no longer held), tokens up to and with this chunk
 
 
 class OwnerTable:
-    """At most `capacity` chunks; `evicted`: how many were dropped when it was full. `tokens_per_chunk`: the estimate
-    for chunks that no engine has counted yet; it may be changed."""
+    """At most `capacity` chunks; `evicted`: how many were dropped when it was full. `tokens_per_piece`: the estimate
+    for 256 bytes that no engine has counted yet; it may be changed."""
 
-    def __init__(self, capacity: int, tokens_per_chunk: float) -> None:
+    def __init__(self, capacity: int, tokens_per_piece: float) -> None:
         self.evicted = 0
-        self.tokens_per_chunk = tokens_per_chunk
+        self.tokens_per_piece = tokens_per_piece
         self._share = capacity // SHARDS
         self._shards: list[dict[int, int]] = [{} for _ in range(SHARDS)]
         self._gets = [shard.get for shard in self._shards]
@@ -192,14 +195,15 @@ class OwnerTable:
         tokens = self._gets[chain[first - 1] >> SHIFT](chain[first - 1] & KEY, 0) & TOKENS if first else 0
         expected = chain[first:]
         step = self._step(first, tokens)
-        for chunk in expected:
+        for chunk, pieces in zip(expected, _PIECES[first : len(chain)], strict=True):
             shard, key = shards[chunk >> SHIFT], chunk & KEY
-            if key in shard or tokens + step > TOKENS:
+            added = step * pieces
+            if key in shard or tokens + added > TOKENS:
                 new = expected[: expected.index(chunk)]
                 expected = [*new, *self._expect_known(bit, chain, first + len(new), holds, tokens)]
                 holds.update(dict.fromkeys(expected, until))
                 break
-            tokens += step
+            tokens += added
             shard[key] = bit | tokens
             holds[chunk] = until
             if len(shard) > share:
@@ -211,12 +215,13 @@ class OwnerTable:
         the rest."""
         shards = self._shards
         known = self._gets[chain[first - 1] >> SHIFT](chain[first - 1] & KEY, 0) & TOKENS if first else 0
-        step = max(1.0, (tokens - known) / (len(chain) - first))
-        for place, chunk in enumerate(islice(chain, first, None), 1):
+        before = ENDS[first]
+        step = max(1.0 / PIECE, (tokens - known) / (ENDS[len(chain)] - before))
+        for end, chunk in zip(ENDS[first + 1 : len(chain) + 1], islice(chain, first, None), strict=True):
             shard, key = shards[chunk >> SHIFT], chunk & KEY
             value = shard.get(key, 0)
             if value & OWNERS == bit:
-                shard[key] = bit | min(int(known + step * place + 0.5), TOKENS)
+                shard[key] = bit | min(int(known + step * (end - before) + 0.5), TOKENS)
         self._matches.changed([chunk & KEY for chunk in islice(chain, first, None)])
 
     def _expect_known(self, bit: int, chain: Sequence[int], first: int, holds: Holds, tokens: int) -> Iterator[int]:
@@ -227,7 +232,7 @@ class OwnerTable:
             value = shard.get(key)
             if value is None:
                 step = step or self._step(depth, tokens)
-                tokens = min(tokens + step, TOKENS)
+                tokens = min(tokens + step * _PIECES[depth], TOKENS)
                 shard[key] = bit | tokens
                 if len(shard) > self._share:
                     self._make_room(shard)
@@ -241,5 +246,5 @@ class OwnerTable:
             yield chunk
 
     def _step(self, depth: int, tokens: int) -> int:
-        """Estimated tokens of an uncounted chunk, behind `depth` chunks with `tokens` tokens."""
-        return int((tokens / depth if tokens else self.tokens_per_chunk) + 0.5)
+        """Estimated tokens of an uncounted piece, behind `depth` chunks with `tokens` tokens."""
+        return int((tokens * PIECE / ENDS[depth] if tokens else self.tokens_per_piece) + 0.5)

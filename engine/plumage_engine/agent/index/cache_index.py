@@ -4,8 +4,8 @@ Contract: a chunk is cached iff some chain of cached blocks from a prompt's star
 slowest medium on the best such chain. `changes()` gives the net changes since its last call, in the directory's form:
 (chunk, tier or 0, tokens up to the chunk's end).
 
-Method: each block stores the state of the byte chain after it (`link`: hash and tail), so a child continues it with the
-bytes of its own tokens. `copies` are counted by tier. `reach` is the slowest tier on the way from the root, or GONE
+Method: each block stores the state of the byte chain after it (`link`), so a child continues it with the bytes of its
+own tokens. `copies` are counted by tier. `reach` is the slowest tier on the way from the root, or GONE
 when a block on the way is missing. A chunk counts the blocks that complete it, by their reach: sampled tokens rarely
 encode back to themselves, so one chunk can be completed on several chains.
 
@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from plumage.directory.schema import Change
-from plumage.hashing.chunks import CHUNK, Link, chain, seed
+from plumage.hashing.chunks import PIECE, ends_chunk, pieces, seed
 from plumage.rendering.bytetable import ByteTable
-from plumage_engine.agent.index.block import Block, Origin, adopt, children_of, disown
+from plumage_engine.agent.index.block import Block, Link, Origin, adopt, children_of, disown
 from plumage_engine.agent.index.checkpoint import VERSION, Checkpoint, block_of, row_of
 from plumage_engine.agent.index.local_hotness import ID, LocalHotness
 from plumage_engine.agent.index.tier_counts import BITS, GONE, best, count, minus, of_medium, plus
@@ -216,12 +216,12 @@ class CacheIndex:
             return False
         if not len(ids) == size * len(new) == size * len(hashes) or not self._blocks.keys().isdisjoint(new):
             return False
-        pieces, packed = table.parts(ids, above.fresh), self.hotness.pack(above.origin, ids, self._blocks.values())
+        texts, packed = table.parts(ids, above.fresh), self.hotness.pack(above.origin, ids, self._blocks.values())
         parent, origin, tokens = above if above.tokens else None, above.origin, above.tokens
         reach, copies, fresh = max(tier, above.reach), 1 << (tier - 1) * BITS, False
         for number, key in enumerate(hashes):
             start, end = number * size, (number + 1) * size
-            link, chunks = self._advance(link, pieces[start:end], tokens, reach)
+            link, chunks = self._advance(link, texts[start:end], tokens, reach)
             tokens += size
             if table.prefix == "each":
                 fresh = table.starts_fresh(ids[end - 1])
@@ -255,7 +255,7 @@ class CacheIndex:
         if known is None:
             if len(self._origins) >= MOST_ORIGINS:
                 self._origins.clear()
-            known = (Origin(adapter, salt), Link(seed(self._base_model, adapter, salt)))
+            known = Origin(adapter, salt), (seed(self._base_model, adapter, salt), b"", 0)
             self._origins[adapter, salt] = known
         return known
 
@@ -277,26 +277,28 @@ class CacheIndex:
         self.counters.stored += 1
         return block
 
-    def _advance(
-        self, link: tuple[int, bytes], parts: Sequence[bytes], tokens: int, reach: int
-    ) -> tuple[tuple[int, bytes], tuple[int, ...]]:
+    def _advance(self, link: Link, parts: Sequence[bytes], tokens: int, reach: int) -> tuple[Link, tuple[int, ...]]:
         """Continue the chain by one block. parts: the bytes of each token. tokens: of the prompt before the block.
         Returns the new state of the chain, and the chunks that the block completes."""
-        seed, tail = link
+        previous, tail, number = link
         data = tail + b"".join(parts)
-        if len(data) < CHUNK:
-            return (seed, data), ()
-        hashes = chain(data, seed)
+        if len(data) < PIECE:
+            return (previous, data, number), ()
+        hashes = pieces(data, previous)
+        keys: list[int] = []
         ends: Sequence[int] = ()
         for end, key in enumerate(hashes, start=1):
+            if not ends_chunk(number + end):
+                continue
+            keys.append(key)
             chunk = self._chunks.get(key)
             if chunk is None:
                 ends = ends or list(accumulate(map(len, parts)))
-                inside = bisect_right(ends, end * CHUNK - len(tail))
+                inside = bisect_right(ends, end * PIECE - len(tail))
                 chunk = self._chunks[key] = Chunk(tokens + inside)
             chunk.blocks = plus(chunk.blocks, reach)
             self._touched[key] = chunk
-        return (hashes[-1], data[len(hashes) * CHUNK :]), tuple(hashes)
+        return (hashes[-1], data[len(hashes) * PIECE :], number + len(hashes)), tuple(keys)
 
     def _gain(self, block: Block, tier: int) -> None:
         before = best(block.copies)

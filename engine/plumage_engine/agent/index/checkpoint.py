@@ -16,24 +16,24 @@ from pathlib import Path
 
 import msgspec
 
-from plumage_engine.agent.index.block import Block, Origin
+from plumage_engine.agent.index.block import Block, Link, Origin
 from plumage_engine.kv_events import BlockHash
 
 __all__ = ["VERSION", "Checkpoint", "Saved", "block_of", "read", "row_of", "write"]
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
 
 
 class Saved(msgspec.Struct, array_like=True, gc=False):
-    """One block. link: hash and tail where the chain stands, None behind an image. chunks: with their tokens."""
+    """One block. link: where the chain stands, None behind an image. chunks: with their tokens."""
 
     key: BlockHash
     parent: BlockHash | None
     adapter: str
     salt: str
-    link: tuple[int, bytes] | None
+    link: Link | None
     tokens: int
     fresh: bool
     copies: int
