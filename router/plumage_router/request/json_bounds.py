@@ -1,14 +1,17 @@
 """Counts the values in a JSON body before it is parsed.
 
 A parser makes an object of 60 to 200 bytes of each `{}`, so a body of 16 MB could take a gigabyte and a second. The
-brackets and commas outside of strings show the number of values. The C library's searches count them, window by window,
-with a pause between two windows. The count stops at the bound.
+brackets and commas outside of strings show the number of values. They are counted window by window, with a pause
+between two windows. The count stops at the bound.
+
+A window with few quotes, as in a long text, is read from quote to quote: to find one byte takes 0.02 ns a byte, to
+count one 0.3 ns, and to find two 0.9 ns. A window with many quotes is split at them in C.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from plumage_router.http.errors import RequestError
 from plumage_router.http.time_slicing import Steps
@@ -18,7 +21,17 @@ __all__ = ["MAX_CONTAINERS", "MAX_VALUES", "check_bounds"]
 MAX_CONTAINERS: Final = 32_768  # objects and lists
 MAX_VALUES: Final = 524_288  # values in all; a prompt of token ids has one for each
 WINDOW: Final = 1 << 18  # bytes
+WALKED: Final = 256  # bytes for each quote, in the mean, from which on `_walk` is faster than `_split`
+_BACKSLASH: Final = 0x5C
 _BACKSLASHES = re.compile(rb"\\+")
+
+
+class _Counts(NamedTuple):
+    """Of one window. inside: its end is inside a string."""
+
+    containers: int
+    commas: int
+    inside: bool
 
 
 def check_bounds(raw: bytes) -> Steps[None]:
@@ -28,26 +41,53 @@ def check_bounds(raw: bytes) -> Steps[None]:
     start, end = 0, len(raw)
     while start < end:
         stop = _window_end(raw, start, min(end, start + WINDOW))
-        part = raw[start:stop]
-        if b"\\" in part:
-            part = part.replace(b"\\\\", b"").replace(b'\\"', b"")
-        quotes = part.count(b'"')
-        values += quotes // 4  # half of the strings may be keys
-        if values > MAX_VALUES:
-            raise _too_many()
-        outside = b"".join(part.split(b'"')[inside::2])
-        inside ^= bool(quotes & 1)
-        containers += outside.count(b"{") + outside.count(b"[")
-        values += outside.count(b",") - quotes // 4
+        found = _walk(raw, start, stop, inside) or _split(raw[start:stop], inside, MAX_VALUES - values)
+        containers += found.containers
+        values += found.commas
         if containers > MAX_CONTAINERS or values > MAX_VALUES:
             raise _too_many()
+        inside = found.inside
         start = stop
         yield
 
 
+def _walk(raw: bytes, start: int, stop: int, inside: bool) -> _Counts | None:
+    """Counts from quote to quote; None where there are too many for that."""
+    containers = commas = 0
+    at = start
+    for _ in range((stop - start) // WALKED + 4):
+        quote = raw.find(b'"', at, stop)
+        if not inside:
+            outside = raw[at : quote if quote >= 0 else stop]
+            containers += outside.count(b"{") + outside.count(b"[")
+            commas += outside.count(b",")
+        if quote < 0:
+            return _Counts(containers, commas, inside)
+        if not inside or raw[quote - 1] != _BACKSLASH or _is_plain(raw[at:quote]):
+            inside = not inside
+        at = quote + 1
+    return None
+
+
+def _is_plain(before: bytes) -> bool:
+    """Whether the quote behind a part of a string is its end."""
+    return not (len(before) - len(before.rstrip(b"\\"))) & 1
+
+
+def _split(part: bytes, inside: bool, most: int) -> _Counts:
+    """Counts all at once. Raises RequestError if there are more than `most` values."""
+    if b"\\" in part:
+        part = part.replace(b"\\\\", b"").replace(b'\\"', b"")
+    quotes = part.count(b'"')
+    if quotes // 4 > most:  # half of the strings may be keys
+        raise _too_many()
+    outside = b"".join(part.split(b'"')[inside::2])
+    return _Counts(outside.count(b"{") + outside.count(b"["), outside.count(b","), inside ^ bool(quotes & 1))
+
+
 def _window_end(raw: bytes, start: int, stop: int) -> int:
     """Ends no window within an escape: a run of backslashes stays with the character that follows."""
-    if raw[stop - 1] != 0x5C:
+    if raw[stop - 1] != _BACKSLASH:
         return stop
     run = len(raw[start:stop]) - len(raw[start:stop].rstrip(b"\\"))
     if stop - run > start:

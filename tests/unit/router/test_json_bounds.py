@@ -29,10 +29,12 @@ def containers(value: Any) -> int:
     return 1 + sum(map(containers, value)) if isinstance(value, list) else 0
 
 
-@given(_JSON, st.integers(1, 9))
-def test_containers_outside_strings_are_counted(value: Any, window: int) -> None:
+@given(_JSON, st.integers(1, 9), st.booleans())
+def test_containers_outside_strings_are_counted(value: Any, window: int, split: bool) -> None:
     raw, held = json.dumps(value).encode(), containers(value)
     with pytest.MonkeyPatch.context() as patch:
+        if split:
+            patch.setattr(json_bounds, "_walk", lambda *_: None)
         patch.setattr(json_bounds, "WINDOW", window)
         patch.setattr(json_bounds, "MAX_CONTAINERS", held)
         run_now(check_bounds(raw))
@@ -63,6 +65,14 @@ def test_hostile_body_is_refused_before_parsing(hostile: bytes, monkeypatch: pyt
 def test_long_text_may_contain_brackets() -> None:
     text = '{[,:"\\' * 400_000
     assert parse_body(json.dumps({"prompt": text}).encode()) == {"prompt": text}
+
+
+@given(_JSON, _JSON)
+def test_walk_and_split_count_alike(one: Any, other: Any) -> None:
+    """From a place between two strings, and from one inside a string."""
+    for raw, inside in ((json.dumps([one, other]).encode(), False), (json.dumps(["", one]).encode()[2:], True)):
+        walked = json_bounds._walk(raw + b" " * 100_000, 0, len(raw) + 100_000, inside)
+        assert walked == json_bounds._split(raw, inside, 1000)
 
 
 def test_long_run_of_backslashes_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
