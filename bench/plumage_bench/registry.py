@@ -121,6 +121,12 @@ _ALL = (
         quick_omits="three of five rounds; measurements of 1.5 and 7 seconds instead of 6 and 20",
     ),
     Benchmark(
+        "longprompt",
+        "CPU of one router for prompts of 8, 64 and 450 KB, with LBGR and live directory events, and by round robin",
+        quick_budget=60,
+        quick_omits="three of five rounds; measurements of 1.5 seconds instead of 4",
+    ),
+    Benchmark(
         "hostile-bodies",
         "how long hostile request bodies of 16 MB, and many of 450 KB, delay small requests through a router",
         quick_budget=60,

@@ -24,7 +24,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BUFFER = 1 << 18, EVENTS = 256, MOST_PREFIXES = 4096, MOST_REPLICAS = 64, TOKEN_BYTES = 4 };
+enum { BUFFER = 1 << 20, EVENTS = 256, MOST_PREFIXES = 4096, MOST_REPLICAS = 64, TOKEN_BYTES = 4 };
 
 struct connection {
     int fd, replica, listening;

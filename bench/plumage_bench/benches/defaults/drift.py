@@ -214,7 +214,7 @@ MEASURED: Final[Mapping[str, Callable[[], Iterator[Made]]]] = {
     "vllm-eviction": _block_pool,
     "vllm-hostmem": _host_tier,
     "hostmem-global": _pool_hotness,
-    "router": _router_process,
+    **dict.fromkeys(("router", "longprompt"), _router_process),
     "truth": _truth,
 }
 """By benchmark: the objects of its contender."""

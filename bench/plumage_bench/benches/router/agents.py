@@ -86,7 +86,8 @@ class Replica:
 async def _run(config: dict[str, Any]) -> None:
     folder = ModelFolder.load(resolve(config["modelFolder"]))
     renderer = ChatRenderer.from_folder(folder, clock=datetime.now)
-    bodies = [body for count in config["messages"] for body in make_bodies(count, config["seed"])]
+    size = config["size"]
+    bodies = [body for count in config["messages"] for body in make_bodies(count, config["seed"], size=size)]
     prompts = [Prompt(renderer.render_chat(json.loads(body.data))) for body in bodies]
     writers = [
         DirectoryWriter(config["directoryUrl"], pool=config["pool"], replica=name) for name in config["replicas"]

@@ -12,7 +12,7 @@ __all__ = ["MARK", "MODEL", "PREFIXES", "SHARED", "Body", "make_bodies", "write_
 
 MODEL = "tiny"
 PREFIXES = 32
-SIZE = 8192  # bytes of a request's text
+SIZE = 8192  # bytes of a request's text, by default
 SHARED = 0.75
 MARK = "0" * 16  # a mark, replaced by each request's number
 _ROLES = ("user", "assistant")
@@ -29,19 +29,19 @@ class Body:
         return self.data.index(MARK.encode())
 
 
-def make_bodies(messages: int, seed: int, *, stream: bool = False) -> list[Body]:
-    """One body for each prefix, equal for equal seeds."""
+def make_bodies(messages: int, seed: int, *, stream: bool = False, size: int = SIZE) -> list[Body]:
+    """One body for each prefix, equal for equal seeds. size: bytes of its text."""
     rng = random.Random(f"router {seed} {messages}")
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(2000)]
-    return [_body(messages, rng, words, stream) for _ in range(PREFIXES)]
+    return [_body(messages, rng, words, stream, size) for _ in range(PREFIXES)]
 
 
-def _body(messages: int, rng: random.Random, words: list[str], stream: bool) -> Body:
+def _body(messages: int, rng: random.Random, words: list[str], stream: bool, size: int) -> Body:
     """The text is cut into messages of equal length. The mark is where the shared part ends."""
-    length = SIZE // messages
-    cut = int(SIZE * SHARED)
+    length = size // messages
+    cut = int(size * SHARED)
     cut += -(cut % length) if length - cut % length < len(MARK) else 0  # a mark stays in one message
-    text = _text(rng, words, cut) + MARK + _text(rng, words, SIZE - cut - len(MARK))
+    text = _text(rng, words, cut) + MARK + _text(rng, words, size - cut - len(MARK))
     pieces = [text[at : at + length] for at in range(0, length * messages, length)]
     roles = ["system"] * (messages > 1) + [_ROLES[n % 2] for n in range(messages)]
     listed = [{"role": role, "content": piece} for role, piece in zip(roles, pieces, strict=False)]
@@ -52,10 +52,11 @@ def _body(messages: int, rng: random.Random, words: list[str], stream: bool) -> 
 
 
 def _text(rng: random.Random, words: list[str], size: int) -> str:
-    text = ""
-    while len(text) < size:
-        text += " ".join(rng.choices(words, k=64)) + " "
-    return text[:size]
+    parts, length = [""], 0
+    while length < size:
+        parts.append(" ".join(rng.choices(words, k=64)) + " ")
+        length += len(parts[-1])
+    return "".join(parts)[:size]
 
 
 def write_bodies(path: Path, bodies: list[Body], base: int) -> None:

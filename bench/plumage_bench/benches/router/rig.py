@@ -20,7 +20,7 @@ from typing import Any
 
 from plumage.directory.server.local_server import LocalServer
 from plumage.errors import ConfigurationError
-from plumage_bench.benches.router.prompts import MODEL, PREFIXES, make_bodies, write_bodies
+from plumage_bench.benches.router.prompts import MODEL, PREFIXES, SIZE, make_bodies, write_bodies
 from plumage_bench.ours import Ours
 
 __all__ = ["Drive", "Rig"]
@@ -60,13 +60,15 @@ class Drive:
 
 
 class Rig:
-    """Two routers (one with LBGR and the directory, one with round robin) before the same mock engine."""
+    """Two routers (one with LBGR and the directory, one with round robin) before the same mock engine. size: bytes of a
+    prompt's text."""
 
-    def __init__(self, folder: Path, seed: int, messages: Sequence[int]) -> None:
+    def __init__(self, folder: Path, seed: int, messages: Sequence[int], size: int = SIZE) -> None:
         self._folder = folder
         self._admin_key = folder / "admin.key"
         self._seed = seed
         self._messages = tuple(messages)
+        self._size = size
         cores = sorted(os.sched_getaffinity(0))
         self._router_core, self._other_core = cores[0], cores[1]
         self._stack = ExitStack()
@@ -91,9 +93,10 @@ class Rig:
         """Starts everything. Returns when all answer, or raises an error that names what is missing."""
         engine, _ = self._compile("engine"), self._compile("load")
         for index, messages in enumerate(self._messages):
-            write_bodies(self._bodies(messages), make_bodies(messages, self._seed), index * PREFIXES)
+            bodies = make_bodies(messages, self._seed, size=self._size)
+            write_bodies(self._bodies(messages), bodies, index * PREFIXES)
             # Requests that no router sent have other prefixes, so that agents can skip them.
-            write_bodies(self._direct(messages), make_bodies(messages, self._seed), len(self._messages) * PREFIXES)
+            write_bodies(self._direct(messages), bodies, len(self._messages) * PREFIXES)
         self._stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
         os.sched_setaffinity(0, {self._other_core})  # children inherit it; routers are moved
         server = self._stack.enter_context(LocalServer())
@@ -196,6 +199,7 @@ class Rig:
         config = {
             "directoryUrl": directory, "pool": POOL, "replicas": [f"bench-{n}" for n in range(REPLICAS)],
             "fifo": str(fifo), "modelFolder": FOLDER, "messages": self._messages, "seed": self._seed,
+            "size": self._size,
         }  # fmt: skip
         path = self._folder / "agents.json"
         path.write_text(json.dumps(config))
@@ -229,7 +233,7 @@ class Rig:
         return process
 
     def _await(self, url: str, process: subprocess.Popen[bytes], name: str) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline and process.poll() is None:
             try:
                 with urllib.request.urlopen(url, timeout=1):
