@@ -1,7 +1,8 @@
 """The errors that clients get, as OpenAI's error object, and the reasons for which an attempt on a replica fails.
 
 A 4xx status means that the request must change; `param` names the field. A 5xx status means that the request is fine;
-`retry_after` says when to send it again. A message never contains an engine's answer or address.
+`retry_after` says when to send it again. A message never contains an engine's answer or address, and only a little of
+what the client sent: `RequestError` bounds its text.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ __all__ = [
     "upstream_failed",
 ]
 
+_MAX_MESSAGE: Final = 1024  # characters
+_MAX_PARAM: Final = 128
 _TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -105,24 +108,29 @@ class RequestError(PlumageError):
         param: str | None = None,
         retry_after: int | None = None,
     ) -> None:
+        message = _cut(message, _MAX_MESSAGE)
         super().__init__(message)
         self.status = status
         self.message = message
         self.code = code
-        self.param = param
+        self.param = None if param is None else _cut(param, _MAX_PARAM)
         self.retry_after = retry_after
 
     def body(self) -> bytes:
         return error_object(self.status, self.message, code=self.code, param=self.param)
 
 
-def bad_request(message: str, *, code: str | None = None) -> RequestError:
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + "…"
+
+
+def bad_request(message: str, *, code: str) -> RequestError:
     return RequestError(400, message, code=code)
 
 
-def bad_field(param: str, message: str, *, code: str | None = None) -> RequestError:
+def bad_field(param: str, message: str, *, code: str) -> RequestError:
     """The field `param` is wrong or not allowed."""
-    return RequestError(400, f"{param}: {message}", code=code, param=param)
+    return RequestError(400, f"{_cut(param, _MAX_PARAM)}: {message}", code=code, param=param)
 
 
 def unauthorized(message: str) -> RequestError:

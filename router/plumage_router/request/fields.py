@@ -331,7 +331,7 @@ def check_messages(messages: Any, *, allow_media: bool) -> Messages:
         if type(message) is not dict:
             raise bad_field(f"messages[{index}]", "it must be an object.", code="invalid_type")
         if message.get("role") not in _ROLES:
-            raise bad_field(f"messages[{index}].role", f"it must be one of {', '.join(_ROLES)}.")
+            raise bad_field(f"messages[{index}].role", f"it must be one of {', '.join(_ROLES)}.", code="invalid_type")
         known &= message.keys() <= _MESSAGE_FIELDS
         content = message.get("content")
         if content is not None and type(content) is not str:
@@ -366,7 +366,7 @@ def _check_part(path: str, part: Mapping[str, Any], allow_media: bool) -> None:
     if not isinstance(kind, str):
         raise bad_field(f"{path}.type", "it must be a string.", code="invalid_type")
     if kind not in _PARTS:
-        raise bad_field(f"{path}.type", f"it must be one of {', '.join(_PARTS)}.")
+        raise bad_field(f"{path}.type", f"it must be one of {', '.join(_PARTS)}.", code="invalid_type")
     if not part.keys() <= _PART_KEYS[kind]:
         name = min(part.keys() - _PART_KEYS[kind])
         raise _not_allowed(f"{path}.{name}", PART_REASON)

@@ -6,6 +6,7 @@ bytes, and the router looks up its chain of byte chunks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ import orjson
 
 from plumage.hashing.chunks import ChainMemory, seed
 from plumage.rendering.errors import RenderLimitError, TemplateError
-from plumage_router.http.errors import bad_field, bad_request, unknown_model
+from plumage_router.http.errors import RequestError, bad_field, bad_request, unknown_model
 from plumage_router.http.paths import CHAT_PATH
 from plumage_router.http.time_slicing import Steps, run_now
 from plumage_router.request.body import parse_steps, splice
@@ -40,6 +41,7 @@ _MAX_SEEDS = 4096  # one for each adapter and tenant
 _DEFAULT_ANSWER = 16  # tokens of an answer without max_tokens, at least
 _TOKEN_BYTES = 4  # bytes of a typical token
 _MAX_TOKEN_CHARACTERS = 8  # per token of the context, of a prompt that the engine truncates: twice a typical token
+_FIELD = re.compile(r"([a-z_]+(?:\[\d+\])?(?:\.[a-z_]+)?): ")
 _DEFAULT_CONTEXT = 131_072  # tokens, if the model does not say
 
 
@@ -199,7 +201,7 @@ class PromptReader:
         try:
             text = self._renderer.render_chat(body) if path == CHAT_PATH else self._render_prompt(body)
         except TemplateError as error:
-            raise bad_request(f"The model's chat template refuses these messages: {_brief(error)}.") from None
+            raise _template_error(error) from None
         except RenderLimitError:
             return b""
         most = (self._context or 0) * self._longest_token
@@ -279,5 +281,9 @@ def _size(body: Mapping[str, Any], text: bytes) -> int:
     return len(prompt) if isinstance(prompt, list) else len(text) + 1
 
 
-def _brief(error: Exception) -> str:
-    return str(error).split("\n", 1)[0][:200] or type(error).__name__
+def _template_error(error: TemplateError) -> RequestError:
+    """The error's message begins with the wrong field, unless the template itself refuses the messages."""
+    brief = str(error).split("\n", 1)[0][:200] or type(error).__name__
+    field = _FIELD.match(brief)
+    message = f"The model's chat template refuses these messages: {brief}."
+    return RequestError(400, message, code="chat_template", param=field[1] if field else "messages")

@@ -313,3 +313,47 @@ async def test_router_serves_after_bad_input(start: Any, kit: Any) -> None:
     assert (await running.post(kit.chat())).status == 200
     assert running.router.pool.body_memory.used == 0
     assert not running.router.pool.in_flight
+
+
+NAME = "n" * 300_000
+ECHOES: dict[str, dict[str, Any]] = {
+    "field": {NAME: 1},
+    "option": {"stream": True, "stream_options": {NAME: True}},
+    "part": {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", NAME: 1}]}]},
+    "model": {"model": NAME},
+    "unprintable model": {"model": "\U000e0001" * 1000},
+    "template": {"messages": [{"role": "assistant", "tool_calls": NAME}]},
+}
+
+
+@pytest.mark.parametrize("wrong", ECHOES.values(), ids=ECHOES)
+async def test_error_repeats_little_of_the_request(start: Any, kit: Any, wrong: dict[str, Any]) -> None:
+    running = await start(engines=1)
+    answer = await running.post({**kit.chat(), **wrong})
+    assert answer.status in (400, 404)
+    assert len(answer.body) < 8192
+    assert answer.error["code"]
+    assert answer.error["param"]
+
+
+async def test_long_path_is_not_repeated(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    answer = await running.send(b"GET /%b HTTP/1.1\r\nhost: x\r\n\r\n" % (b"p" * 30_000))
+    assert answer.status == 404
+    assert len(answer.body) < 4096
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "assistant", "tool_calls": 1}, "messages[0].tool_calls"),
+        ({"role": "assistant", "tool_calls": [{"type": "custom"}]}, "messages[0].tool_calls"),
+        ({"role": "nobody", "content": "x"}, "messages[0].role"),
+        ({"role": "user", "content": [{"type": "nothing"}]}, "messages[0].content[0].type"),
+    ],
+)
+async def test_wrong_message_is_named(start: Any, kit: Any, message: dict[str, Any], param: str) -> None:
+    running = await start(engines=1)
+    answer = await running.post({"model": "tiny", "messages": [message]})
+    assert (answer.status, answer.error["param"]) == (400, param)
+    assert answer.error["code"] in ("chat_template", "invalid_type")
