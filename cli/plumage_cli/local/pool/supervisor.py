@@ -24,7 +24,7 @@ from plumage.api.v1alpha1 import InferencePool
 from plumage.membership import MemberState, pack_members
 from plumage.models import resolve
 from plumage.settings.secrets import ENGINE_KEY, SALT_KEY
-from plumage_cli.errors import CliError, ProcessFailedError
+from plumage_cli.errors import CliError
 from plumage_cli.local.folder.cleanup import cleanup_command
 from plumage_cli.local.folder.pool_folder import PoolFolder
 from plumage_cli.local.folder.watcher import FolderWatcher, WatchedSocket
@@ -32,6 +32,7 @@ from plumage_cli.local.plan.paths import HOST, LocalPaths
 from plumage_cli.local.plan.processes import ProcessPlan, plan_replica, plan_router
 from plumage_cli.local.plan.vllm import VllmInterpreter, needs_weights
 from plumage_cli.local.pool.membership_file import MembershipFile
+from plumage_cli.local.pool.readiness import Readiness
 from plumage_cli.local.pool.replica import Replica
 from plumage_cli.local.pool.sockets import PoolSockets
 from plumage_cli.local.pool.traffic import RouterTraffic
@@ -47,8 +48,6 @@ __all__ = ["Supervisor"]
 
 log = logging.getLogger(__name__)
 
-_INTERVAL = 0.05  # seconds between two checks while waiting for readiness
-_MAX_CRASHES = 4  # in a row during a start, after which the start fails
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 _WRITE_SECONDS = 10.0  # to write the membership file before a scale-down fails
 _READ_SECONDS = 0.3  # after which the router has read the membership file again
@@ -86,6 +85,7 @@ class Supervisor:
         self._ports = {port}  # the router opens its own last
         self._scaling = asyncio.Lock()
         self._http = httpx.AsyncClient(limits=httpx.Limits(max_connections=64), trust_env=False)
+        self._readiness = Readiness(self._http, report)
         self._traffic = RouterTraffic(self._http)
         self._members = MembershipFile(folder, self._membership, report)
         self._sockets = PoolSockets(folder.path)
@@ -144,7 +144,7 @@ class Supervisor:
         taken = {replica.plan.index for replica in self.replicas.values()}
         added = self._add_replicas([index for index in range(len(taken) + more) if index not in taken][:more])
         try:
-            await self._until(lambda: all(replica.state is MemberState.READY for replica in added), added)
+            await self._readiness.of_replicas(added)
         except CliError:
             await asyncio.gather(*(replica.stop(_GRACE) for replica in added))
             self._forget(added)
@@ -255,47 +255,11 @@ class Supervisor:
             self._report(f"{child.plan.name} {child.last_exit}; restarting it")
 
     async def _until_ready(self) -> None:
-        replicas = list(self.replicas.values())
-        await self._until(lambda: all(replica.state is MemberState.READY for replica in replicas), replicas)
+        await self._readiness.of_replicas(list(self.replicas.values()))
         assert self.router is not None
         assert self.router_plan is not None
-        await self._until_answers(self.router, self.router_plan)
+        await self._readiness.of_router(self.router, self.router_plan, lambda: bool(self.replicas))
         self._report(f"router ready at {self.router_plan.url} (pid {self.router.pid})")
-
-    async def _until(self, ready: Callable[[], bool], replicas: list[Replica]) -> None:
-        reported: set[str] = set()
-        deadline = time.monotonic() + max((replica.plan.agent.ready_seconds for replica in replicas), default=1.0)
-        while not ready():
-            for child in (child for replica in replicas for child in (replica.engine, replica.agent)):
-                _fail_if_hopeless(child)
-            self._report_ready(replicas, reported)
-            if time.monotonic() > deadline:
-                late = next(replica for replica in replicas if replica.state is not MemberState.READY)
-                raise _not_ready(late.engine)
-            await asyncio.sleep(_INTERVAL)
-        self._report_ready(replicas, reported)
-
-    def _report_ready(self, replicas: list[Replica], reported: set[str]) -> None:
-        for replica in replicas:
-            if replica.state is MemberState.READY and replica.plan.id not in reported:
-                reported.add(replica.plan.id)
-                without = (
-                    "; its agent does not answer, so its cache is not in the directory" if replica.without_agent else ""
-                )
-                self._report(f"replica {replica.plan.id} ready (engine pid {replica.engine.pid}){without}")
-
-    async def _until_answers(self, child: Child, plan: ProcessPlan) -> None:
-        deadline = time.monotonic() + plan.ready_seconds
-        while time.monotonic() < deadline:
-            _fail_if_hopeless(child)
-            try:
-                status = (await self._http.get(plan.ready, timeout=2.0)).status_code
-                if status == 200 or not self.replicas:  # a router without replicas works and answers 503
-                    return
-            except httpx.HTTPError:
-                pass
-            await asyncio.sleep(_INTERVAL)
-        raise _not_ready(child)
 
     def _coldest(self, count: int) -> list[Replica]:
         """The replicas with the fewest cached tokens used; among equals the youngest."""
@@ -361,19 +325,3 @@ class Supervisor:
             "traffic": self._traffic.view(directory_runs=self.directory is None or self.directory.running),
             "problems": self._watcher.missing_sockets,
         }
-
-
-def _fail_if_hopeless(child: Child) -> None:
-    if child.refused:  # a restart would not help
-        raise ProcessFailedError(f"{child.plan.name} can't run with its settings:\n{child.log.last_lines()}")
-    if child.crashes >= _MAX_CRASHES:
-        raise ProcessFailedError(
-            f"{child.plan.name} {child.last_exit}, {child.crashes} times in a row:\n{child.log.last_lines()}"
-        )
-
-
-def _not_ready(child: Child) -> CliError:
-    return ProcessFailedError(
-        f"{child.plan.name} was not ready within {child.plan.ready_seconds:g} s; its last lines:\n"
-        f"{child.log.last_lines()}"
-    )

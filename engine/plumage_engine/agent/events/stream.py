@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import zmq
-import zmq.asyncio
 
 from plumage.backoff import Backoff
 from plumage.directory.client.tasks import end
 from plumage_engine.agent.events.live_socket import LiveSocket
+from plumage_engine.agent.events.replay_socket import REPLAY_SILENCE, ReplaySocket
 from plumage_engine.agent.events.sequence import Sequencer, Verdict
-from plumage_engine.kv_events import END_OF_REPLAY, EventBatch, Snapshot, WireError, decode_batch
+from plumage_engine.kv_events import EventBatch, Snapshot, WireError, decode_batch
 
 __all__ = ["EventStream", "Sink", "StreamCounters"]
 
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 
 BURST = 64  # replayed batches applied before the event loop gets its turn
 WAITING = 10_000  # live batches kept during a recovery, as many as the engine keeps for replay
-REPLAY_SILENCE = 2.0  # seconds without a replayed batch; vLLM polls its replay socket ten times a second
-REPLAY_LIMIT = 20_000  # batches in one replay
 RETRY_FIRST, RETRY_MOST = 0.1, 2.0  # seconds between attempts to recover
 QUIET = 2  # checks in a row without a message, a second each, until the stream asks for a replay
 SILENCES = 3  # replays without an answer until the stream starts over without one
@@ -88,16 +86,14 @@ class EventStream:
         self.counters = StreamCounters()
         self.synced = asyncio.Event()  # set while the history has no hole
         self._endpoint = endpoint
-        self._replay_endpoint = replay_endpoint
         self._sink = sink
         self._snapshot = snapshot
         self._live = LiveSocket(self._endpoint, topic.encode(), self)
-        self._patience = patience
+        self._replays = ReplaySocket(replay_endpoint, self.counters, patience)
         self._sequence = Sequencer()
         self._waiting: deque[tuple[int, EventBatch]] = deque(maxlen=WAITING)
         self._recovery: asyncio.Task[None] | None = None
         self._look: asyncio.Task[None] | None = None
-        self._silences = 0
         self._quiet = 0  # looks since the last message
         self._closed = False
         self._suspicions = 0  # grows whenever continuity is in doubt; a recovery that saw an older one runs again
@@ -157,7 +153,7 @@ class EventStream:
             if task is not None and task.done():
                 task.result()
         self._quiet += 1
-        if self._quiet == QUIET and self.synced.is_set() and self._replay_endpoint is not None:
+        if self._quiet == QUIET and self.synced.is_set() and self._replays.endpoint is not None:
             self._look = asyncio.create_task(self._look_back(), name="event stream look back")
 
     def _keep(self, seq: int, batch: EventBatch) -> None:
@@ -211,16 +207,16 @@ class EventStream:
 
     async def _look_back(self) -> None:
         """Whether batches after the last one were missed. An engine that does not answer now proves nothing."""
-        silences = self._silences
+        silences = self._replays.silences
         with suppress(zmq.ZMQError, WireError):
-            replayed = await self._replay(max(self.last, 0))
-            self._silences = silences
+            replayed = await self._replays.read(max(self.last, 0))
+            self._replays.silences = silences
             if replayed and replayed[-1][0] > self.last:
                 self._doubt("batches were missed")
 
     async def _fill(self) -> bool:
         """Apply what is missing: the replay where it continues the history, else start over. False: no answer."""
-        replayed = await self._replay(max(self.last, 0))
+        replayed = await self._replays.read(max(self.last, 0))
         if replayed is not None and self._sequence.continues([(seq, batch.ts) for seq, batch in replayed]):
             return await self._feed(replayed)
         if self.last >= 0 and replayed is not None and self._is_restart(replayed):
@@ -253,8 +249,8 @@ class EventStream:
 
     async def _start_over(self) -> bool:
         """Without a snapshot: use everything that the replay has, or only later batches."""
-        replayed = await self._replay(0)
-        if replayed is None and self._replay_endpoint is not None and self._silences < SILENCES:
+        replayed = await self._replays.read(0)
+        if replayed is None and self._replays.endpoint is not None and self._replays.silences < SILENCES:
             return False
         self.counters.starts_over += 1
         if self.last >= 0:
@@ -290,38 +286,3 @@ class EventStream:
             else:
                 self.counters.repeats += 1
         return True
-
-    async def _replay(self, start: int) -> list[tuple[int, EventBatch]] | None:
-        """The batches that the engine still has from `start` on. None without a replay endpoint or an answer."""
-        if self._replay_endpoint is None:
-            return None
-        self.counters.replays += 1
-        context = zmq.asyncio.Context()
-        asked = context.socket(zmq.DEALER)
-        try:
-            asked.set_hwm(0)
-            asked.connect(self._replay_endpoint)
-            async with asyncio.timeout(self._patience):
-                await asked.send_multipart([b"", start.to_bytes(8, "big")])
-            replayed = await _until_end(asked, self._patience)
-            self._silences = 0
-        except TimeoutError:
-            self._silences += 1
-            return None
-        else:
-            return replayed
-        finally:
-            context.destroy(linger=0)
-
-
-async def _until_end(asked: zmq.asyncio.Socket, patience: float) -> list[tuple[int, EventBatch]]:
-    batches: list[tuple[int, EventBatch]] = []
-    while len(batches) < REPLAY_LIMIT:
-        async with asyncio.timeout(patience):
-            frames = await asked.recv_multipart()
-        if len(frames) < 2:
-            raise WireError("a replayed message has no number and payload")
-        if frames[-2] == END_OF_REPLAY:
-            break
-        batches.append((int.from_bytes(frames[-2], "big"), decode_batch(frames[-1])))
-    return batches
