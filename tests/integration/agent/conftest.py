@@ -1,5 +1,5 @@
-"""What the agent's tests run on: a real directory server, simulated engines as processes, and a ZMQ publisher that
-speaks as vLLM does and can lose, repeat and reorder what it sends."""
+"""Fixtures of the agent's tests: a real directory server, simulated engines as processes, and a ZMQ publisher that
+speaks as vLLM does and can lose, repeat and reorder messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ MODEL = "tiny"
 
 
 class FaultyPublisher:
-    """`publish` sends and keeps; `lose` only keeps; `send` sends a kept batch (again). `kept` bounds the replay."""
+    """`publish` sends and stores a batch, `lose` only stores it, and `send` sends a stored batch again. `kept` bounds
+    the replay."""
 
     def __init__(self, folder: Path, kept: int = 10_000, replay: bool = True) -> None:
         self.endpoint, self.replay_endpoint = f"ipc://{folder}/events", f"ipc://{folder}/replay"
@@ -39,14 +40,14 @@ class FaultyPublisher:
         self._next = 0
         self._subscribed = False
         self._context = zmq.Context()
-        self._pub = self._context.socket(zmq.XPUB)  # on the wire the same as PUB; it also says who subscribed
+        self._pub = self._context.socket(zmq.XPUB)  # on the wire the same as PUB; it also reports subscriptions
         self._pub.bind(self.endpoint)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve if replay else self._stop.wait)
         self._thread.start()
 
     def subscribed(self) -> bool:
-        """Whether somebody listens; what is sent before that reaches nobody."""
+        """Whether a subscriber is connected. Earlier messages reach nobody."""
         with suppress(zmq.Again):
             self._subscribed = self._pub.recv(zmq.NOBLOCK).startswith(b"\x01")
         return self._subscribed
@@ -93,7 +94,7 @@ class FaultyPublisher:
 
 @pytest.fixture
 def start_publisher(tmp_path: Path) -> Iterator[Callable[..., FaultyPublisher]]:
-    """Starts publishers on the same two endpoints, one after the other: an engine and its restarts."""
+    """Starts publishers on the same two endpoints, one after the other, as an engine and its restarts do."""
     started: list[FaultyPublisher] = []
 
     def start(**options: Any) -> FaultyPublisher:
@@ -177,7 +178,7 @@ def make_engine(tmp_path: Path) -> Iterator[Callable[..., Engine]]:
 
 
 class StockEngine:
-    """What an agent sees of a vLLM without the plugin over HTTP: /metrics and 404 for the rest."""
+    """The HTTP API that an agent sees of a vLLM without the plugin: /metrics, and 404 for other paths."""
 
     def __init__(self) -> None:
         self.running, self.steps, self.working = 0, 0, False

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 WARM_UP = 6_000  # until every bounded table of the configuration below is full
 REQUESTS = 20_000
-BOUND = 10 << 20  # bytes: half a kilobyte a request
+BOUND = 10 << 20  # bytes: half a kilobyte for each request
 BLOCK = 16  # tokens
 BLOCKS = 8  # a request
 HELD = 300  # requests whose blocks are cached
@@ -26,8 +26,8 @@ SYSTEM_PROMPTS = 20
 
 
 class Requests:
-    """The events of an engine that serves one request after the other: a known beginning, eight new blocks, and at the
-    other end the eight blocks of the oldest request."""
+    """The events of an engine that serves one request after the other. Each has a known beginning and eight new blocks,
+    and removes the eight blocks of the oldest request."""
 
     def __init__(self, publisher: Any) -> None:
         self._publisher = publisher
@@ -38,7 +38,7 @@ class Requests:
             publisher.publish(self._stored(root, None))
 
     def serve(self) -> int:
-        """One more; the number of its batch."""
+        """One more request. Returns the number of its batch."""
         blocks = self._keys()
         self._held.append(blocks)
         gone = self._held.popleft() if len(self._held) > HELD else []

@@ -1,4 +1,4 @@
-"""One agent beside one simulated engine, into a real directory server; what a router would read is asserted."""
+"""One agent beside one simulated engine, with a real directory server. The tests assert what a router would read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def chunks_of(prompt: str, salt: str = "") -> list[int]:
 
 
 class Router:
-    """What a router knows of the replica by way of the directory."""
+    """What a router knows of the replica through the directory."""
 
     def __init__(self, sync: DirectorySync) -> None:
         self.sync = sync
@@ -64,7 +64,7 @@ class Router:
 
 @pytest.fixture
 def pool(request: pytest.FixtureRequest) -> str:
-    """Each test has a pool of its own in the one server."""
+    """Each test has its own pool in the shared server."""
     return request.node.name.partition("[")[0]
 
 
@@ -94,8 +94,9 @@ async def test_a_router_learns_what_the_engine_holds(directory, pool, router, sh
 
 
 async def test_predicted_hits_are_the_engines_own(directory, pool, router, make_engine) -> None:
-    """Multi-turn chats, a shared system prompt, raw completions, odd text, a cache that evicts: what the router
-    predicts before sending is what the engine then finds cached, but for the last chunk, which is rarely whole."""
+    """Multi-turn chats, a shared system prompt, raw completions, odd text, and a cache that evicts. The router's
+    prediction before each request equals the cached tokens that the engine then finds, except for the last chunk, which
+    is rarely whole."""
     engine = make_engine(cacheBlocks=400)
     renderer = ChatRenderer.from_folder(ModelFolder.load(resolve("builtin://tiny-chat")), clock=datetime.now)
     rng, chats, errors, predicted_sum, actual_sum = random.Random(7), [], [], 0, 0
@@ -123,7 +124,7 @@ async def test_predicted_hits_are_the_engines_own(directory, pool, router, make_
 def next_request(
     rng: random.Random, chats: list[list[dict[str, str]]], number: int, renderer: ChatRenderer
 ) -> tuple[str, dict[str, Any], bytes]:
-    """A chat that goes on, a new one, or a raw completion."""
+    """A chat that continues, a new one, or a raw completion."""
     if rng.random() < 0.2:
         prompt = prose(1000 + rng.randrange(3), 150)
         return (
@@ -142,7 +143,7 @@ def next_request(
 
 
 def settled(agent: Agent, router: Router) -> bool:
-    """The router has heard of everything that the agent has."""
+    """The router has received all entries of the agent."""
     heard, said = router.sync._replicas["chat-0"].reader, agent.writer
     return (heard.epoch, heard.count, heard.digest) == (said.epoch, said.held.count, said.held.digest)
 

@@ -1,4 +1,4 @@
-"""The agent as its own process, and beside an engine without Plumage routes, which is all that a stock vLLM offers."""
+"""The agent as its own process, also beside an engine without Plumage's routes, such as a stock vLLM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.redis
 
 
 def prompt_event(text: str, key: int) -> dict[str, Any]:
-    """One block that holds a whole prompt."""
+    """One block with a whole prompt."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(resolve("builtin://tiny-chat") / "tokenizer.json"))
@@ -59,7 +59,7 @@ async def test_beside_a_stock_engine_until_sigterm(directory, stock, start_publi
 
 
 async def test_the_table_survives_the_agent(directory, stock, start_publisher, start_agent, tmp_path: Path) -> None:
-    """The replay no longer reaches back to the first prompt, and a stock engine has no snapshot."""
+    """The replay no longer contains the first prompt, and a stock engine has no snapshot."""
     publisher, port = start_publisher(kept=2), free_port()
     text = "known only to the agent that saw it being cached; " * 20
     settings = settings_of(directory, "table", stock, publisher, port, stateFile=str(tmp_path / "table"))

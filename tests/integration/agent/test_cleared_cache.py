@@ -1,4 +1,5 @@
-"""An engine whose cache is reset says AllBlocksCleared: routers forget what it held and learn what it computes then."""
+"""An engine whose cache is reset sends AllBlocksCleared. Routers forget its entries and learn those of later
+requests."""
 
 from __future__ import annotations
 

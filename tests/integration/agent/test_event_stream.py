@@ -1,6 +1,6 @@
-"""The event stream against a real publisher that loses, repeats, reorders, forgets and restarts.
+"""The event stream with a real publisher that loses, repeats, reorders, forgets and restarts.
 
-Each test asserts the history that the sink ends up with, never how it got there.
+Each test asserts the final state of the sink, not the messages that led to it.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ async def test_a_restarted_engine_that_is_idle_is_noticed(start_publisher: Start
 
 
 async def test_a_restarted_engine_that_counted_on_unheard_is_noticed(start_publisher: Start, sink: Held) -> None:
-    """Its next number is the one that is expected, which must not be enough."""
+    """Its next number is the expected one, but that must not be enough."""
     old = start_publisher()
     async with following(old, sink) as stream:
         await at(stream, -1)

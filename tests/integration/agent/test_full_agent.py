@@ -1,4 +1,5 @@
-"""An agent whose share of the directory is smaller than its engine's cache: what is used again is what routers know."""
+"""An agent whose share of the directory is smaller than its engine's cache: routers know the entries that are used
+repeatedly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent as it runs in a pod: its token, its replica's name, who may call, how it drains."""
+"""An agent as it runs in a pod: its token, its replica's name, authorization, and draining."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DRAIN = [sys.executable, "-m", "plumage_engine.agent.drain"]
 def test_an_agent_takes_its_name_from_the_command_and_makes_the_pods_token(
     directory: LocalServer, stock: Any, start_publisher: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Before it serves, for the engine beside it starts once it does; one that starts again keeps it."""
+    """The token exists before the agent serves, since the engine beside it starts then. A restarted agent keeps it."""
     publisher, port = start_publisher(), free_port()
     token = tmp_path / "run" / "token"
     token.parent.mkdir()
@@ -72,7 +72,7 @@ def _answers(url: str) -> None:
 
 
 async def test_report_to_the_operator(directory: LocalServer, make_engine: Callable[..., Any]) -> None:
-    """Counters, the cache's size, waits and warmth of an engine that worked."""
+    """Counters, the cache's size, wait times and warm-up of an engine that has served requests."""
     engine = await asyncio.to_thread(make_engine)
     async with running(settings(directory, "report", engine)) as agent, served(agent, free_port()) as url:
         await until(lambda: agent.watch.ready)
@@ -98,7 +98,7 @@ async def test_an_agent_whose_engine_loads_for_minutes_says_why_it_is_not_ready(
     stock.events, stock.replay = publisher.endpoint, publisher.replay_endpoint
     absent = {"engineUrl": f"http://127.0.0.1:{free_port()}"}
     async with running(settings(directory, "loading", stock, **absent)) as agent, served(agent, free_port()) as url:
-        await asyncio.sleep(1.0)  # many looks
+        await asyncio.sleep(1.0)  # many checks
         async with httpx.AsyncClient(timeout=30) as http:
             ready = await http.get(f"{url}/readyz")
             report = read_agent_report((await http.get(f"{url}/v1/plumage/stats")).content)

@@ -1,4 +1,4 @@
-"""What an engine's stop policy learned reaches a new engine of the same fingerprint, by way of agents and directory."""
+"""What an engine's stop policy learned reaches a new engine with the same fingerprint, through agents and directory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pool(request: pytest.FixtureRequest) -> str:
 
 @asynccontextmanager
 async def linked(directory: LocalServer, pool: str, engine: Any, replica: str) -> AsyncIterator[LearnedTablesSync]:
-    """As much of an agent as shares tables."""
+    """The parts of an agent that share tables."""
     client = EngineClient(engine.url)
     link = LearnedTablesSync(directory.url, pool, replica, client, period=0.05)
     task = asyncio.create_task(link.run())

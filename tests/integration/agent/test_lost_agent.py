@@ -1,4 +1,4 @@
-"""An agent that ended, and came back beside an engine that had gone on."""
+"""An agent ends, and starts again beside an engine that continued to work."""
 
 from __future__ import annotations
 

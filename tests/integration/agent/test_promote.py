@@ -1,4 +1,4 @@
-"""What the pool finds hot comes down to an engine that ranks by it, and nowhere else."""
+"""The pool's hotness reaches an engine that uses it for ranking, and no other engine."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def ranking() -> Iterator[RankingEngine]:
 
 
 class Cache:
-    """An engine's blocks as the agent knows them: chains of one token a byte, named by their first."""
+    """An engine's blocks as the agent knows them: chains with one token for each byte, named by their first block."""
 
     def __init__(self) -> None:
         self.index = CacheIndex("tiny", TEXT.table, 1000, LocalHotness(0))
@@ -131,7 +131,7 @@ async def test_engine_gets_the_pools_hotness_of_its_blocks(directory, ranking) -
         used(router, hot[-1], 20)
         used(router, hot[3], 5)
         used(router, warm[1], 2)
-        used(router, 12345, 9)  # another replica holds that
+        used(router, 12345, 9)  # another replica has that
         await until(lambda: link.counts["sent"] >= 1 and len(ranking.words[-1]) > 30, lambda: link.counts)
     uses = ranking.words[-1]
     mine = [uses.get(key, 0) for key in cache.blocks["hot"]]

@@ -1,4 +1,5 @@
-"""`plumage doctor` against a cluster: what is missing or wrong is named, with what to do; status 1 where it matters."""
+"""`plumage doctor` on a cluster: it names what is missing or wrong, with the remedy. The status is 1 for serious
+findings."""
 
 from __future__ import annotations
 
@@ -131,7 +132,7 @@ def lease(kinds: Kinds, renewed: datetime) -> None:
 
 
 def grant(kinds: Kinds, account: str) -> None:
-    """All that the operator's own list names."""
+    """All rights in the operator's own list."""
 
     def plain(rule: Rule) -> dict[str, Any]:
         names = {"resourceNames": list(rule.names)} if rule.names else {}
@@ -231,7 +232,7 @@ def test_what_is_wrong_with_a_kubeconfig_is_said(plumage: Plumage, tmp_path: Pat
 
 
 def changed(kinds: Kinds, folder: Path, change: Any) -> Path:
-    """The administrator's kubeconfig with one thing otherwise."""
+    """The administrator's kubeconfig with one change."""
     config = yaml.safe_load(kinds.server.kubeconfig.read_text())
     change(config)
     path = folder / "kubeconfig"

@@ -1,5 +1,5 @@
-"""`plumage doctor` and the kinds that the operator gets a right to on request: said where a pool asks for one, in the
-words of the operator's own refusal."""
+"""`plumage doctor` and kinds for which the operator has a right only on request: they are reported if a pool needs one,
+with the operator's own message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUTE = {"httpRoute": {"parentRefs": [{"name": "edge"}]}}
 
 @pytest.fixture(scope="module")
 def user(kinds: Kinds) -> str:
-    """Of the operator."""
+    """The operator's user name."""
     return f"system:serviceaccount:{kinds.namespace}:integrations-operator"
 
 

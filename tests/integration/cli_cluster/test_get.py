@@ -1,4 +1,4 @@
-"""`plumage get` and `plumage status` of a cluster, and the same as kubectl's plugin."""
+"""`plumage get` and `plumage status` of a cluster, also as kubectl's plugin."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_pods_are_shown_with_what_they_wait_for(plumage: Plumage, kinds: Kinds) 
 
 
 def test_kubectl_runs_it_as_a_plugin(kinds: Kinds, tmp_path: Path) -> None:
-    """The program that the wheel installs, as kubectl finds programs: by its name on the PATH."""
+    """kubectl finds the wheel's program by its name on the PATH."""
     project = tomllib.loads((CRDS.parent / "pyproject.toml").read_text())
     module, _, function = project["project"]["scripts"]["kubectl-plumage"].partition(":")
     program = tmp_path / "kubectl-plumage"

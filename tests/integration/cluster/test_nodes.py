@@ -1,4 +1,4 @@
-"""Clusters with nodes: side by side, and gone when they are to be gone."""
+"""Clusters with nodes: several at the same time, and their complete removal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real servers for the directory's tests, and a relay that can stall, cut and encrypt what passes through it."""
+"""Real servers for the directory's tests, and a relay that can stall, cut and encrypt connections."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def server(binary: Path) -> Iterator[LocalServer]:
 
 @pytest.fixture
 async def client(server: LocalServer) -> AsyncIterator[Redis]:
-    """A plain client, to look at what is there and to do harm."""
+    """A plain client, to read entries and to cause faults."""
     found: Redis = Redis.from_url(server.url, protocol=2)
     yield found
     await found.aclose()
@@ -59,7 +59,7 @@ def until() -> Until:
 
 
 class World:
-    """Writers and routers of one test; all are closed at its end."""
+    """Writers and routers of one test. All are closed at its end."""
 
     def __init__(self, url: str, stack: AsyncExitStack) -> None:
         self.url = url
@@ -90,7 +90,7 @@ async def world_at() -> AsyncIterator[Callable[[str], World]]:
 
 
 class Relay:
-    """A socket in front of a server. `stalled`: nothing passes; `mute`: requests pass and replies are thrown away."""
+    """A socket in front of a server. `stalled`: nothing passes. `mute`: requests pass and replies are discarded."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
@@ -154,9 +154,9 @@ class Relay:
         assert self._server is not None
         self._server.close()
         self.flowing.set()
-        for _ in range(5):  # the loop takes some turns from accepting a connection to serving it
+        for _ in range(5):  # the event loop needs some turns between accepting and serving a connection
             await asyncio.sleep(0)
-        while self._serving:  # one that was accepted a moment ago is not open yet
+        while self._serving:  # a connection that was just accepted is not open yet
             self.cut()
             await asyncio.wait(self._serving, timeout=0.05)
         await self._server.wait_closed()

@@ -1,4 +1,4 @@
-"""Every command that goes to a server is one of Redis 6.2, option by option; the servers of the tests are newer."""
+"""Every command to a server is valid in Redis 6.2, with every option. The servers of the tests are newer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.redis
 
 @pytest.fixture(params=["server", "cluster"])
 def place(request: pytest.FixtureRequest, binary: Path, tmp_path: Path) -> Any:
-    """A URL, and the sockets of the servers behind it."""
+    """A URL, and the sockets of its servers."""
     with ExitStack() as stack:
         if request.param == "server":
             server = stack.enter_context(LocalServer(binary=binary))
@@ -54,7 +54,8 @@ def names_of(recorder: Recorder) -> set[str]:
 
 
 async def use_everything(url: str, until: Any) -> None:
-    """A writer with a log that gets trimmed, an emptied engine, a reader; routers' work, offers that age, hotness."""
+    """A writer whose log is trimmed, an engine with a reset cache, a reader; routers' shared work, expiring offers, and
+    hotness."""
     rng, mirror = random.Random(1), Mirror()
     writer = DirectoryWriter(url, pool="p", replica="r0", heartbeat_seconds=0.1, rng=rng)
     sync = DirectorySync(url, pool="p", mirror=mirror, poll_seconds=0.1, rng=rng)

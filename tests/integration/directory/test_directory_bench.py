@@ -1,4 +1,4 @@
-"""`bench directory` in small: its parts run, nothing is lost on the way, and entries are as small as they should be."""
+"""`bench directory` in small: its parts run, no entry is lost, and entries are within their size limit."""
 
 from __future__ import annotations
 

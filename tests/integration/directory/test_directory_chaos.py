@@ -1,4 +1,4 @@
-"""Whatever goes wrong in whatever order: when it is over, routers know exactly what engines hold."""
+"""Random faults in random order: afterwards routers know exactly what engines cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ("r0", "r1", "r2")
 
 
 class Chaos:
-    """Three engines with their writers, one router, and what may happen to them."""
+    """Three engines with their writers, one router, and the possible faults."""
 
     def __init__(self, seed: int, world: Any, server: LocalServer, client: Redis, relays: list[Any]) -> None:
         self.rng = random.Random(seed)
@@ -74,7 +74,7 @@ class Chaos:
         relay.flowing.set()
 
     async def swallow(self) -> None:
-        """Writes arrive, their answers do not."""
+        """Writes arrive, but their replies do not."""
         relay = self.rng.choice(self._relays)
         relay.mute = True
         for _ in range(5):

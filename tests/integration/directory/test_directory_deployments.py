@@ -1,4 +1,4 @@
-"""The same directory on a Cluster of three, behind Sentinels that fail over, and over TLS with an ACL user."""
+"""The same directory on a Cluster of three, behind Sentinels with a failover, and over TLS with an ACL user."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def locked(binary: Path) -> Iterator[LocalServer]:
 
 @pytest.fixture
 async def tls_port(locked: LocalServer, certificates: Path, relay_to: Any) -> int:
-    """TLS in front of it: not every build of the server speaks TLS itself."""
+    """A TLS proxy in front of it, since not every build of the server supports TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     port: int = await relay_to(locked.socket).listen_tls(context)

@@ -1,4 +1,4 @@
-"""What goes wrong between agents, server and routers, and that it heals."""
+"""Faults between agents, server and routers, and the recovery from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_router_that_fell_behind_the_log_reads_the_snapshot(
     writer.publish(held(CHAIN))
     await until(
         lambda: sent(writer) and writer._publication.outbox.last_checked == writer._publication.outbox.last
-    )  # with the mark that ends a busy time
+    )  # including the entry that ends a busy time
     pipe = client.pipeline()
     for command in writer._epochs._bucket_commands(
         writer.epoch, range(64)
@@ -73,7 +73,7 @@ async def test_repeated_writes_change_nothing(world: Any, until: Any, relay: Any
     writer, router = await world.writer(url=relay.url, heartbeat_seconds=0.05), await world.router()
     await until(lambda: sent(writer))
     for chunk in CHAIN:
-        relay.mute = True  # the server takes the write, and the writer never hears of it
+        relay.mute = True  # the server applies the write, but its reply is lost
         before = relay.thrown_away
         writer.publish([Change(chunk, Tier.GPU, 64)])
         await until(lambda before=before: relay.thrown_away > before)
@@ -125,7 +125,7 @@ async def test_nothing_without_a_lifetime_is_left_in_an_emptied_server(world: An
     await until(lambda: sent(writer))
     first = writer.epoch
     await client.flushall()
-    writer.publish([Change(1, Tier.GPU, 1)])  # written before anybody notices, into a log of the former epoch
+    writer.publish([Change(1, Tier.GPU, 1)])  # written unnoticed into a log of the former epoch
     await until(
         lambda: (
             writer.epoch not in (None, first) and sent(writer) and not writer._epochs._leftover_epochs - {writer.epoch}
@@ -144,7 +144,7 @@ async def test_a_server_that_lost_the_last_entries_is_noticed(world: Any, until:
     writer.publish(held(CHAIN))
     await until(lambda: in_step(writer, router))
     epoch = writer.epoch
-    await client.restore(log, 60_000, early, replace=True)  # what a failover does to entries not yet replicated
+    await client.restore(log, 60_000, early, replace=True)  # as a failover does to entries that are not replicated yet
     await until(lambda: writer.epoch not in (None, epoch) and in_step(writer, router))
     assert router.mirror.match(CHAIN) == {0: WHOLE}
 
@@ -294,7 +294,7 @@ async def test_an_engine_that_empties_during_a_heartbeat(world: Any, until: Any,
     await until(lambda: in_step(writer, router))
     for _ in range(20):
         relay.flowing.clear()
-        await asyncio.sleep(0.06)  # a heartbeat is under way
+        await asyncio.sleep(0.06)  # a heartbeat is being sent
         writer.clear()
         relay.flowing.set()
         await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Writer, server and router together: what an agent says is what a router knows."""
+"""Writer, server and router together: a router knows what an agent writes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gone(chain: Sequence[int]) -> list[Change]:
 
 
 async def everything(client: Redis) -> dict[bytes, bytes]:
-    """All that the server holds, as one string of bytes a key."""
+    """Everything on the server, as one string of bytes for each key."""
     found = {}
     for key in [key async for key in client.scan_iter()]:
         kind = await client.type(key)
@@ -122,7 +122,7 @@ async def test_a_replica_that_falls_silent_is_unknown_cache_not_dead(world: Any,
     await until(lambda: router.mirror.match(CHAIN) == {0: WHOLE})
     router.mirror.hold_pending([*CHAIN[:2], 5], 0, 0.0, 1e12)
     router._server.grace_until = 0.0
-    writer._task.cancel()  # the agent was killed: nothing is taken back
+    writer._task.cancel()  # the agent was killed, so it removed nothing
     await client.pexpire(Keys("p", "r0").beat, 1)
     await until(lambda: not router.view("r0").cache_known)
     assert router.mirror.match(CHAIN) == {}

@@ -1,6 +1,6 @@
-"""What routers and agents of one pool share with one another: work in flight, pending owners, estimators, hotness.
+"""What routers and agents of one pool share: work in flight, pending owners, estimators, hotness.
 
-Each on one server, on a Cluster of three, and over TLS as a user who may do no more than `connection` says.
+Each runs on one server, on a Cluster of three, and over TLS as a user with only the rights that `connection` documents.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SLOTS = {"r0": 0, "r1": 1}
 
 @dataclass
 class Place:
-    """A directory of some kind. url: as routers and agents get it; client: one that may do anything."""
+    """A directory of some kind. url: for routers and agents. client: one with all rights."""
 
     url: str
     client: Any
@@ -92,7 +92,7 @@ async def started(share: Any) -> AsyncIterator[Any]:
 
 
 class Router:
-    """As much of a router as shares work."""
+    """The parts of a router that share work."""
 
     def __init__(self, url: str, pool: str, slots: dict[str, int]) -> None:
         self.own: dict[int, float] = {}

@@ -1,4 +1,5 @@
-"""More is held than there is room for: the server's memory stays bounded, and what is hot stays in the directory."""
+"""More entries than the directory has room for: the server's memory stays bounded, and hot entries stay in the
+directory."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from plumage.directory.server.local_server import LocalServer
 from plumage.settings.agent_config import ShareConfig
 from plumage_engine.agent.directory import memory_share as shares
 
-STEP = 50  # chunks that a prompt of the flood brings
+STEP = 50  # chunks of a prompt of the flood
 
 
 def prompt(rng: random.Random) -> list[Change]:
@@ -30,7 +31,7 @@ def prompt(rng: random.Random) -> list[Change]:
 
 
 async def flood(writers: list[DirectoryWriter], chunks: int, rng: random.Random) -> None:
-    """As many to each, at a pace that the server follows."""
+    """Equally many entries to each writer, at a pace that the server can follow."""
     for number in range(chunks // STEP):
         for writer in writers:
             writer.publish(prompt(rng))
@@ -103,7 +104,7 @@ async def test_a_servers_memory_is_enough_for_the_shares_of_all(
 async def test_a_pool_that_grows_stays_within_its_servers_memory(
     binary: Path, world_at: Callable[[str], Any], until: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From one replica to ten, each of which holds more than all of the server's memory has room for."""
+    """From one replica to ten, each with more entries than the server's memory has room for."""
     monkeypatch.setattr(shares, "FILE_INTERVAL", 0.02)
     memory, rng, members = 16 << 20, random.Random(8), tmp_path / "membership.json"
     config = ShareConfig(memory=memory, replicas=1, members_file=members)

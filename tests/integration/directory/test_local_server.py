@@ -1,4 +1,5 @@
-"""Local mode's server: starts, answers nobody but us, ends with us, and says what to do when it can't."""
+"""Local mode's server: it starts, serves only this pool, ends with its supervisor, and reports the remedy if it can't
+start."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ time.sleep(60)
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Everything that names this folder in its command line."""
+    """Every process with this folder in its command line."""
     running = psutil.process_iter(["cmdline"])
     return [one for one in running if any(str(folder) in word for word in one.info["cmdline"] or ())]
 

@@ -1,4 +1,4 @@
-"""Round trips by one kept connection: replies belong to their commands, whatever happened to the round before."""
+"""Pipelines over one persistent connection: replies belong to their commands, also after a failed pipeline."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The Secrets of a directory that is somebody else's change: the password, and the authority of its certificate. The
-files are read at each connection, so what is open lives on, and what breaks comes back once the file is new."""
+"""The Secrets of an external directory change: the password, and the CA of its certificate. The files are read at each
+connection. So open connections stay, and broken ones are restored once the file is new."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_new_authority_is_taken_from_its_file(
         old = (tmp_path / "ca.crt").read_bytes()
         serve(context, tmp_path, new)
         fresh = (tmp_path / "ca.crt").read_bytes()
-        (tmp_path / "ca.crt").write_bytes(old)  # the kubelet comes later
+        (tmp_path / "ca.crt").write_bytes(old)  # the kubelet updates the file later
         relay.cut()
         await until(lambda: writer.degraded and router.degraded)
         writer.publish(held(CHAIN))
@@ -84,7 +84,7 @@ async def test_a_new_authority_is_taken_from_its_file(
 
 
 def serve(context: ssl.SSLContext, folder: Path, authority: Authority) -> None:
-    """From now on with a certificate of that authority, whose own lies in `ca.crt`."""
+    """From now on with a certificate of that CA, whose own certificate is in `ca.crt`."""
     authority.write(folder, "ca")
     authority.issue(folder, "server", "directory", ["127.0.0.1"])
     context.load_cert_chain(folder / "server.crt", folder / "server.key")

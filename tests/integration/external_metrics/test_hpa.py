@@ -1,5 +1,5 @@
-"""A plain HorizontalPodAutoscaler of a real controller manager, by a real API server's aggregation layer, scales a pool
-by its cache and by its tokens, in both directions."""
+"""A plain HorizontalPodAutoscaler of a real controller manager scales a pool by its cache and by its tokens, up and
+down, through a real API server's aggregation layer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ EXAMPLE = REPO / "examples" / "autoscaling" / "hpa.yaml"
 
 @dataclass
 class Fleet:
-    """What the operator is pretended to have measured; changed by the test. asked: pools whose figures were."""
+    """The figures that the operator would have measured; the test changes them. asked: pools whose figures were
+    requested."""
 
     measured: float = 0.4
     tokens: float = 1000.0
@@ -61,7 +62,7 @@ async def kubectl(server: ApiServer, *args: str, stdin: Any = None, check: bool 
 
 
 async def until(what: Callable[[], Any], within: float = 120.0) -> Any:
-    """The first true answer."""
+    """The first true result."""
     end = time.monotonic() + within
     while True:
         found = await what()
@@ -104,7 +105,7 @@ async def served(server: ApiServer, fleet: Fleet, folder: Path) -> AsyncIterator
 
 
 def registration(port: int, authority: bytes) -> dict[str, Any]:
-    """An APIService of a Service that is this machine."""
+    """An APIService whose Service leads to this machine."""
     service = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -139,14 +140,14 @@ async def ask(server: ApiServer, metric: str, selector: str = "") -> dict[str, A
 
 
 def minimal_pool() -> dict[str, Any]:
-    """The example that names no number of replicas."""
+    """The example without a number of replicas."""
     pool = dict(yaml.safe_load((REPO / "examples" / "minimal.yaml").read_text()))
     assert "replicas" not in pool["spec"]
     return {**pool, "metadata": {"name": POOL, "namespace": NAMESPACE}}
 
 
 async def make_pool(server: ApiServer, replicas: int, pool: dict[str, Any]) -> None:
-    """As the operator would leave it: a pool, its status, and ready pods."""
+    """A pool with its status and ready pods, as the operator would leave it."""
     await kubectl(server, "apply", "-f", "-", stdin=pool)
     await write_status(server, replicas)
     await until(lambda: kubectl(server, "-n", NAMESPACE, "get", "serviceaccount/default", "-o", "name", check=False))
@@ -183,7 +184,7 @@ async def wanted(server: ApiServer) -> int:
 
 
 def quick(metric: str, target: dict[str, Any]) -> dict[str, Any]:
-    """The shipped example with another metric, and no windows."""
+    """The example with another metric and without windows."""
     hpa = next(yaml.safe_load_all(EXAMPLE.read_text()))
     hpa["metadata"] = {"name": "chat", "namespace": NAMESPACE}
     hpa["spec"]["scaleTargetRef"]["name"] = POOL
@@ -216,12 +217,13 @@ async def test_an_hpa_follows_the_cache_and_the_tokens_both_ways(
             await until(there)
             await write_status(api_server, replicas)
 
-        # The curve says that twice the cache cures 40 % of the prompts; one in ten may miss: six, the bound.
+        # By the curve twice the cache adds 40 % hits. The target permits one miss in ten, which needs six replicas, the
+        # bound.
         fleet.measured = 0.4
         hpa = quick("plumage_cache_miss_ratio_curable", {"type": "Value", "value": "100m"})
         await kubectl(api_server, "apply", "-f", "-", stdin=hpa)
         await reaches(6)
-        # On the curve's plateau more cache cures nothing.
+        # Where the curve is flat a larger cache does not help.
         fleet.replicas, fleet.measured = 8, 0.8
         assert (await ask(api_server, "plumage_cache_miss_ratio_curable"))["items"][0]["value"] == "0m"
         await reaches(1)

@@ -1,6 +1,6 @@
-"""KEDA's own operator sizes a pool whose manifest names no replicas, by the document that Plumage's operator serves.
+"""KEDA's own operator scales a pool whose manifest names no replicas, by the document of Plumage's operator.
 
-Its program is none of the cluster's: it takes half an hour to build on two cores. PLUMAGE_KEDA names it:
+The cluster does not include its program, which takes half an hour to build on two cores. PLUMAGE_KEDA names it:
 
     cd "$(go mod download -json github.com/kedacore/keda/v2@v2.21.0 | jq -r .Dir)"
     go build -o /tmp/keda ./cmd/operator
@@ -64,7 +64,7 @@ class Figures:
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
-    """One that knows Plumage's kinds and KEDA's."""
+    """An API server with Plumage's kinds and KEDA's."""
     with served() as own:
         own.kubectl("apply", "--server-side", "-f", str(REPO / "crds"))
         for kind in KINDS:
@@ -101,7 +101,7 @@ def keda(server: ApiServer, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]
 
 @pytest.fixture
 async def figures() -> AsyncIterator[tuple[Figures, str]]:
-    """And where they are served."""
+    """The figures, and the address at which they are served."""
     found, app = Figures(), web.Application()
     add_pool_page(app, found.samples, clock=lambda: 0.0)
     async with TestServer(app) as running:
@@ -109,7 +109,7 @@ async def figures() -> AsyncIterator[tuple[Figures, str]]:
 
 
 def scaled_object(url: str) -> dict[str, Any]:
-    """The sample, quicker, and with its triggers at the figures of the test."""
+    """The sample with shorter intervals, and with its triggers at the test's figures."""
     found: dict[str, Any] = yaml.safe_load((REPO / "examples" / "autoscaling" / "keda.yaml").read_text())
     found["spec"] |= {"pollingInterval": 1, "cooldownPeriod": 3}
     for trigger in found["spec"]["triggers"]:

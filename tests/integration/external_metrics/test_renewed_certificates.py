@@ -1,5 +1,5 @@
-"""The certificate that the API server is shown, and the authority by which the API server is known, are renewed under
-an operator that serves on."""
+"""Two certificates are renewed while the operator serves: the one that it shows to the API server, and the CA by which
+it verifies the API server."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Cluster:
         self.ask_as("first")
 
     def serve(self, name: str, lasts: datetime.timedelta = MONTH) -> None:
-        """A Secret with another certificate. lasts: below zero for one that expired."""
+        """A Secret with another certificate. lasts: negative for an expired one."""
         self.serving = Authority.create(name)
         self.serving.write(self.folder, "serving")
         self.serving.issue(self.mounted, "tls", "plumage-operator", ["localhost"], lasts)
 
     def ask_as(self, name: str) -> None:
-        """Another authority signs what the API server shows."""
+        """Another CA signs the certificate of the API server."""
         self.proxy = Authority.create(name)
         self.proxy.write(self.folder, "proxy")
         self.proxy.issue(self.folder, "client", FRONT_PROXY)
@@ -59,13 +59,13 @@ class Cluster:
         return FrontProxy((self.folder / "proxy.crt").read_text(), frozenset({FRONT_PROXY}))
 
     def context(self) -> ssl.SSLContext:
-        """As the API server asks now."""
+        """The TLS context of the API server's requests now."""
         context = ssl.create_default_context(cafile=str(self.folder / "serving.crt"))
         context.load_cert_chain(self.folder / "client.crt", self.folder / "client.key")
         return context
 
     async def ask(self, context: ssl.SSLContext) -> str:
-        """The API's name, or why there is no answer."""
+        """The API's name, or the reason for the missing answer."""
         url = f"https://localhost:{self.port}/apis/{GROUP}/v1beta1"
         try:
             async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as answer:

@@ -15,13 +15,15 @@ _LAST = "test_rights_in_use.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What all tests here have let the operator ask is looked at after them."""
-    items.sort(key=lambda item: item.path == Path(__file__).parent / _LAST)  # stable: the others stay as they are
+    """Runs the check of all requests of the operator after the other tests here."""
+    items.sort(
+        key=lambda item: item.path == Path(__file__).parent / _LAST
+    )  # a stable sort: the others keep their order
 
 
 @pytest.fixture(scope="session")
 def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
-    """What the operator asks of the API server."""
+    """The operator's requests to the API server."""
     return Audit(tmp_path_factory.mktemp("audit"), USER)
 
 
@@ -33,7 +35,7 @@ def api_server(audit: Audit) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def fleet(api_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """With one operator running."""
+    """A fleet with one running operator."""
     fleet = Fleet(api_server, tmp_path_factory.mktemp("operator"))
     fleet.install()
     fleet.start()
@@ -44,7 +46,7 @@ def fleet(api_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def namespace(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of the test's own."""
+    """A namespace of the test's own."""
     name = request.node.name.split("[")[0].removeprefix("test_").replace("_", "-")[:50].rstrip("-")
     fleet.kubectl("create", "namespace", name)
     yield name

@@ -1,4 +1,4 @@
-"""An API server that is there and in trouble: a proxy before the real one answers what a busy one does."""
+"""An API server under load: a proxy in front of the real one answers as a busy server does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def proxy(fleet: Fleet) -> Iterator[Proxy]:
 
 @pytest.fixture
 def begin(fleet: Fleet, namespace: str, proxy: Proxy) -> Iterator[Callable[..., None]]:
-    """Starts the only operator, behind the proxy, for this test's namespace; the others are there again afterwards."""
+    """Starts the only operator, behind the proxy, for this test's namespace. The others are started again
+    afterwards."""
     for name in list(fleet.operators):
         fleet.stop(name)
 
@@ -40,7 +41,7 @@ def begin(fleet: Fleet, namespace: str, proxy: Proxy) -> Iterator[Callable[..., 
 
 
 def some(wanted: Callable[[str, str], bool], count: int, answer: Answer) -> Callable[[str, str], Answer | None]:
-    """The answer to the first `count` requests that are wanted."""
+    """The answer for the first `count` matching requests."""
     left = count
 
     def instead(method: str, path: str) -> Answer | None:
@@ -108,7 +109,7 @@ def test_probe_reports_frozen_watches_which_continue_when_they_thaw(
 
 
 def health(fleet: Fleet) -> httpx.Response:
-    """The liveness probe's answer; its own word for one that does not answer yet."""
+    """The liveness probe's answer, or a text if the operator does not answer yet."""
     try:
         return httpx.get(f"http://127.0.0.1:{fleet.ports[NAME][0]}/healthz", trust_env=False, timeout=30)
     except httpx.TransportError:

@@ -1,4 +1,4 @@
-"""A pool that sizes itself, by a real operator, API server, Deployment and ReplicaSet controller. Nothing runs in its
+"""An autoscaled pool with a real operator, API server, Deployment and ReplicaSet controller. No program runs in its
 pods: see `reporting_pods`."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_it_grows_with_its_tokens_and_gives_up_its_coldest_replicas(fleet, names
     fleet.until(lambda: size(3))
     fleet.until(lambda: condition(fleet, namespace, "EngineReady").get("status") == "True")
     reports.set_rate(250.0)
-    fleet.until(lambda: len(engines(fleet, namespace)) == 6)  # the new ones load
+    fleet.until(lambda: len(engines(fleet, namespace)) == 6)  # the new ones load the model
     fleet.until(lambda: fleet.get(namespace, "ppool", "chat")["status"]["desiredReplicas"] == 6)
     assert condition(fleet, namespace, "EngineReady")["status"] == "True"
     assert fleet.get(namespace, "ppool", "chat")["status"]["provenReplicas"] == 3
@@ -66,7 +66,7 @@ def test_it_grows_with_its_tokens_and_gives_up_its_coldest_replicas(fleet, names
 
 @pytest.mark.timeout(400)
 def test_a_scale_down_that_is_cut_after_each_action_gives_up_the_coldest(fleet, namespace, reports, tmp_path) -> None:
-    """Each life of the operator gathers figures, decides and then does one thing more: a deletion cost, the smaller
+    """Each restarted operator gathers figures, decides and then does one more action: a deletion cost, the smaller
     Deployment, the status."""
     six = SPEC.replace("minReplicas: 3", "minReplicas: 6")
     alone = {"PLUMAGE_WATCH_NAMESPACES": namespace, "PLUMAGE_AUTOSCALE_SECONDS": "1"}

@@ -1,6 +1,6 @@
-"""The admission policy of the chart on a real API server: what the operator's account may write, and what it may not.
+"""The chart's admission policy on a real API server: which writes it permits to the operator's account.
 
-All other tests here run under the policy too: whatever the operator does for pools is let through.
+All other tests here run with the policy too, so everything that the operator does for pools is permitted.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def deployment(name: str) -> str:
 
 @pytest.fixture
 def operator(fleet: Fleet) -> Operator:
-    """kubectl with the operator's own token; what it printed, or the error. The policy holds a moment after it is
-    made."""
+    """kubectl with the operator's own token: its output or the error. The policy takes effect a moment after its
+    creation."""
     own: Operator = partial(fleet.kubectl, f"--kubeconfig={fleet.kubeconfig()}", check=False)
     create = ("-n", "kube-system", "create", "--dry-run=server", "-f", "-")
     fleet.until(lambda: WRITE in own(*create, stdin=config_map("no-label")))
@@ -50,7 +50,7 @@ def test_the_operator_creates_nothing_without_its_label(fleet: Fleet, operator: 
 
 
 def test_the_operator_changes_and_deletes_nothing_of_others(fleet: Fleet, operator: Operator) -> None:
-    name = "extension-apiserver-authentication"  # Kubernetes' own, whose loss breaks every aggregated API
+    name = "extension-apiserver-authentication"  # Kubernetes' own object; without it every aggregated API fails
     before = fleet.get("kube-system", "configmap", name)
     assert before["data"]
     asked = ("-n", "kube-system")

@@ -1,7 +1,7 @@
-"""The API server's certificate expires, and its authority is renewed: what the operator says, and that it goes on. And
-the certificate of its own that expires, by which it serves external metrics.
+"""The API server's certificate expires, and its CA is renewed: the operator reports it and continues. The operator's
+own certificate for external metrics expires too.
 
-The cluster is of this file's own, since it changes what everybody trusts.
+This file has its own cluster, since it changes a CA that all clients trust.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from plumage.incluster.config import ApiServerConfig
 
 EXPIRED = -datetime.timedelta(hours=1)
 MONTH = datetime.timedelta(days=30)
-READS_FRONT_PROXY = {  # as the chart binds it
+READS_FRONT_PROXY = {  # the address in the chart
     "apiVersion": "rbac.authorization.k8s.io/v1",
     "kind": "RoleBinding",
     "metadata": {"name": "plumage-operator-requestheader", "namespace": "kube-system"},
@@ -52,7 +52,7 @@ class Renewed:
         self.authority = Authority.read(self.folder, "ca")
 
     def trust(self, *authorities: Authority) -> None:
-        """What a kubelet does with the authorities that pods trust: the file is replaced."""
+        """Replaces the file of CAs that pods trust, as a kubelet does."""
         for number, authority in enumerate(authorities):
             authority.write(self.folder, f"trusted-{number}")
         parts = [(self.folder / f"trusted-{number}.crt").read_bytes() for number in range(len(authorities))]
@@ -61,7 +61,7 @@ class Renewed:
         fresh.rename(self.server.ca_file)
 
     def serve(self, authority: Authority, lasts: datetime.timedelta = MONTH) -> None:
-        """Start the API server with a certificate of that authority; one that expired is nobody's wait."""
+        """Starts the API server with a certificate of that CA. With an expired certificate it does not wait."""
         authority.issue(self.folder, "apiserver", "kube-apiserver", ["127.0.0.1", "localhost"], lasts)
         for name in ("controllers", "apiserver"):
             self.server.processes.stop(name, signal.SIGKILL)
@@ -148,7 +148,7 @@ def page(fleet: Fleet) -> str:
 
 
 def asked(pods: PodsApiServer) -> str:
-    """What a router or an agent gets."""
+    """The answer to a router or an agent."""
     return asyncio.run(_asked(pods))
 
 
@@ -162,6 +162,6 @@ async def _asked(pods: PodsApiServer) -> str:
 
 
 def _waits(fleet: Fleet) -> bool:
-    """The one that lost its Lease ended, and the next one waits with the reason."""
+    """The operator without its Lease has ended, and the next one waits and reports the reason."""
     fleet.keep_up()
     return "can't reach the Lease" in fleet.log()

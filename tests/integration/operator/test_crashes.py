@@ -1,5 +1,5 @@
-"""The operator dies after each action of a plan, one after the other, and its next start makes of what is there what an
-operator that nothing happened to would have made."""
+"""The operator dies after each action of a plan. Its next start completes the plan as an operator without a crash
+would."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(600)
 Found = dict[tuple[str, str], dict[str, Any]]  # objects, by kind and name
 
 ALL = 17  # children of a pool
-ROUTERS = 7  # of a gateway
+ROUTERS = 7  # children of a gateway
 OWNERS = ("InferencePool", "InferenceGateway")
 NAME = "crashes"
 SMALL = "  replicas: 1"
@@ -50,7 +50,7 @@ spec:
 
 @pytest.fixture
 def alone(fleet: Fleet) -> Iterator[None]:
-    """No other operator than the test's own."""
+    """Only the test's own operator runs."""
     for name in list(fleet.operators):
         fleet.stop(name)
     yield
@@ -98,8 +98,8 @@ def test_a_gateway_whose_creation_is_cut_after_each_action(fleet: Fleet, namespa
 
 
 def cut_everywhere(fleet: Fleet, namespace: str, record: Path, before: str | None, after: str) -> tuple[list[str], int]:
-    """Cuts the plan after each action: a child's change, an event, a status. Answers after what it was cut,
-    and how many children there are in the end."""
+    """Interrupts the plan after each action: a change of a child, an event, a status. Returns these actions, and the
+    final number of children."""
     begin(fleet, namespace, before)
     old = marks(things(fleet, namespace))
     halt(fleet)
@@ -108,7 +108,7 @@ def cut_everywhere(fleet: Fleet, namespace: str, record: Path, before: str | Non
     right = settled(fleet, namespace)
     new = marks(things(fleet, namespace))
     begin(fleet, namespace, before)
-    fleet.until(lambda: marks(things(fleet, namespace)) == old)  # a name that still goes is taken once it has gone
+    fleet.until(lambda: marks(things(fleet, namespace)) == old)  # a name is free once its deleted object has gone
     halt(fleet)
     apply(fleet, namespace, after)
     start(fleet, namespace, record)
@@ -120,7 +120,7 @@ def cut_everywhere(fleet: Fleet, namespace: str, record: Path, before: str | Non
 
 
 def begin(fleet: Fleet, namespace: str, before: str | None) -> None:
-    """The pool as it was before the plan, settled."""
+    """The pool before the plan, settled."""
     if before is None:
         fleet.kubectl("-n", namespace, "delete", "ppool", "chat", "--ignore-not-found")
         fleet.until(lambda: not children(things(fleet, namespace)))
@@ -133,13 +133,13 @@ def begin(fleet: Fleet, namespace: str, before: str | None) -> None:
 
 
 def halt(fleet: Fleet) -> None:
-    """Of the same name, the next operator takes its Lease at once."""
+    """The next operator has the same name, so it takes the Lease at once."""
     if NAME in fleet.operators:
         fleet.stop(NAME, kill=True)
 
 
 def start(fleet: Fleet, namespace: str, record: Path | None = None) -> None:
-    """For this namespace alone: what other tests left is not counted. record: it dies after each action."""
+    """For this namespace alone, so that objects of other tests do not count. record: it dies after each action."""
     fleet.start(NAME, lives=record, PLUMAGE_WATCH_NAMESPACES=namespace)
 
 
@@ -148,19 +148,20 @@ def apply(fleet: Fleet, namespace: str, spec: str) -> None:
 
 
 def things(fleet: Fleet, namespace: str) -> Found:
-    """The pool, its gateway, and what the operator and the cluster's controllers made for them; by one kubectl."""
+    """The pool, its gateway, and the objects that the operator and the cluster's controllers made for them, by one
+    kubectl."""
     listed = fleet.get(namespace, f"ppool,pgw,pods,{CHILDREN}").get("items", [])
     return {(one["kind"], one["metadata"]["name"]): one for one in listed}
 
 
 def children(found: Found) -> Found:
-    """Of the pool and of its gateway."""
+    """The children of the pool and of its gateway."""
     made = {key: one for key, one in found.items() if key[0] != "Pod"}
     return {key: one for key, one in made.items() if OURS.items() <= one["metadata"].get("labels", {}).items()}
 
 
 def marks(found: Found) -> dict[tuple[str, str], str]:
-    """What each child was last applied as."""
+    """The annotation of each child's last applied content."""
     here = children(found).items()
     return {key: child["metadata"]["annotations"][APPLIED] for key, child in here if not is_deleting(child)}
 
@@ -172,7 +173,7 @@ def settled(fleet: Fleet, namespace: str) -> dict[str, Any]:
         found = things(fleet, namespace)
         if not all(_is_current(one, found) for key, one in found.items() if key[0] in OWNERS):
             return None
-        time.sleep(1.0)  # longer than a burst of changes is gathered for
+        time.sleep(1.0)  # longer than the operator waits for further changes
         return state(found) if state(things(fleet, namespace)) == state(found) else None
 
     return dict(fleet.until(quiet))
@@ -185,7 +186,7 @@ def _is_current(owner: dict[str, Any], found: Found) -> bool:
         return False
     if owner["kind"] == "InferenceGateway":
         return bool(status.get("replicas") == spec["replicas"] == seen(found))
-    return bool(status.get("updatedReplicas") == spec["replicas"])  # old pods stay: no new one is ever ready here
+    return bool(status.get("updatedReplicas") == spec["replicas"])  # old pods stay, since no new pod becomes ready here
 
 
 def state(found: Found) -> dict[str, Any]:
@@ -202,7 +203,7 @@ def _without_uids(child: Any) -> Any:
 
 
 def seen(found: Found) -> int:
-    """Of the gateway's routers, those whose kubelets were pointed at its present ConfigMap."""
+    """The gateway's routers whose kubelets read its present ConfigMap."""
     mark = marks(found).get(("ConfigMap", "front-gateway"))
     pods = [
         one["metadata"].get("annotations", {}) for key, one in found.items() if key[0] == "Pod" and not is_deleting(one)
@@ -219,7 +220,7 @@ def status_of(thing: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _ends(record: Path) -> bool:
-    """Whether what was done last may be the last of a plan: its status, or what follows when pods come."""
+    """Whether the last action may be the end of a plan: its status, or what follows when pods appear."""
     done = lives(record)
     return bool(done) and done[-1][-1].startswith(("WriteStatus", "Annotate"))
 
@@ -229,7 +230,7 @@ def is_deleting(child: dict[str, Any]) -> bool:
 
 
 def content(child: dict[str, Any]) -> dict[str, Any]:
-    given = ("clusterIP", "clusterIPs")  # by the API server, from a pool of addresses
+    given = ("clusterIP", "clusterIPs")  # assigned by the API server
     spec = {name: value for name, value in child.get("spec", {}).items() if name not in given}
     others = {name: child.get(name) for name in ("data", "subjects", "roleRef", "automountServiceAccountToken")}
     return {"labels": child["metadata"]["labels"], "spec": spec, **others}

@@ -1,5 +1,5 @@
-"""What goes wrong around a pool: a namespace that lingers, an API server that dies in mid-plan, a clock that is off,
-rotated Secrets, names at their limit."""
+"""Faults around a pool: a namespace that takes long to end, an API server that dies during a plan, a wrong clock,
+rotated Secrets, names of maximal length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plumage.cluster import LONGEST_POOL_NAME
 pytestmark = pytest.mark.timeout(600)
 
 HOLDER = ("-n", SYSTEM, "get", "lease", "plumage-operator", "-o", "jsonpath={.spec.holderIdentity}")
-ALL = 17  # children of a pool as `pool` makes it
+ALL = 17  # children of a pool that `pool` makes
 FINALIZER = {"metadata": {"finalizers": ["tests.plumage.dev/held"]}}
 
 
@@ -31,7 +31,8 @@ def apply(fleet, namespace):
 
 
 def test_in_a_namespace_that_lingers_the_operator_says_so_and_keeps_calm(fleet: Fleet, namespace: str, apply) -> None:
-    """Pods go first and may drain for minutes, in which the pool is there and nothing may be made for it."""
+    """Pods are deleted first and may drain for minutes. During that time the pool exists, and no object may be made for
+    it."""
     apply()
     made(fleet, namespace)
     pod = fleet.until(lambda: fleet.get(namespace, "pods").get("items"))[0]["metadata"]["name"]
@@ -59,7 +60,7 @@ def test_in_a_namespace_that_lingers_the_operator_says_so_and_keeps_calm(fleet: 
 
 
 def figures(fleet: Fleet) -> dict[str, float]:
-    """Looks that failed, by kind."""
+    """Failed reconciles, by kind."""
     _, port = fleet.ports[running(fleet)]
     page = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False, timeout=30).text
     lines = [line for line in page.splitlines() if line.startswith("plumage_operator_errors_total{")]
@@ -72,7 +73,7 @@ def running(fleet: Fleet) -> str:
 
 
 def test_an_api_server_that_is_killed_between_two_actions(fleet: Fleet, namespace: str, apply) -> None:
-    """The operator stands still while the half-made pool is counted, or it would be whole too soon."""
+    """The operator is stopped while the half-made pool is counted; otherwise it would complete the pool."""
     for attempt in range(10):
         name = f"half-{attempt}"
         made_before = killed_in_mid_plan(fleet, namespace, lambda name=name: apply(name=name), name)
@@ -89,7 +90,7 @@ def test_an_api_server_that_is_killed_between_two_actions(fleet: Fleet, namespac
 
 
 def killed_in_mid_plan(fleet: Fleet, namespace: str, apply: Any, name: str) -> int:
-    """How many children there were."""
+    """Returns the number of children."""
     operator = fleet.operators[running(fleet)]
     plane = fleet.server.plane
     watch = [str(plane.programs["kubectl"]), f"--kubeconfig={plane.kubeconfig}", "-n", namespace]
@@ -137,7 +138,7 @@ def test_an_operator_whose_clock_is_an_hour_ahead_works_and_neither_steals_nor_k
     fleet.until(lambda: children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 3)
     assert fleet.kubectl(*HOLDER) == "ahead", "who is an hour behind takes its renewals for no older than they are"
 
-    fleet.stop("ahead", kill=True)  # it releases nothing, and its last renewal lies an hour ahead
+    fleet.stop("ahead", kill=True)  # it does not release the Lease, and its last renewal is an hour in the future
     fleet.until(lambda: fleet.kubectl(*HOLDER) == "right")
     fleet.kubectl("-n", namespace, "scale", "ppool/chat", "--replicas=4")
     fleet.until(lambda: children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 4)
@@ -150,7 +151,7 @@ def test_names_at_the_limit_leave_names_and_labels_that_kubernetes_takes(fleet: 
     fleet.until(lambda: count(fleet, namespace, name) == ALL and ready_conditions(fleet, namespace, name))
     pods = fleet.until(
         lambda: len(found := fleet.get(namespace, "pods").get("items", [])) == 5 and found
-    )  # two engines, two routers, a directory: no ReplicaSet was refused one
+    )  # two engines, two routers, a directory: no pod was refused
     assert all(len(one["metadata"]["name"]) <= 63 for one in pods)
     assert all(len(value) <= 63 for one in pods for value in one["metadata"]["labels"].values())
     assert any(name in one["involvedObject"]["name"] for one in fleet.get(namespace, "events")["items"])

@@ -1,4 +1,5 @@
-"""A gateway's life on a real API server, under exactly the operator's role. Nothing runs there: no router is ready."""
+"""A gateway on a real API server, with exactly the rights of the operator's role. No program runs there, so no router
+becomes ready."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def served(fleet: Any, namespace: str) -> dict[str, list[str]]:
 
 
 def kept_ready(fleet: Any, namespace: str) -> int:
-    """What kubelets would write of the gateway's routers; how many there are."""
+    """Writes what kubelets would write for the gateway's routers. Returns their number."""
     named = [one["metadata"]["name"] for one in fleet.get(namespace, "pods", "-l", _ROUTERS).get("items", [])]
     conditions = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready", "ContainersReady")]
     patch = json.dumps({"status": {"phase": "Running", "conditions": conditions}})
@@ -115,7 +116,7 @@ def test_a_gateway_with_two_pools_gets_its_routers_and_loses_one_of_them(fleet, 
 
 def test_of_two_pools_of_one_model_name_the_older_serves_and_both_are_named(fleet, namespace, apply) -> None:
     apply(pool(BEHIND, "first"))
-    time.sleep(1.1)  # creationTimestamp is in whole seconds, and pools of one second go by their names
+    time.sleep(1.1)  # creationTimestamp has whole seconds; pools of the same second are ordered by name
     apply(pool(BEHIND, "again"))
     apply(ONE_NAME)
     fleet.until(lambda: reasons(fleet, namespace, "pgw", "front").get("Accepted") == "ModelConflict")

@@ -1,5 +1,5 @@
-"""Nodes that advertise GPUs, and a real scheduler: where a pool's pods go, and what is said when there is no room. The
-nodes are objects; nothing runs on them, so placed pods stay Pending."""
+"""Nodes that advertise GPUs, and a real scheduler: the placement of a pool's pods, and the condition when there is no
+room. The nodes are objects only; no program runs on them, so placed pods stay Pending."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.operator_fleet import Fleet, condition
 
 from plumage.api.v1alpha1.gpus import GPU
 
-pytestmark = pytest.mark.timeout(400)  # of a busy machine: the cluster is of this file's own
+pytestmark = pytest.mark.timeout(400)  # seconds on a busy machine: this file has its own cluster
 
 KINDS = itertools.count(100)
 TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
@@ -50,14 +50,14 @@ value: 1000
 
 
 def gpu_node(name: str, zone: str, kind: str) -> dict[str, Any]:
-    """With four GPUs of a kind, and, as GPUs are dear, a taint."""
+    """A node with four GPUs of a kind, and with a taint, as is usual for GPUs."""
     labels = {"accelerator": kind, "topology.kubernetes.io/zone": zone}
     return node(f"{kind}-{name}", extra={GPU: "4"}, labels=labels, taints=[TAINT])
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """A cluster of its own, for its scheduler would place the pods of other tests, too."""
+    """A cluster of its own, since its scheduler would also place the pods of other tests."""
     with ExitStack() as stack:
         try:
             server = stack.enter_context(pretended(kubelets=False))
@@ -74,7 +74,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture
 def kind(fleet: Fleet, request: pytest.FixtureRequest) -> str:
-    """Two nodes of a kind that no other test uses: where no kubelet is, a placed pod that is deleted stays for long."""
+    """Two nodes with a kind of GPU that no other test uses: without a kubelet, a deleted pod stays for long."""
     kind = f"h{next(KINDS)}"
     add_nodes(fleet.server, [gpu_node("a", "a", kind), gpu_node("b", "b", kind)])
     return kind
@@ -91,12 +91,12 @@ def engines(fleet: Fleet, namespace: str) -> list[dict[str, Any]]:
 
 
 def places(fleet: Fleet, namespace: str) -> Counter[str]:
-    """Engine pods by node; those without one by an empty name."""
+    """Engine pods by node; pods without a node have an empty name."""
     return Counter(pod["spec"].get("nodeName", "") for pod in engines(fleet, namespace))
 
 
 def unplaced(fleet: Fleet, namespace: str) -> str:
-    """The scheduler's own words on the pod that it has no node for."""
+    """The scheduler's message about the pod without a node."""
     for pod in engines(fleet, namespace):
         for one in pod.get("status", {}).get("conditions", []):
             if (one["type"], one["status"]) == ("PodScheduled", "False"):

@@ -1,8 +1,8 @@
-"""HTTPRoutes and PodMonitors of a pool, by an operator's process with the rights that the chart gives it; and what is
-left of an Ingress where such a right is taken away again.
+"""HTTPRoutes and PodMonitors of a pool, made by an operator process with the chart's rights. Also what is left of an
+Ingress when such a right is removed.
 
-The cluster is of this file's own: it knows those kinds, by their projects' own definitions, before the operator starts.
-Nobody acts on them here; what a gateway's controller would write, the test does.
+This file has its own cluster: it has the definitions of these kinds, by their projects, before the operator starts. No
+controller handles them here, so the test writes what a gateway's controller would write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from support.operator_fleet import USER, Fleet, condition, events, pool
 
 from plumage_operator.kinds import INTEGRATIONS
 
-pytestmark = pytest.mark.api_server  # of its own
+pytestmark = pytest.mark.api_server  # an operator of its own
 
 ALL = [one.switch for one in INTEGRATIONS]
 ROUTE, MONITOR = "httproutes.gateway.networking.k8s.io", "podmonitors.monitoring.coreos.com"
@@ -40,7 +40,7 @@ ANSWER = {
         }
     ],
 }
-"""Of a gateway's controller, in the route's status."""
+"""The name of a gateway's controller, in the route's status."""
 PLAIN = "  replicas: 1"
 EXPOSED = "  replicas: 1\n  router: {ingress: {host: chat.example}}"
 
@@ -83,7 +83,7 @@ def upgrade(fleet: Fleet, *switches: str) -> None:
 
 
 def apply(fleet: Fleet, namespace: str, spec: str) -> None:
-    """The pool, once the operator has looked at it as it is now."""
+    """Applies the pool, and waits until the operator has reconciled it."""
     fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool(spec))
     generation = fleet.get(namespace, "ppool", "chat")["metadata"]["generation"]
     fleet.until(lambda: condition(fleet, namespace, "Accepted").get("observedGeneration") == generation)

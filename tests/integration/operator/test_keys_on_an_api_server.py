@@ -1,4 +1,4 @@
-"""A pool's own keys on a real API server: made once by an operator that may not read them."""
+"""A pool's own keys on a real API server: created once by an operator that may not read them."""
 
 from __future__ import annotations
 

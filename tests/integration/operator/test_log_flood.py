@@ -1,4 +1,4 @@
-"""What concerns every pool at once is one line in the operator's log, and says what happened."""
+"""A problem of all pools at once is one line in the operator's log, with the cause."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OUTAGE_S = 8.0
 
 @pytest.fixture
 def pools(fleet: Fleet, namespace: str) -> None:
-    """All of them with a status, which comes last."""
+    """All pools have a status, which the operator writes last."""
     manifests = [pool("  replicas: 1", f"pool-{number}") for number in range(POOLS)]
     fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin="\n---\n".join(manifests))
 

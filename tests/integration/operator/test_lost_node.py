@@ -1,6 +1,6 @@
-"""A node stops reporting: the real node lifecycle controller marks its pods, and the pool says which node is lost.
+"""A node stops reporting: the real node lifecycle controller marks its pods, and the pool reports the lost node.
 
-No kubelet runs here. The test writes what kubelets write (node status, pod status) and stops doing so for one node.
+No kubelet runs here. The test writes the status of nodes and pods as kubelets do, and stops doing so for one node.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def test_lost_node_is_reported_with_a_warning(fleet: Fleet, namespace: str, node
         still = says("Ready", "False", "NodeLost")
         return still and "A replacement is being started" in condition(fleet, namespace, "Ready")["message"]
 
-    fleet.until(replaced)  # the pod that can't end is still there
+    fleet.until(replaced)  # the pod on the lost node can not end
     replacement = next(pod for pod in pods(fleet, namespace, 5) if is_engine(pod) and "nodeName" not in pod["spec"])
     run_on(fleet, namespace, replacement, ALIVE)
     fleet.until(lambda: says("Ready", "True", "Serving"))

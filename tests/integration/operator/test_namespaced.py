@@ -1,4 +1,4 @@
-"""An operator that is held to namespaces, under exactly the Roles that the chart makes for it there."""
+"""An operator that is restricted to namespaces, with exactly the Roles that the chart makes for it there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROLES = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "Lease")
 
 @pytest.fixture
 def held(fleet: Fleet, namespace: str) -> Iterator[str]:
-    """The operator's name; no other runs."""
+    """The operator's name. No other operator runs."""
     helm = module("helm_python")
     values = {"watchNamespaces": [namespace], "rbac": {"aggregate": False}, "crds": {"enabled": False}}
     with helm.Chart.load(CHART) as chart:

@@ -1,5 +1,5 @@
-"""A pool's life on a real API server, under exactly the operator's role. Nothing runs there: pods stay Pending, and
-tests write the status that kubelets would."""
+"""A pool on a real API server, with exactly the rights of the operator's role. No program runs there: pods stay
+Pending, and tests write the status that kubelets would."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_pool_becomes_its_children_and_they_are_its_own(fleet, namespace, appl
 
 
 def managers(fleet: Any, namespace: str, kind: str, name: str) -> set[tuple[str, str]]:
-    """Who manages fields of an object itself, and how they were written."""
+    """The managers of an object's fields, and how they wrote them."""
     entries = fleet.get(namespace, kind, name, "--show-managed-fields")["metadata"]["managedFields"]
     return {(one["manager"], one["operation"]) for one in entries if not one.get("subresource")}
 
@@ -64,7 +64,7 @@ def test_what_was_created_is_applied_from_its_first_change_on(fleet, namespace, 
 
 
 def test_binding_of_another_role_is_recreated(fleet, namespace, apply) -> None:
-    """As all are once the routers' role has another name: what a binding binds can't be changed."""
+    """Every binding is of another role after the routers' role was renamed. The role of a binding can't be changed."""
     apply()
     made(fleet, namespace)
     pause = "inference.plumage.dev/paused"
@@ -90,12 +90,12 @@ def test_a_quiet_pool_is_not_written_to(fleet, namespace, apply) -> None:
         return {key: thing["metadata"]["resourceVersion"] for key, thing in things.items()}
 
     before = versions()
-    fleet.kubectl("-n", namespace, "annotate", "ppool", "chat", "look=again")  # a look without a reason to change
+    fleet.kubectl("-n", namespace, "annotate", "ppool", "chat", "look=again")  # a reconcile without a reason to change
     fleet.kubectl("-n", namespace, "label", "configmap", "chat-router", "theirs=kept")
     fleet.until(lambda: versions()["ConfigMap", "chat-router"] != before["ConfigMap", "chat-router"])
     after = versions()
     different = {key for key in before if before[key] != after[key]}
-    assert different == {"pool", ("ConfigMap", "chat-router")}  # by this test alone
+    assert different == {"pool", ("ConfigMap", "chat-router")}  # only this test does
     assert children(fleet, namespace)["ConfigMap", "chat-router"]["metadata"]["labels"]["theirs"] == "kept"
 
 
@@ -166,12 +166,12 @@ def test_what_the_spec_drops_is_removed(fleet, namespace, apply) -> None:
 
 
 def ingress(fleet: Fleet, namespace: str) -> dict[str, Any]:
-    """The pool's; empty where there is none."""
+    """The pool's Ingress; empty if there is none."""
     return fleet.get(namespace, "ingress", "chat-router")
 
 
 def host(fleet: Fleet, namespace: str) -> str:
-    """That the Ingress answers to."""
+    """The host of the Ingress."""
     rules = ingress(fleet, namespace).get("spec", {}).get("rules", [{}])
     return str(rules[0].get("host", ""))
 
@@ -200,7 +200,7 @@ def test_an_ingress_is_made_put_back_and_dropped_as_the_spec_says(fleet, namespa
 
 @contextmanager
 def no_right_to_make_ingresses(fleet: Fleet) -> Iterator[None]:
-    """As by the chart's default, but for the watch, which would miss its own right."""
+    """The chart's default rights, but with the watch, which would otherwise lack its right."""
     role = json.loads(fleet.kubectl("get", "clusterrole", "plumage-operator", "-o", "json"))["rules"]
     (rule,) = (one for one in role if "ingresses" in one["resources"])
     others = {**rule, "resources": [one for one in rule["resources"] if one != "ingresses"]}
@@ -229,7 +229,9 @@ def test_without_the_right_to_ingresses_the_pool_says_who_gives_it(fleet, namesp
         assert "helm upgrade with integrations.ingress=true" in ready["message"]
         assert ("Deployment", "chat-router") in children(fleet, namespace)
         assert not ingress(fleet, namespace)
-    apply(INGRESS.replace("HOST", "new.example"))  # a look at once: of a role the operator hears nothing
+    apply(
+        INGRESS.replace("HOST", "new.example")
+    )  # causes a reconcile: a change of a role causes no event for the operator
     fleet.until(lambda: host(fleet, namespace) == "new.example")
     fleet.until(lambda: condition(fleet, namespace, "Accepted").get("status") == "True")
 
@@ -242,7 +244,7 @@ def test_an_object_of_somebody_elses_is_not_taken_over(fleet, namespace, apply) 
     theirs = fleet.get(namespace, "configmap", "chat-router")
     assert theirs["data"] == {"theirs": "1"}
     assert "ownerReferences" not in theirs["metadata"]
-    assert ("Deployment", "chat-engine") in children(fleet, namespace)  # the others are made all the same
+    assert ("Deployment", "chat-engine") in children(fleet, namespace)  # the other objects are made nevertheless
 
 
 def test_a_paused_pool_is_left_alone(fleet, namespace, apply) -> None:
@@ -291,7 +293,7 @@ def test_a_namespace_that_ends_is_let_go(fleet, namespace, apply) -> None:
 
 
 def test_a_long_name_and_a_long_argument_are_no_trouble(fleet, namespace) -> None:
-    name = "p" + "o" * 51 + "l"  # 53: the longest that leaves room for -directory
+    name = "p" + "o" * 51 + "l"  # 53 characters, the longest name with room for -directory
     argument = "--compilation-config=".ljust(1024, "x")
     engine = {"runtime": "VLLM", "args": [argument]}
     manifest = {

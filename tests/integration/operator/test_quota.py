@@ -1,5 +1,5 @@
-"""ResourceQuotas of a namespace, enforced by a real API server: every container can meet them, and what the pool says
-of one that it does not meet follows the spec."""
+"""ResourceQuotas of a namespace on a real API server: every container can comply with them. If one does not, the pool's
+condition follows the spec."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 from support.operator_fleet import Fleet, condition, made, pool
 
 AMOUNTS = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"cpu": "500m", "memory": "640Mi"}}
-# Its tokenizer comes from the hub, so that each pod of it has an init container too.
+# Its tokenizer comes from the hub, so each of its pods also has an init container.
 WHOLE = {
     "model": {"uri": "hf://org/name", "fetchResources": AMOUNTS},
     "engine": {"runtime": "Simulator", "resources": AMOUNTS, "agentResources": AMOUNTS},
@@ -28,7 +28,7 @@ def quota(fleet: Fleet, namespace: str, hard: dict[str, str]) -> None:
 
 
 def pods(fleet: Fleet, namespace: str) -> dict[str, int]:
-    """Pods that were admitted, of each part."""
+    """Admitted pods of each part."""
     found: dict[str, int] = {}
     for one in fleet.get(namespace, "pods")["items"]:
         part = one["metadata"]["labels"]["app.kubernetes.io/component"]

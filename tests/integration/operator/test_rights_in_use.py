@@ -1,4 +1,4 @@
-"""After all other tests here: whatever the operator did in them, it has asked for nothing beyond its role."""
+"""Runs after all other tests here: the operator's requests in these tests were all within its role."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The definitions of today over those of an earlier tree (before/), while pools live under them: what is stored stays
-valid, no pod rolls, and what the new schema brings works for old pools."""
+"""Today's definitions replace those of an earlier version (before/) while pools exist: stored pools stay valid, no pod
+is replaced, and new fields work for old pools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from support.kube import served
 from support.operator_fleet import Fleet, pool
 
-pytestmark = pytest.mark.api_server  # of its own
+pytestmark = pytest.mark.api_server  # a cluster of its own
 
 BEFORE = Path(__file__).parents[2] / "contract" / "crds" / "before"
 NAMESPACE = "live"
@@ -28,7 +28,7 @@ spec: {models: [{name: tiny-chat, pools: [{poolRef: {name: behind}}]}]}
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Fleet]:
-    """A cluster with the earlier definitions, and pools and a gateway that an operator has made."""
+    """A cluster with the earlier definitions, and with pools and a gateway that an operator has made."""
     with served() as server:
         fleet = Fleet(server, tmp_path)
         server.kubectl("apply", "--server-side", "-f", str(BEFORE))
@@ -50,7 +50,7 @@ def conditions(fleet: Fleet, name: str) -> Any:
 
 
 def templates(fleet: Fleet) -> dict[str, tuple[int, Any]]:
-    """By Deployment: its generation and what its pods are made from."""
+    """By Deployment: its generation and its pod template."""
     found = fleet.get(NAMESPACE, "deployments")["items"]
     return {one["metadata"]["name"]: (one["metadata"]["generation"], one["spec"]["template"]) for one in found}
 
@@ -62,7 +62,7 @@ def test_todays_definitions_over_earlier_ones_keep_live_pools_and_their_pods(liv
 
     live.define()
     for name in POOLS:
-        live.kubectl("-n", NAMESPACE, "annotate", "ppool", name, "touched=after")  # written by the new schema
+        live.kubectl("-n", NAMESPACE, "annotate", "ppool", name, "touched=after")  # written with the new schema
         after = live.get(NAMESPACE, "ppool", name)
         assert after["metadata"]["generation"] >= before[name]["metadata"]["generation"]
         assert after["spec"]["replicas"] == before[name]["spec"].get("replicas", 1)
@@ -74,7 +74,7 @@ def test_todays_definitions_over_earlier_ones_keep_live_pools_and_their_pods(liv
         (accepted,) = (one for one in conditions(live, name) if one["type"] == "Accepted")
         assert accepted["status"] == "True", accepted
 
-    change = {"spec": {"engine": {"agentResources": {"limits": {"memory": "2Gi"}}}}}  # a field that is new
+    change = {"spec": {"engine": {"agentResources": {"limits": {"memory": "2Gi"}}}}}  # a new field
     live.kubectl("-n", NAMESPACE, "patch", "ppool", "plain", "--type=merge", "-p", json.dumps(change))
     live.until(lambda: agent_limit(live) == "2Gi")
     live.kubectl("-n", NAMESPACE, "scale", "ppool/plain", "--replicas=3")
@@ -82,7 +82,7 @@ def test_todays_definitions_over_earlier_ones_keep_live_pools_and_their_pods(liv
 
 
 def seen(fleet: Fleet, name: str) -> bool:
-    """Whether the operator's status is about the spec as it is now."""
+    """Whether the operator's status is of the present spec."""
     thing = fleet.get(NAMESPACE, "ppool", name)
     return bool(thing["status"]["observedGeneration"] == thing["metadata"]["generation"])
 

@@ -1,4 +1,4 @@
-"""Operators that come and go, and an API server that does."""
+"""Operators that start and end, and an API server that restarts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def test_of_two_operators_one_works_and_the_other_takes_over(fleet, namespace, a
 
 
 def test_an_api_server_that_restarts_is_waited_for(fleet, namespace, apply) -> None:
-    """On a busy machine it may take longer than an operator lasts without its Lease: that one is started again."""
+    """On a busy machine the restart may take longer than an operator may be without its Lease; then the operator is
+    restarted."""
 
     def there(wanted: Callable[[dict], bool]) -> bool:
         for name, operator in fleet.operators.items():

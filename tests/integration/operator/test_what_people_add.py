@@ -1,5 +1,5 @@
-"""What somebody adds to a pool's objects, on a real API server: taken out where it says who reaches whom. That server
-writes defaults of its own, so nothing may be written at rest."""
+"""Additions of users to a pool's objects, on a real API server: the operator removes those that change who may reach
+whom. The server writes its own defaults, and these must cause no writes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ON_ITS_NODE = (ENGINE, "/spec/template/spec/hostNetwork", True)
 
 
 def add(fleet: Fleet, namespace: str, key: tuple[str, str], path: str, value: Any) -> None:
-    """By somebody, in one edit."""
+    """A user's addition, in one edit."""
     edit = json.dumps([{"op": "add", "path": path, "value": value}])
     done = fleet.kubectl("-n", namespace, "patch", *key, "--type=json", "-p", edit)
     assert "no change" not in done
@@ -38,14 +38,14 @@ def shape(thing: dict[str, Any]) -> dict[str, Any]:
 
 
 def repaired(fleet: Fleet, namespace: str) -> list[str]:
-    """What of the pool was put back, by its objects' kinds and names."""
+    """The objects of the pool that were repaired, by kind and name."""
     said = [said.split(" was changed")[0] for reason, said in events(fleet, namespace) if reason == "ChildRepaired"]
     return sorted(said)
 
 
 def looked_at(fleet: Fleet, namespace: str, policy: str | None) -> None:
-    """The operator has looked at all of the pool, and done what is to be done: it writes the status last. A router's
-    policy is in one ConfigMap and in nothing else."""
+    """The operator has reconciled the whole pool: it writes the status last. A router's policy is in one ConfigMap and
+    in no other object."""
     change = json.dumps({"spec": {"router": {"policy": policy}}})
     fleet.kubectl("-n", namespace, "patch", "ppool", "chat", "--type=merge", "-p", change)
     generation = fleet.get(namespace, "ppool", "chat")["metadata"]["generation"]
@@ -54,7 +54,7 @@ def looked_at(fleet: Fleet, namespace: str, policy: str | None) -> None:
 
 @pytest.fixture
 def before(fleet: Fleet, namespace: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """A pool's objects, as they were made."""
+    """A pool's objects as they were made."""
     fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool("  replicas: 1"))
     return made(fleet, namespace)
 

@@ -1,4 +1,4 @@
-"""An operator that starts before its CRDs says so, is not ready, and goes to work once they are there."""
+"""An operator that starts before its CRDs reports that, is not ready, and works once they exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from support.kube import served
 from support.operator_fleet import Fleet, made, pool
 
-pytestmark = pytest.mark.api_server  # of its own
+pytestmark = pytest.mark.api_server  # a cluster of its own
 
 
 @pytest.fixture
