@@ -8,7 +8,7 @@ __all__ = ["BENCHMARKS", "MODULES", "require"]
 
 BENCHMARKS = "benchmarks"
 MODULES = {
-    "the router": ("starlette", "uvloop", "httptools", "orjson"),
+    "the router": ("fastapi", "uvloop", "httptools", "orjson"),
     "engines and agents": ("zmq", "starlette", "uvicorn", "httpx", "tokenizers"),
     "the demo": ("openai",),
     BENCHMARKS: ("numpy", "matplotlib"),

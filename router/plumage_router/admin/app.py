@@ -1,4 +1,4 @@
-"""The control surface as a Starlette application: health, metrics, models, status and explanations.
+"""The control surface as a FastAPI application: health, metrics, models, status and explanations.
 
 Errors have OpenAI's format. `/plumage/v1/…` shows traffic and needs the admin key. `/v1/plumage/fleet` is the
 operator's report; the configured callers may read it too.
@@ -6,14 +6,13 @@ operator's report; the configured callers may read it too.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -27,20 +26,14 @@ from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, path_class, un
 from plumage_router.pool_router import PoolRouter
 
 __all__ = [
-    "Guard",
     "add_metrics",
-    "add_route",
     "bare_app",
-    "json_response",
     "make_app",
     "model_entry",
     "needs_admin",
     "needs_admin_with_keys",
     "needs_key",
 ]
-
-Guard: TypeAlias = Callable[[Request], None]
-"""Raises HTTPException when the client may not have the answer."""
 
 _CREATED = 1_700_000_000  # `created` of all models: OpenAI's clients need a number, and the real one is unknown
 
@@ -66,7 +59,7 @@ class _OnlyPost:
         raise HTTPException(405, f"{scope['path']} allows only POST.", headers={"allow": "POST"})
 
 
-def make_app(pool: PoolRouter) -> Starlette:
+def make_app(pool: PoolRouter) -> FastAPI:
     """The application for one pool."""
     app = bare_app(pool)
     _add_public(app, pool)
@@ -74,91 +67,77 @@ def make_app(pool: PoolRouter) -> Starlette:
     return app
 
 
-def bare_app(listener: Listener) -> Starlette:
+def bare_app(listener: Listener) -> FastAPI:
     """The part that all control surfaces share."""
-    app = Starlette()
-    app.router.redirect_slashes = False  # a redirect without the last slash would go to the host that the client named
+    # A redirect without the last slash would go to the host that the client named.
+    app = FastAPI(title="Plumage router", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     _add_errors(app, listener)
     for path in (CHAT_PATH, COMPLETION_PATH):
         app.router.routes.append(Route(path.decode(), _OnlyPost()))
 
-    async def healthz(_: Request) -> Response:
-        return Response("ok", media_type="text/plain")  # while the process is alive
+    @app.get("/healthz", summary="200 while the process is alive")
+    async def healthz() -> Response:
+        return Response(media_type="text/plain", content="ok")
 
-    add_route(app, "/healthz", healthz)
     return app
 
 
-def add_route(app: Starlette, path: str, answer: Callable[[Request], Awaitable[Response]], *guards: Guard) -> None:
-    """Answers GET on a path, in Starlette's notation, after all guards let the request pass."""
-
-    async def guarded(request: Request) -> Response:
-        for guard in guards:
-            guard(request)
-        return await answer(request)
-
-    app.router.routes.append(Route(path, guarded, methods=["GET"]))
-
-
-def json_response(document: Any) -> Response:
-    """An answer with a document of plain values."""
-    return Response(msgspec.json.encode(document), media_type="application/json")
-
-
-def needs_key(listener: Listener) -> Guard:
-    """The guard of a route for clients."""
+def needs_key(listener: Listener) -> Any:
+    """The dependency of a route for clients."""
 
     def key(request: Request) -> None:
         if listener.auth.tenant(dict(request.scope["headers"])) is None:
             raise _Unauthorized(NEEDS_KEY, "invalid_api_key")
 
-    return key
+    return Depends(key)
 
 
-def needs_admin(listener: Listener) -> Guard:
-    """The guard of a route that shows traffic."""
+def needs_admin(listener: Listener) -> Any:
+    """The dependency of a route that shows traffic."""
 
     def admin(request: Request) -> None:
         if not listener.auth.is_admin(dict(request.scope["headers"])):
             raise _Unauthorized(listener.auth.admin_refusal, "admin_key")
 
-    return admin
+    return Depends(admin)
 
 
-def needs_admin_with_keys(listener: Listener) -> Guard:
-    """The guard of the metrics: with API keys, a tenant must not see the traffic of others."""
+def needs_admin_with_keys(listener: Listener) -> Any:
+    """The dependency of the metrics: with API keys, a tenant must not see the traffic of others."""
 
     def admin(request: Request) -> None:
         if listener.auth.enabled and not listener.auth.is_admin(dict(request.scope["headers"])):
             raise _Unauthorized(f"{listener.auth.admin_refusal} Or use the port listen.metricsPort.", "admin_key")
 
-    return admin
+    return Depends(admin)
 
 
-def add_metrics(app: Starlette, page: Callable[[str], tuple[Any, str]], *guards: Guard) -> None:
+def add_metrics(app: FastAPI, page: Callable[[str], tuple[Any, str]], **more: Any) -> None:
     """Adds `/metrics`. page: makes content and content type for an Accept header."""
 
+    @app.get("/metrics", summary="Prometheus metrics; behind a gateway `pool` names a pool", **more)
     async def metrics(request: Request) -> Response:
         content, kind = page(request.headers.get("accept", ""))
         return Response(content, media_type=kind)
 
-    add_route(app, "/metrics", metrics, *guards)
 
-
-def _add_errors(app: Starlette, listener: Listener) -> None:
-    async def http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
+def _add_errors(app: FastAPI, listener: Listener) -> None:
+    @app.exception_handler(StarletteHTTPException)
+    async def http_error(request: Request, error: StarletteHTTPException) -> Response:
         if error.status_code == 404 and "endpoint" not in request.scope:
             return _no_route(request, listener)
         code = error.code if isinstance(error, _Unauthorized) else _CODES.get(error.status_code)
         return _error(error.status_code, str(error.detail), code=code, headers=dict(error.headers or {}))
 
-    async def request_error(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestError)
+    @app.exception_handler(RequestError)
+    async def request_error(request: Request, error: RequestError) -> Response:
         return Response(error.body(), status_code=error.status, media_type="application/json")
 
-    app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(RequestError, request_error)
+    @app.exception_handler(RequestValidationError)
+    async def validation_error(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        param = ".".join(map(str, first["loc"][1:]))
+        return _error(400, f"{param}: {first['msg']}", code="invalid_type", param=param)
 
 
 def _no_route(request: Request, listener: Listener) -> Response:
@@ -171,78 +150,67 @@ def _no_route(request: Request, listener: Listener) -> Response:
     return Response(body, status_code=404, media_type="application/json")
 
 
-def _add_public(app: Starlette, pool: PoolRouter) -> None:
+def _add_public(app: FastAPI, pool: PoolRouter) -> None:
     model = pool.config.model
+
     key = needs_key(pool)
 
-    async def health(_: Request) -> Response:
-        """200 while clients may send requests here: a replica is available, or requests may wait for one."""
-        if pool.ready:
-            return Response("ok", media_type="text/plain")
-        return Response(_why_not(pool), status_code=503, media_type="text/plain")
+    @app.get(
+        "/health",
+        summary="200 while clients may send requests here: a replica is available, or requests may wait for one",
+    )
+    async def health() -> Response:
+        ready = pool.ready
+        return Response(
+            status_code=200 if ready else 503, media_type="text/plain", content="ok" if ready else _why_not(pool)
+        )
 
-    async def models(_: Request) -> Response:
+    add_metrics(app, lambda accept: metrics_page(pool, accept), dependencies=[needs_admin_with_keys(pool)])
+
+    @app.get("/v1/models", dependencies=[key])
+    async def models() -> dict[str, Any]:
         names = (model.name, *model.aliases, *model.adapters)
-        return json_response({"object": "list", "data": [model_entry(name) for name in names]})
+        return {"object": "list", "data": [model_entry(name) for name in names]}
 
-    async def one_model(request: Request) -> Response:
-        name = request.path_params["name"]
+    @app.get("/v1/models/{name:path}", dependencies=[key])
+    async def one_model(name: str) -> dict[str, Any]:
         if name not in (model.name, *model.aliases, *model.adapters):
             raise unknown_model(name[:128], model.name)
-        return json_response(model_entry(name))
-
-    add_route(app, "/health", health)
-    add_metrics(app, lambda accept: metrics_page(pool, accept), needs_admin_with_keys(pool))
-    add_route(app, "/v1/models", models, key)
-    add_route(app, "/v1/models/{name:path}", one_model, key)
+        return model_entry(name)
 
 
-def _add_admin(app: Starlette, pool: PoolRouter) -> None:
-    admin = needs_admin(pool)
+def _add_admin(app: FastAPI, pool: PoolRouter) -> None:
+    async def reader(request: Request) -> None:
+        try:
+            await pool.auth.check_reader(dict(request.scope["headers"]))
+        except CallerRefusedError as error:
+            if error.status == 401:
+                raise _Unauthorized(str(error), "admin_key") from error
+            raise HTTPException(error.status, str(error)) from error
 
-    async def status(request: Request) -> Response:
-        return json_response(status_document(pool, decisions=_number(request, "decisions", default=10, least=0)))
+    guarded: dict[str, Any] = {"dependencies": [needs_admin(pool)]}
 
-    async def fleet(request: Request) -> Response:
-        """The report for the operator, see plumage.fleet_report."""
-        await _check_reader(pool, request)
-        return json_response(fleet_report(pool))
+    @app.get("/plumage/v1/status", **guarded)
+    async def status(decisions: Annotated[int, Query(ge=0, le=1000)] = 10) -> dict[str, Any]:
+        return status_document(pool, decisions=decisions)
 
-    async def explain(request: Request) -> Response:
-        record = pool.audit.find(request.path_params["request_id"])
+    @app.get(
+        FLEET_PATH, dependencies=[Depends(reader)], summary="The report for the operator, see plumage.fleet_report"
+    )
+    async def fleet() -> Response:
+        return Response(msgspec.json.encode(fleet_report(pool)), media_type="application/json")
+
+    @app.get("/plumage/v1/explain/{request_id:path}", **guarded)
+    async def explain(request_id: str) -> dict[str, Any]:
+        record = pool.audit.find(request_id)
         if record is None:
             size = pool.config.audit_size
             raise HTTPException(404, f"The request is not among the last {size} of this router.")
-        return json_response(record.document())
+        return record.document()
 
-    async def hottest_prefixes(request: Request) -> Response:
-        number = _number(request, "number", default=20, least=1)
-        return json_response({"pool": pool.config.pool, "hottest": pool.hot_prefixes.top(number)})
-
-    add_route(app, "/plumage/v1/status", status, admin)
-    add_route(app, FLEET_PATH, fleet)
-    add_route(app, "/plumage/v1/explain/{request_id:path}", explain, admin)
-    add_route(app, "/plumage/v1/hottest", hottest_prefixes, admin)
-
-
-async def _check_reader(pool: PoolRouter, request: Request) -> None:
-    try:
-        await pool.auth.check_reader(dict(request.scope["headers"]))
-    except CallerRefusedError as error:
-        if error.status == 401:
-            raise _Unauthorized(str(error), "admin_key") from error
-        raise HTTPException(error.status, str(error)) from error
-
-
-def _number(request: Request, name: str, *, default: int, least: int, most: int = 1000) -> int:
-    """An integer of the query. RequestError if it is none, or out of bounds."""
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(most)) else -1
-    if not least <= number <= most:
-        raise RequestError(400, f"{name}: must be an integer from {least} to {most}", code="invalid_type", param=name)
-    return number
+    @app.get("/plumage/v1/hottest", **guarded)
+    async def hottest_prefixes(number: Annotated[int, Query(ge=1, le=1000)] = 20) -> dict[str, Any]:
+        return {"pool": pool.config.pool, "hottest": pool.hot_prefixes.top(number)}
 
 
 def _why_not(pool: PoolRouter) -> str:

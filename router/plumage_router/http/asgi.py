@@ -1,6 +1,6 @@
 """Runs an ASGI application for every request that is not a completion, on the same port and in the same process.
 
-These requests (health, metrics, models, admin) are rare, and Starlette suits them; the completion path pays nothing for
+These requests (health, metrics, models, admin) are rare, and FastAPI suits them; the completion path pays nothing for
 it. Requests are complete before they get here. Answers are collected before they are sent. HEAD is a GET without the
 answer's body.
 """

@@ -6,29 +6,19 @@ them. Here they answer with the names of the pools.
 
 from __future__ import annotations
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Response
 
 from plumage.fleet_report import FLEET_PATH
-from plumage_router.admin.app import (
-    add_metrics,
-    add_route,
-    bare_app,
-    json_response,
-    model_entry,
-    needs_admin,
-    needs_admin_with_keys,
-    needs_key,
-)
+from plumage_router.admin.app import add_metrics, bare_app, model_entry, needs_admin, needs_admin_with_keys, needs_key
 from plumage_router.multi_pool.dispatcher import PoolDispatcher
 from plumage_router.multi_pool.metrics import multi_pool_metrics
 
 __all__ = ["make_multi_pool_app"]
 
 
-def make_multi_pool_app(dispatcher: PoolDispatcher) -> Starlette:
+def make_multi_pool_app(dispatcher: PoolDispatcher) -> FastAPI:
     """The application for one dispatcher."""
     app = bare_app(dispatcher)
     _add_public(app, dispatcher)
@@ -37,55 +27,53 @@ def make_multi_pool_app(dispatcher: PoolDispatcher) -> Starlette:
     return app
 
 
-def _add_public(app: Starlette, dispatcher: PoolDispatcher) -> None:
-    async def health(_: Request) -> Response:
-        """200 while clients may send requests here: the members of all pools are known."""
+def _add_public(app: FastAPI, dispatcher: PoolDispatcher) -> None:
+    @app.get("/health", summary="200 while clients may send requests here: the members of all pools are known")
+    async def health() -> Response:
         if dispatcher.ready:
-            return Response("ok", media_type="text/plain")
+            return Response(media_type="text/plain", content="ok")
         why = "members not known yet" if dispatcher.keeps_alive else "shutting down"
-        return Response(why, status_code=503, media_type="text/plain")
+        return Response(status_code=503, media_type="text/plain", content=why)
 
-    add_route(app, "/health", health)
-    add_metrics(app, lambda accept: multi_pool_metrics(dispatcher, accept), needs_admin_with_keys(dispatcher))
+    add_metrics(
+        app, lambda accept: multi_pool_metrics(dispatcher, accept), dependencies=[needs_admin_with_keys(dispatcher)]
+    )
 
 
-def _add_models(app: Starlette, dispatcher: PoolDispatcher) -> None:
+def _add_models(app: FastAPI, dispatcher: PoolDispatcher) -> None:
     key = needs_key(dispatcher)
 
-    async def models(_: Request) -> Response:
-        return json_response({"object": "list", "data": [model_entry(name) for name in dispatcher.served]})
+    @app.get("/v1/models", dependencies=[key])
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [model_entry(name) for name in dispatcher.served]}
 
-    async def one_model(request: Request) -> Response:
-        name = request.path_params["name"]
+    @app.get("/v1/models/{name:path}", dependencies=[key])
+    async def one_model(name: str) -> dict[str, Any]:
         if name not in dispatcher.served:
             raise dispatcher.unknown(name)
-        return json_response(model_entry(name))
-
-    add_route(app, "/v1/models", models, key)
-    add_route(app, "/v1/models/{name:path}", one_model, key)
+        return model_entry(name)
 
 
-def _add_admin(app: Starlette, dispatcher: PoolDispatcher) -> None:
-    async def pool_needed(_: Request) -> Response:
+def _add_admin(app: FastAPI, dispatcher: PoolDispatcher) -> None:
+    async def pool_needed() -> None:
         pools = ", ".join(sorted(dispatcher.pools)) or "none"
         raise HTTPException(404, f"Name the pool: ?pool=NAME. The pools here are: {pools}.")
 
-    async def status(_: Request) -> Response:
-        return json_response(
-            {
-                "gateway": dispatcher.title,
-                "router": dispatcher.name,
-                "serving": dispatcher.serving,
-                "configError": dispatcher.config_error,
-                "keysError": dispatcher.auth.error,
-                "models": dict(sorted(dispatcher.names.items())),
-                "pools": sorted(dispatcher.pools),
-                "broken": dispatcher.broken,
-                "inFlight": {name: len(pool.in_flight) for name, pool in sorted(dispatcher.pools.items())},
-                "connections": len(dispatcher.connections),
-            }
-        )
-
+    guarded: dict[str, Any] = {"dependencies": [needs_admin(dispatcher)]}
     for path in ("/plumage/v1/explain/{rest:path}", "/plumage/v1/hottest", FLEET_PATH):
-        add_route(app, path, pool_needed)
-    add_route(app, "/plumage/v1/status", status, needs_admin(dispatcher))
+        app.add_api_route(path, pool_needed, methods=["GET"])
+
+    @app.get("/plumage/v1/status", **guarded)
+    async def status() -> dict[str, Any]:
+        return {
+            "gateway": dispatcher.title,
+            "router": dispatcher.name,
+            "serving": dispatcher.serving,
+            "configError": dispatcher.config_error,
+            "keysError": dispatcher.auth.error,
+            "models": dict(sorted(dispatcher.names.items())),
+            "pools": sorted(dispatcher.pools),
+            "broken": dispatcher.broken,
+            "inFlight": {name: len(pool.in_flight) for name, pool in sorted(dispatcher.pools.items())},
+            "connections": len(dispatcher.connections),
+        }

@@ -20,8 +20,8 @@ from plumage_cli.main import COMMANDS
 from plumage_cli.manifests import read_pool
 
 HEAVY = {
-    "asyncio", "httpx", "jinja2", "libcachesim", "matplotlib", "msgspec", "numpy", "openai", "orjson",
-    "psutil", "pydantic", "redis", "rich", "starlette", "tokenizers", "uvicorn", "uvloop", "yaml", "zmq",
+    "asyncio", "fastapi", "httpx", "jinja2", "libcachesim", "matplotlib", "msgspec", "numpy", "openai", "orjson",
+    "psutil", "pydantic", "redis", "rich", "tokenizers", "uvicorn", "uvloop", "yaml", "zmq",
 }  # fmt: skip
 ROOT = Path(__file__).parents[3]
 LOCAL = ROOT / "examples" / "local.yaml"
@@ -352,7 +352,7 @@ sys.meta_path.insert(0, Hidden())
     ("arguments", "hidden", "extra"),
     [
         (("up", str(LOCAL)), "httpx psutil", "local"),
-        (("up", str(LOCAL)), "uvloop orjson zmq httptools starlette", "local"),
+        (("up", str(LOCAL)), "uvloop orjson zmq httptools fastapi", "local"),
         (("demo",), "openai", "demo"),
         (("bench", "cht", "--quick"), "matplotlib", "bench"),
         (("bench", "router", "--quick"), "numpy", "bench"),
