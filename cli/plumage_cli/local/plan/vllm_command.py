@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 __all__ = ["VllmCommand"]
 
@@ -12,4 +12,4 @@ class VllmCommand(TypedDict):
 
     command: list[str]
     environment: dict[str, str]
-    apiKeyFile: str
+    apiKeyFile: NotRequired[str]
