@@ -10,7 +10,7 @@ import pytest
 
 from plumage_bench.vllm.engine import Engine, Prompt
 
-BLOCK, BLOCKS, PROMPTS = 32, 14, 60
+BLOCK, BLOCKS, PROMPTS = 32, 14, 20
 
 
 @pytest.fixture
@@ -61,5 +61,5 @@ def test_a_wrong_block_changes_the_answer(engine: Engine) -> None:
 
 def test_answers_differ_from_prompt_to_prompt(engine: Engine) -> None:
     rng = random.Random(2)
-    answers = engine.serve([prompt(str(number), rng) for number in range(200)]).answers
-    assert len({answer.tokens for answer in answers.values()}) >= 198
+    answers = engine.serve([prompt(str(number), rng) for number in range(60)]).answers
+    assert len({answer.tokens for answer in answers.values()}) >= 59

@@ -165,7 +165,7 @@ def test_the_limit_falls_with_preemptions_and_recovers(start_engine: Callable[..
         return output
 
     engine.scheduler.schedule = noted
-    wanted = prompts(6, 80, answer=120)
+    wanted = prompts(6, 40, answer=120)
     run = engine.serve(wanted, steps=5000)
     assert all(answer.finished for answer in run.answers.values())
     assert engine.scheduler.plumage.counters.get("preemptions") == run.preemptions > 0
@@ -178,7 +178,7 @@ def test_a_limit_that_fails_gives_vllms_own_back(
     start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the step after the limit had fallen."""
-    few, wanted = {"num_gpu_blocks_override": 40, "max_model_len": 512, "max_num_seqs": 16}, prompts(6, 80, answer=120)
+    few, wanted = {"num_gpu_blocks_override": 40, "max_model_len": 512, "max_num_seqs": 16}, prompts(6, 30, answer=120)
     expected = tokens(start_engine(**few), wanted)
     own, fallen = BatchLimit.observe, list[int]()
 
