@@ -24,7 +24,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import compress, islice
+from itertools import chain, compress, islice, repeat
 from math import inf
 
 from plumage.errors import ConfigurationError
@@ -103,7 +103,9 @@ class ReuseSampler:
         self._last[key] = last
         if size > 1:
             self._sizes[key] = size
-        self._times.extend([last] * size)
+            self._times.extend([last] * size)
+        else:
+            self._times.append(last)
         while len(self._times) > self.samples and len(self._last) > 1:  # a lower rate may happen to spare every key
             self._shrink()
 
@@ -119,10 +121,11 @@ class ReuseSampler:
             kept = islice(self._last.items(), len(self._last) - int(len(self._last) * _LOWER), None)
         self._last = dict(kept)
         self._sizes = {key: size for key, size in self._sizes.items() if key in self._last}
-        sizes = self._sizes
-        self._times = array("q")
-        for key, last in self._last.items():
-            self._times.extend([last] * sizes.get(key, 1))
+        times: Iterable[int] = self._last.values()
+        if self._sizes:
+            sizes = map(self._sizes.get, self._last, repeat(1))
+            times = chain.from_iterable(map(repeat, times, sizes))
+        self._times = array("q", times)
 
     def age(self, factor: float) -> None:
         """Multiply the weight of all accesses so far by `factor` (0 to 1)."""
