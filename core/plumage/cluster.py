@@ -54,7 +54,7 @@ CORDON: Final = f"{GROUP}/cordoned"
 
 ENGINE_PORT: Final = 8000
 ROUTER_PORT: Final = 8000
-ROUTER_METRICS_PORT: Final = 8082  # of routers alone: where clients need keys, their own port does not tell metrics
+ROUTER_METRICS_PORT: Final = 8082  # of routers alone: where clients need keys, their own port does not serve metrics
 AGENT_PORT: Final = 8081
 DIRECTORY_PORT: Final = 6379
 

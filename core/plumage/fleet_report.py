@@ -1,4 +1,4 @@
-"""What routers and agents tell the operator of a pool: the JSON of `GET /v1/plumage/fleet` (router) and of
+"""What routers and agents report to the operator of a pool: the JSON of `GET /v1/plumage/fleet` (router) and of
 `GET /v1/plumage/stats` (agent). Autoscaler, status and `doctor` read these and nothing else, never Redis.
 
 Contract: counters and histograms grow from 0 since `started`; a reader takes two reports and subtracts. Another
@@ -51,7 +51,7 @@ __all__ = [
 VERSION: Final = 1
 FLEET_PATH: Final = "/v1/plumage/fleet"
 STATS_PATH: Final = "/v1/plumage/stats"
-MOST_POINTS: Final = 64  # of a curve: 1.6 % of it apart, which is about what a sample of 4,096 keys can tell
+MOST_POINTS: Final = 64  # of a curve: 1.6 % of it apart, which is about the precision of a sample of 4,096 keys
 
 
 class NewerReportError(ConfigurationError):
@@ -169,7 +169,7 @@ class WarmupReport(_Report, frozen=True):
 
 class AgentReport(_Report, frozen=True):
     """One agent and the engine beside it. state: Ready | Warming | Draining | Stalled | Unhealthy; why: why it is not
-    Ready. started: when the engine's process began, 0 where it does not tell. kv_usage: 0 to 1. cache_tokens: what its
+    Ready. started: when the engine's process began, 0 if unknown. kv_usage: 0 to 1. cache_tokens: what its
     KV cache holds, 0 unknown. waiting_held_back: requests that FEATHER holds back on purpose; waiting_for_capacity:
     those that found no room. query_tokens, hit_tokens, output_tokens: the engine's counters. hotness: uses, pool-wide,
     of the prefixes it holds; the coldest victim has the least."""

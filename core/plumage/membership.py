@@ -1,4 +1,4 @@
-"""Who is in a pool: the form in which those who run engines tell routers, `{"pool": "chat", "replicas": [{"id", "url",
+"""The replicas of a pool, in the form that routers read: `{"pool": "chat", "replicas": [{"id", "url",
 "agent", "state"}]}`. It never depends on the directory."""
 
 from __future__ import annotations

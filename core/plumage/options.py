@@ -41,7 +41,7 @@ def option_names(make: Callable[..., object], given: Collection[str] = ()) -> li
 def refuse_given(what: str, options: Collection[str], given: Collection[str], known: Collection[str] = ()) -> None:
     """ConfigurationError, in words that begin with `what`, where one of `options` is among `given`: parameters that a
     caller of a factory fills in itself. Passed on as keywords beside its own they would be a TypeError. known: the
-    options that there are, where the message can tell."""
+    options that there are, where the message can name them."""
     if taken := sorted(name for name in options if name in given):
         there = f"; its options: {', '.join(known)}" if known else ""
         raise ConfigurationError(f"{what} has no option {', '.join(taken)}: that is not the settings' to give{there}")

@@ -1,7 +1,7 @@
 """A replica that is lost for good, and one that hangs: real processes that nobody restarts.
 
 The stall is real: the engine's device takes minutes for a prompt of 20,000 tokens (its cost of a query-key pair is set
-so), while the HTTP side goes on answering /health and /metrics. Nothing but the agent's look at the steps can tell.
+so), while the HTTP side goes on answering /health and /metrics. Only the agent's check of the steps shows it.
 """
 
 from __future__ import annotations

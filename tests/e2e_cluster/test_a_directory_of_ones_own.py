@@ -76,7 +76,7 @@ print(json.dumps({
 }))
 """
 # The answers to both keys, once the newer one is accepted. There is one file, so the older key is refused from then on.
-_ASK_ANEW = """
+_ASK_AGAIN = """
 new, old = sys.argv[2:]
 print(json.dumps([soon(lambda: chat(new), lambda seen: seen == "length"), chat(old)]))
 """
@@ -154,7 +154,7 @@ def test_a_key_that_is_rotated_counts_without_a_restart(access: Access, pool: Po
     routers = access.kubectl("-n", NAMESPACE, "get", "pods", "-l", chosen, "-o", shown)
     change = json.dumps({"stringData": {"keys": f"shop {NEXT}\n"}})
     access.kubectl("-n", NAMESPACE, "patch", "secret", SECRET, "--type=merge", "-p", change)
-    answered = json.loads(access.inside(NAMESPACE, _CLIENT + _ASK_ANEW, pool.host, NEXT, KEY))
+    answered = json.loads(access.inside(NAMESPACE, _CLIENT + _ASK_AGAIN, pool.host, NEXT, KEY))
     assert answered == ["length", [401, "invalid_api_key"]]
     assert access.kubectl("-n", NAMESPACE, "get", "pods", "-l", chosen, "-o", shown) == routers
     assert routers.endswith(" 0")

@@ -151,7 +151,7 @@ class Story:
         rows = self.load.run(f"--since={_LOOK_S:.0f}s").rows
         return bool(rows) and {row.policy for row in rows} == {self.policy}
 
-    def watch_newcomers(self, name: str, old: set[str], since: float) -> None:
+    def watch_new_replicas(self, name: str, old: set[str], since: float) -> None:
         """Waits for the rest of the minute that began when replicas other than `old` were there."""
         time.sleep(max(0.0, since + _MINUTE_S - time.time()))
         new = set(self.fleet.pods("engine")) - old
@@ -212,7 +212,7 @@ def _tell(story: Story) -> None:
     story.refer()
     old = set(fleet.pods("engine"))
     since = story.suffer(f"scale 2 → 4, {_UNWARMED}", lambda: fleet.scale(4), lasting=True)
-    story.watch_newcomers(_UNWARMED, old, since)
+    story.watch_new_replicas(_UNWARMED, old, since)
     story.watch()
     story.route(_BY_PREFIX)
     story.refer()
@@ -235,7 +235,7 @@ def _tell(story: Story) -> None:
     story.route(_IN_TURN)
     old = set(fleet.pods("engine"))
     since = story.suffer("scale 2 → 4, warmed", lambda: fleet.scale(4), lasting=True)
-    story.watch_newcomers("warmed", old, since)
+    story.watch_new_replicas("warmed", old, since)
     story.watch()
 
 
@@ -271,7 +271,7 @@ def test_an_upgrade_ends_no_engine_before_another_is_ready_and_warm(story: tuple
     assert faults.turnover.too_early() == []
     found = faults.found_at_first(run)
     lowest = _WINDOWS[fault.policy].lowest_measured(run, fault.began, fault.ended)
-    assert found is not None, "the newcomers were sent nothing"
+    assert found is not None, "the new replicas were sent nothing"
     assert found >= _FOUND
     assert lowest is not None, "too few answers to tell"
     assert lowest >= _KEPT * fault.before

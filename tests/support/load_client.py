@@ -55,7 +55,7 @@ class Conversations:
         """The text of the answer that arrived."""
         self.count += 1
         row: dict[str, Any] = {"id": f"{self.number}-{self.count}", "sent": time.time(), "group": group}
-        tell(row)
+        print_row(row)
         answer: list[str] = []
         try:
             self.exchange(messages, row, answer)
@@ -63,7 +63,7 @@ class Conversations:
             row.update(why=f"{type(error).__name__}: {error}")
             self.drop()
         row.setdefault("outcome", "cut" if "first" in row else "lost")
-        tell({**row, "over": time.time()})
+        print_row({**row, "over": time.time()})
         return "".join(answer)
 
     def exchange(self, messages: list[dict[str, str]], row: dict[str, Any], answer: list[str]) -> None:
@@ -114,7 +114,7 @@ class Conversations:
 LOCK = threading.Lock()
 
 
-def tell(row: dict[str, Any]) -> None:
+def print_row(row: dict[str, Any]) -> None:
     with LOCK:
         print(json.dumps(row), flush=True)
 

@@ -27,7 +27,7 @@ def highest_rate(
     stride: float = 1.3,
     floor: float = 0.0,
 ) -> float:
-    """Finds a bracket from the scenario's own rate by strides, then halves it down to `tolerance`. A rate that is too
+    """Finds a bracket from the scenario's own rate by steps, then halves it down to `tolerance`. A rate that is too
     high is detected early, so begin above the expected result. The search stops below `floor`, in requests a second;
     then the result only means that the true rate is not higher."""
     low = high = scenario.rate

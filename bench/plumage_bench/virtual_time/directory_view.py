@@ -25,7 +25,7 @@ class DirectoryView:
         self._pending: dict[int, int] = {}
         self._fresh: dict[int, list[BlockEvent]] = {}
         self._coming: list[tuple[float, int, int, Sequence[BlockEvent]]] = []
-        self._lapsing: list[tuple[float, int, int, Sequence[int]]] = []
+        self._expiring: list[tuple[float, int, int, Sequence[int]]] = []
         self._order = 0
 
     def sink(self, slot: int) -> EventSink:
@@ -48,7 +48,7 @@ class DirectoryView:
         for block in missing:
             self._pending[block] = self._pending.get(block, 0) | bit
         self._order += 1
-        heappush(self._lapsing, (now + self._pending_seconds + wait, self._order, slot, missing))
+        heappush(self._expiring, (now + self._pending_seconds + wait, self._order, slot, missing))
 
     def match(self, chain: Sequence[int], now: float) -> Mapping[int, int]:
         """slot → number of leading blocks that it has or will have, by the events that arrived until `now`."""
@@ -73,8 +73,8 @@ class DirectoryView:
             _, _, slot, events = heappop(self._coming)
             for event in events:
                 self._apply(slot, event)
-        while self._lapsing and self._lapsing[0][0] <= now:
-            _, _, slot, blocks = heappop(self._lapsing)
+        while self._expiring and self._expiring[0][0] <= now:
+            _, _, slot, blocks = heappop(self._expiring)
             self._settle(blocks, 1 << slot)
 
     def _apply(self, slot: int, event: BlockEvent) -> None:

@@ -45,7 +45,7 @@ def fetch(url: str, target: Path, sha256: str, *, max_bytes: int, progress: Call
 
 
 def _download(url: str, part: Path, max_bytes: int, progress: Callable[[int, int | None], None]) -> None:
-    trouble: Exception | None = None
+    last: Exception | None = None
     for _ in range(_ATTEMPTS):
         try:
             _continue(url, part, max_bytes, progress)
@@ -55,8 +55,8 @@ def _download(url: str, part: Path, max_bytes: int, progress: Callable[[int, int
         except (http.client.InvalidURL, ValueError) as error:
             raise CliError(f"can't fetch {url}: it is not an address: {error}") from None
         except (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
-            trouble = error
-    reason = getattr(trouble, "reason", trouble)
+            last = error
+    reason = getattr(last, "reason", last)
     raise CliError(f"can't fetch {url}: {reason}; the received part is kept, and the same command continues from there")
 
 

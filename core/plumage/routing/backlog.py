@@ -9,9 +9,10 @@ An answer in one piece shows no first token (0023). Engines serve in order, so t
 it is past its prefill, as does its own end at the latest; until then the clock works it off, once it stands in front of
 all whose first token is still to come. A gap is the time of all the tokens that were computed in it.
 
-The gaps between first tokens teach that speed, c_miss: seconds the replica was busy ÷ thousands of tokens it had to
-compute, both fading, so that a large prompt weighs as much as it took. A gap that is wildly longer than expected (a
-stall, a clock) counts for no more than `_SURPRISE` times what was expected, or one stall would scare traffic away.
+That speed, c_miss, is learned from the gaps between first tokens: seconds the replica was busy ÷ thousands of tokens
+it had to compute, both fading, so that a large prompt weighs as much as it took. A gap that is much longer
+than expected (a stall, a clock) counts for no more than `_SURPRISE` times what was expected. So one stall keeps no
+traffic away.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from plumage.routing.backlog import Backlog, Share
 from plumage.routing.context_cost import ContextCost
 from plumage.routing.former import MOST_HELD, FormerHomes
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
-from plumage.routing.lbgr_replica import UNTAUGHT, Replica, Routed
+from plumage.routing.lbgr_replica import MOST_LESSONS, Replica, Routed
 from plumage.routing.learned import MOST_UPDATES, Learned
 from plumage.routing.queued import QueuedPrefixes
 from plumage.routing.regression import Features, RecursiveLeastSquares
@@ -305,13 +305,13 @@ class Lbgr:
         self._fleet_computed = self._fleet_computed * _FLEET_MEMORY + tokens
 
     def _learn_context(self, replica: Replica, x: Features, took: float) -> None:
-        """A prompt took so long: at the fleet's speed, that replicas of all speeds teach the same."""
+        """Learn from a prompt's time, scaled to the fleet's speed, so that replicas of all speeds count alike."""
         average = self._fleet_c_miss()
         replica.stretch.add(x[0], x[1], took * average / max(replica.backlog.c_miss, _LEAST_C_MISS))
         self._context.learn(replica.stretch, average)
 
     def _learn_residual(self, replica: Replica, state: Routed, now: float, ttft: float) -> None:
-        replica.lessons = min(replica.lessons + (now - replica.heard) * _LESSONS, UNTAUGHT)
+        replica.lessons = min(replica.lessons + (now - replica.heard) * _LESSONS, MOST_LESSONS)
         if replica.lessons >= 1.0:
             replica.lessons -= 1.0
             replica.ttft.update(state.x, ttft - state.service - state.x[2])
@@ -396,7 +396,7 @@ class Lbgr:
 
     def forget(self, slot: int) -> None:
         if slot < len(self._replicas):
-            self._replicas[slot] = self._newcomer()
+            self._replicas[slot] = self._new_replica()
             self._recent.clear(slot)
             self._former.forget(slot)
             self._queued.forget(slot)
@@ -405,11 +405,11 @@ class Lbgr:
     def _grow(self, slots: int) -> None:
         self._recent.grow(slots)
         while len(self._replicas) < slots:
-            self._replicas.append(self._newcomer())
+            self._replicas.append(self._new_replica())
             self._known.append((0.0,) * 8)
             self._publish(len(self._replicas) - 1)
 
-    def _newcomer(self) -> Replica:
+    def _new_replica(self) -> Replica:
         """Starts from the fleet's prior; its weights may move from there as freely as anyone's did."""
         return Replica(
             Backlog(self._fleet_c_miss()),

@@ -9,11 +9,11 @@ from plumage.routing.backlog import Backlog, Share
 from plumage.routing.context_cost import Stretch
 from plumage.routing.regression import Features, RecursiveLeastSquares
 
-__all__ = ["UNTAUGHT", "Replica", "Routed"]
+__all__ = ["MOST_LESSONS", "Replica", "Routed"]
 
-_GOOD_FAITH = 4.0  # 1k tokens: what a replica's promises are worth before any was graded
-_TRUST_MEMORY = 0.95  # of each graded promise
-UNTAUGHT = 20.0  # lessons of the regression that may come at once
+_GOOD_FAITH = 4.0  # 1k tokens: the weight of a replica's reports before any was compared
+_TRUST_MEMORY = 0.95  # of each report that was compared
+MOST_LESSONS = 20.0  # lessons of the regression that may come at once
 
 
 class Replica:
@@ -31,7 +31,7 @@ class Replica:
         self.heard = 0.0
         self.seen = -inf  # the last first token of a stream
         self.answers = 0
-        self.lessons = UNTAUGHT
+        self.lessons = MOST_LESSONS
         self.adopted = 0  # outcomes that were another router's
         self.promised = self.kept = _GOOD_FAITH
 

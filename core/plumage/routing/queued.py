@@ -41,13 +41,13 @@ _SIZES = tuple(_sizes())
 class QueuedPrefixes:
     """long: seconds of work from which on a queue is long. most: notes kept, the latest."""
 
-    __slots__ = ("_depths", "_ends", "_found", "_held", "_lapsing", "_last", "_long", "_most", "_until")
+    __slots__ = ("_depths", "_ends", "_expiring", "_found", "_held", "_last", "_long", "_most", "_until")
 
     def __init__(self, long: float, most: int = 200_000) -> None:
         self._long = long
         self._most = most
         self._until: dict[tuple[int, int], float] = {}  # (chunk, slot): the turn of the last request that computes it
-        self._lapsing: deque[tuple[float, tuple[int, int]]] = deque()
+        self._expiring: deque[tuple[float, tuple[int, int]]] = deque()
         self._last = -inf  # the latest turn of any
         self._held, self._found = _DOUBTED, _DOUBTED / 2.0
         self._ends: Sequence[int] = ()
@@ -66,9 +66,9 @@ class QueuedPrefixes:
             for depth in takewhile(len(chunks).__ge__, self._noted(query.ends)):
                 key = (chunks[depth - 1], slot)
                 self._until[key] = max(turn, self._until.get(key, 0.0))
-                self._lapsing.append((turn, key))
-        if self._lapsing:
-            self._lapse(now)
+                self._expiring.append((turn, key))
+        if self._expiring:
+            self._expire(now)
 
     def expected(self, query: Query, waits: Mapping[int, float]) -> dict[int, float]:
         """slot → tokens of the prompt that it holds at the request's turn, of the slots of `waits`: seconds of work."""
@@ -115,10 +115,10 @@ class QueuedPrefixes:
             self._depths = tuple(dict.fromkeys(sizes))
         return self._depths
 
-    def _lapse(self, now: float) -> None:
+    def _expire(self, now: float) -> None:
         """Drop notes of requests whose turn is over, as far as they are in front."""
-        lapsing, until = self._lapsing, self._until
-        while lapsing and (lapsing[0][0] <= now or len(lapsing) > self._most):
-            turn, key = lapsing.popleft()
+        expiring, until = self._expiring, self._until
+        while expiring and (expiring[0][0] <= now or len(expiring) > self._most):
+            turn, key = expiring.popleft()
             if until.get(key, 0.0) <= turn:
                 until.pop(key, None)

@@ -87,7 +87,7 @@ class RecursiveLeastSquares:
         return error
 
     def _restart(self) -> None:
-        """Distrust the covariance, keep what was learned."""
+        """Reset the covariance and keep the weights."""
         self._covariance = _diagonal(self.initial_variance)
         if not all(map(isfinite, self.weights)):
             self.weights = (0.0, 0.0, 0.0, 0.0)

@@ -155,7 +155,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 WINDOW: Final = 60.0
-"""Seconds of rates, ratios and percentiles, as the manifest promises."""
+"""Seconds of rates, ratios and percentiles, as the manifest documents."""
 
 MAX_REPORTS: Final = 64
 

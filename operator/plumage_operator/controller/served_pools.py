@@ -1,8 +1,8 @@
 """Which pools a gateway serves, under which names, and which parts of its spec it can't serve. Pure.
 
-A pool is served if it refers to the gateway (`spec.router.gatewayRef`), because then it has no router of its own and no
-other entrance. A gateway's `models` give such pools the names that clients use. A pool that no model names is served
-under its own names. A name leads to one pool: of several that ask for it, the oldest gets it.
+A pool is served if it refers to the gateway (`spec.router.gatewayRef`), because then it has no router of its own. A
+gateway's `models` give such pools the names that clients use. A pool that no model names is served under its own names.
+A name leads to one pool: of several that ask for it, the oldest gets it.
 """
 
 from __future__ import annotations

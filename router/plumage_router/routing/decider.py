@@ -4,8 +4,8 @@ parse → check → render → hash (`request/prompt.py`) → look up → choose
 of chunks that it has; the rest is estimated from the learned bytes per token.
 
 The chosen replica becomes a pending owner of the prompt's chain at once. So a burst on a new prefix follows its first
-request instead of scattering during its prefill. Every decision ends in `finished` or `failed`, once. Both teach the
-policy, and update the work in flight of the replica.
+request instead of scattering during its prefill. Every decision ends in `finished` or `failed`, once. The
+policy learns from both, and both update the work in flight of the replica.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class Decider:
             self.seconds_per_token += 0.05 * (seconds - self.seconds_per_token)
 
     def finished(self, decision: Decision, now: float, usage: Usage) -> None:
-        """The answer is complete. The engine's counts of a plain prompt teach the policy and the token rate."""
+        """The answer is complete. Policy and token rate learn from the engine's counts of a plain prompt."""
         self._end(decision)
         plain = decision.prompt.plain
         decision.policy.finished(decision.ticket, now, usage.cached_tokens if plain else None)

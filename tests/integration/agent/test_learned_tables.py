@@ -52,7 +52,7 @@ def table(engine: Any) -> dict[str, Any]:
     return found
 
 
-def teach(engine: Any, **changes: Any) -> int:
+def send_table(engine: Any, **changes: Any) -> int:
     body = {**table(engine), "rows": LEARNED, **changes}
     return httpx.post(engine.url + PATH, json=body, timeout=10).status_code
 
@@ -65,7 +65,7 @@ async def test_a_new_engine_starts_from_what_others_learned(directory, pool, mak
     old, new, other = bandit(make_engine), bandit(make_engine), bandit(make_engine, maxNumSeqs=7)
     assert table(old)["rows"] == []
     assert table(old)["fingerprint"] == table(new)["fingerprint"] != table(other)["fingerprint"]
-    assert teach(old) == 204
+    assert send_table(old) == 204
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(linked(directory, pool, old, "r0"))
         await until(lambda: first.counts["sent"] >= 1)
@@ -96,10 +96,10 @@ async def test_corrupt_and_newer_tables_are_refused_and_counted(directory, pool,
 
 def test_an_engine_refuses_what_it_cannot_have_learned(make_engine) -> None:
     engine, fcfs = bandit(make_engine), make_engine(feather={"policy": "Fcfs"})
-    assert teach(engine, fingerprint="0" * 16) == 409
-    assert teach(engine, policy="QLearning") == 409
-    assert teach(engine, rows=[[4, 1, 2, "Perhaps", 1.0, 1.0]]) == 400
-    assert teach(engine, rows=[[4, 1, 2, "Add", -5.0, 1.0]]) == 400
+    assert send_table(engine, fingerprint="0" * 16) == 409
+    assert send_table(engine, policy="QLearning") == 409
+    assert send_table(engine, rows=[[4, 1, 2, "Perhaps", 1.0, 1.0]]) == 400
+    assert send_table(engine, rows=[[4, 1, 2, "Add", -5.0, 1.0]]) == 400
     assert httpx.post(engine.url + PATH, content=b"{", timeout=10).status_code == 400
     assert httpx.post(engine.url + PATH, content=b" " * (2 << 20), timeout=10).status_code == 413
     assert table(engine)["rows"] == []

@@ -39,7 +39,7 @@ async def flood(writers: list[DirectoryWriter], chunks: int, rng: random.Random)
             await asyncio.sleep(0.002)
 
 
-async def test_routers_keep_what_is_hot_when_a_replica_holds_more_than_its_share(world: Any, until: Any) -> None:
+async def test_routers_keep_hot_prefixes_when_a_replica_holds_more_than_its_share(world: Any, until: Any) -> None:
     writer, router, rng = await world.writer(capacity=3_000), await world.router(), random.Random(7)
     hot = [change.chunk for change in prompt(rng)]
     await flood([writer], 6_000, rng)

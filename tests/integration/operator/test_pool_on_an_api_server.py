@@ -292,7 +292,7 @@ def test_a_namespace_that_ends_is_let_go(fleet, namespace, apply) -> None:
     assert "should not happen" not in fleet.log()
 
 
-def test_a_long_name_and_a_long_argument_are_no_trouble(fleet, namespace) -> None:
+def test_a_long_name_and_a_long_argument_work(fleet, namespace) -> None:
     name = "p" + "o" * 51 + "l"  # 53 characters, the longest name with room for -directory
     argument = "--compilation-config=".ljust(1024, "x")
     engine = {"runtime": "VLLM", "args": [argument]}

@@ -75,7 +75,7 @@ def test_what_is_added_to_who_reaches_whom_is_taken_out_once_and_said(
     assert repaired(fleet, namespace) == edited
 
 
-def test_a_rollout_that_somebody_halts_and_a_node_that_somebody_lends_are_put_back(
+def test_a_halted_rollout_and_a_host_network_are_put_back(
     fleet: Fleet, namespace: str, before: dict[tuple[str, str], dict[str, Any]]
 ) -> None:
     for what in (HALTED, ON_ITS_NODE):

@@ -154,13 +154,13 @@ async def test_complete_answer_clears_a_body(start: Any, kit: Any) -> None:
 async def test_leaving_replica_gives_no_strike(start: Any, kit: Any) -> None:
     running = await start(engines=3, timeouts={"probeInterval": 3600})
 
-    async def told_to_end(engine: Any, writer: asyncio.StreamWriter) -> None:
+    async def ended_by_drain(engine: Any, writer: asyncio.StreamWriter) -> None:
         running.write_members({engine.name: "Draining"})
         await kit.until(lambda: running.router.pool.fleet.get(engine.name).leaving)
         writer.transport.abort()
 
     for engine in running.engines[:2]:
-        engine.answer = _answers(engine, told_to_end)
+        engine.answer = _answers(engine, ended_by_drain)
     assert (await running.post(kit.chat(POISON))).status == 200
     assert len(_poisoned(running)) == 3
     assert len(running.router.pool.quarantine.cases) == 0

@@ -36,7 +36,7 @@ HARMLESS: list[dict[str, Any]] = [
 
 
 def _chunks(running: Any, body: dict[str, Any], path: str = "/v1/chat/completions") -> tuple[int, bool]:
-    """The length of the chain that the request is routed by, and whether its hits teach anything."""
+    """The length of the chain that the request is routed by, and whether its hits count for learning."""
     prompt = running.router.pool.reader.read(path.encode(), json.dumps(body).encode())
     return len(prompt.chunks), prompt.plain
 

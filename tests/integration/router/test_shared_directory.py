@@ -51,7 +51,7 @@ async def test_new_router_starts_from_shared_estimates(
     policy = old.router.pool.policy
     speeds = {"chat-0": 0.2, "chat-1": 0.8}
     for name, speed in speeds.items():
-        _teach(policy, old.router.pool.fleet.get(name).slot, speed)
+        _train(policy, old.router.pool.fleet.get(name).slot, speed)
     new = await start(engines=2, directoryUrl=server.url, policy={"name": "Lbgr"})
     learning = new.router.pool.directory.policy_sharing
     await kit.until(lambda: learning.counts["adopted"] == len(speeds))
@@ -65,7 +65,7 @@ async def test_new_router_starts_from_shared_estimates(
         running.engines.append(await _engine(kit, "chat-2"))
         running.write_members()
     await kit.until(lambda: old.router.pool.fleet.get("chat-2") and new.router.pool.fleet.get("chat-2"))
-    _teach(policy, old.router.pool.fleet.get("chat-2").slot, 0.4)
+    _train(policy, old.router.pool.fleet.get("chat-2").slot, 0.4)
     await kit.until(lambda: learning.counts["adopted"] == 3)
     begun = new.router.pool.policy._replicas[new.router.pool.fleet.get("chat-2").slot]
     assert begun.backlog.c_miss == pytest.approx(0.4, rel=0.2)
@@ -76,7 +76,7 @@ async def test_new_router_starts_from_shared_estimates(
     await kit.until(lambda: third.router.pool.directory.policy_sharing.counts["adopted"] == 3)
 
 
-def _teach(policy: Any, slot: int, speed: float) -> None:
+def _train(policy: Any, slot: int, speed: float) -> None:
     """Requests of a thousand tokens at `speed` seconds each."""
     now = monotonic()
     for _ in range(60):

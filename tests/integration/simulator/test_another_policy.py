@@ -20,7 +20,7 @@ def test_requests_under_way_end_as_they_would_have() -> None:
         after = engine.admin.get(TABLES).raise_for_status().json()
         assert (before["policy"], after["policy"]) == ("Bandit", "QLearning")
         assert before["fingerprint"] != after["fingerprint"]
-        assert before["life"] != after["life"], "another engine's, to those who exchange what was learned"
+        assert before["life"] != after["life"], "it counts as another engine where learned tables are shared"
         assert [one.result()["usage"]["completion_tokens"] for one in asked] == [80] * 6
         assert engine.admin.post(PATH, json={"policy": "Fcfs"}).status_code == 204
         assert engine.admin.get(TABLES).status_code == 404, "it learns nothing"

@@ -71,7 +71,7 @@ def test_bandit_forgets_when_the_workload_drifts(memory) -> None:
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
-def test_one_slow_moment_does_not_teach_stop(slow: int) -> None:
+def test_one_slow_moment_does_not_make_it_learn_stop(slow: int) -> None:
     """ADD is worth a fourth more, but one of its first trials ran while the machine was busy."""
     policy, added, stops = Ucb(), 0, []
     for _ in range(120):

@@ -43,9 +43,9 @@ def test_first_requests_are_one_for_each_group_and_new_pod() -> None:
         Row("late", 3, 4, "ended", "new-1", group=1),
         Row("first", 2, 5, "ended", "new-1", group=1),
         Row("other group", 3, 4, "ended", "new-1", group=2),
-        Row("other newcomer", 3, 4, "ended", "new-2", group=1),
+        Row("other new one", 3, 4, "ended", "new-2", group=1),
         Row("old", 1, 2, "ended", "old-1", group=1),
         Row("over", 9, 9, "ended", "new-2", group=2),
     ]
     found = first_asked(Run(rows, []), {"new-1", "new-2"}, 0, 9)
-    assert {row.id for row in found} == {"first", "other group", "other newcomer"}
+    assert {row.id for row in found} == {"first", "other group", "other new one"}

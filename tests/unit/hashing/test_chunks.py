@@ -79,7 +79,7 @@ def test_difference_in_one_chunk_changes_all_later_hashes() -> None:
     ),
     kept=st.integers(1, 4),
 )
-def test_stored_strides_change_no_chain(prompts: list[tuple[list[bytes], int, int]], kept: int) -> None:
+def test_match_cache_changes_no_chain(prompts: list[tuple[list[bytes], int, int]], kept: int) -> None:
     memory = ChainMemory(kept)
     for letters, rest, start in prompts:
         data = b"".join(letter * PIECE for letter in letters) + b"r" * rest

@@ -26,7 +26,7 @@ class Pods:
         self.looks += 1
         return observed({"replicas": 1}, [pod("e0", address="127.0.0.2")], 1)
 
-    async def fetch(self, _url: str, _take: Callable[[bytes], None], _trouble: PodBackoff) -> bool:
+    async def fetch(self, _url: str, _take: Callable[[bytes], None], _backoff: PodBackoff) -> bool:
         self.held += 1
         self.most = max(self.most, self.held)
         await asyncio.sleep(0.001)

@@ -48,7 +48,7 @@ async def test_new_pod_with_an_old_address_is_polled_at_once(world: World, tmp_p
             await loop.round()
         world.now += 15
         report(world, 0)
-        world.pods[0] = pod("newcomer", address="127.0.0.2")
+        world.pods[0] = pod("new", address="127.0.0.2")
         await loop.round()
-        assert loop.scalers[KEY].reports.agents["newcomer"].seen == world.now
+        assert loop.scalers[KEY].reports.agents["new"].seen == world.now
         assert "e0" not in loop.scalers[KEY].reports.backoffs

@@ -276,7 +276,7 @@ def test_work_in_flight_returns_to_zero(policy: str) -> None:
         assert load.decode_blocks == pytest.approx(0.0, abs=1e-6)
 
 
-def test_long_prompts_teach_bytes_per_token() -> None:
+def test_long_prompts_train_bytes_per_token() -> None:
     decider, loads = _decider()
     for _ in range(300):
         decider.finished(decider.decide(_prompt(), loads, 0.0), 1.0, Usage(1300, 0))
@@ -309,7 +309,7 @@ _IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
         ({"messages": [{"role": "user", "content": [_IMAGE]}, {"role": "user", "content": _TEXT}]}, False),
     ],
 )
-def test_only_plain_prompts_teach_policy(body: dict[str, Any], plain: bool) -> None:
+def test_only_plain_prompts_train_policy(body: dict[str, Any], plain: bool) -> None:
     """An engine counts the tokens of all prompts and of media together. The router knows the first prompt's text."""
     path = CHAT_PATH if "messages" in body else COMPLETION_PATH
     prompt = _reader().read(path, json.dumps({"model": "base", **body}).encode())

@@ -188,8 +188,8 @@ def test_new_replica_starts_from_the_experience_of_the_fleet() -> None:
     fleet = _Fleet(_policy(), [0.15, 0.15])
     _drive(fleet, 500, rate=5)
     fleet.policy.choose(Query(1e4, 1000, {}), _states(3))
-    newcomer = fleet.policy._replicas[2]
-    assert newcomer.backlog.c_miss == pytest.approx(0.15, rel=0.2)
+    new = fleet.policy._replicas[2]
+    assert new.backlog.c_miss == pytest.approx(0.15, rel=0.2)
 
 
 def test_predictions_that_fail_count_less() -> None:

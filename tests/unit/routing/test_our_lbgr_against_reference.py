@@ -90,7 +90,7 @@ class SlowLbgr:
         self.held, self.found = 8.0, 4.0  # behind long queues, thousand tokens
         self.replicas: list[SlowReplica] = []
         for _ in range(slots):
-            self.replicas.append(self.newcomer())
+            self.replicas.append(self.new_replica())
 
     # What is known
 
@@ -107,7 +107,7 @@ class SlowLbgr:
         tested = [getattr(one, kind).weights for one in self.replicas if getattr(one, kind).updates >= TESTED]
         return tuple(sum(part) / len(tested) for part in zip(*tested, strict=True)) if tested else (0.0,) * 4
 
-    def newcomer(self) -> SlowReplica:
+    def new_replica(self) -> SlowReplica:
         variance = self.settings.initial_variance
         ttft, latency = (
             RecursiveLeastSquares(
@@ -285,7 +285,7 @@ class SlowLbgr:
             sent.replica.look()
 
     def forget(self, slot: int) -> None:
-        self.replicas[slot] = self.newcomer()
+        self.replicas[slot] = self.new_replica()
         self.recent = [one for one in self.recent if one[0] != slot]
         self.prompts = [one for one in self.prompts if one.slot != slot]
         self.queued = [one for one in self.queued if one[1] != slot]

@@ -74,7 +74,7 @@ def test_notes_are_bounded() -> None:
     for number in range(40):
         queued.sent(_query(0.0, chunks=range(1000 * number, 1000 * number + 30)), 0, wait=1e6)
     assert len(queued._until) <= 50
-    assert len(queued._lapsing) <= 50
+    assert len(queued._expiring) <= 50
 
 
 def test_document_in_an_overloaded_fleet_goes_where_it_waits() -> None:

@@ -245,7 +245,7 @@ def test_tables_are_served_merged_and_guarded(start: Callable[..., Engine]) -> N
     status, body = engine.core.plumage("tables", b"")
     assert status == 200
     table = msgspec.json.decode(body)
-    assert table["rows"], "60 requests were to teach something"
+    assert table["rows"], "60 requests must fill the table"
     other = start(**plugin_arguments({"feather": {"policy": "Bandit"}}))
     assert other.core.plumage("learn", body) == (204, b"")
     learned = msgspec.json.decode(other.core.plumage("tables", b"")[1])

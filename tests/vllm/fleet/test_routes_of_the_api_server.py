@@ -71,11 +71,11 @@ def test_the_routes(with_plugin: Served) -> None:
         assert all(state["on"] for state in before["features"].values()), before["features"]
         assert {"feather", "record"} <= set(before["features"])
         with streams(server.url, 12, 600) as (ended, enough):
-            tells_of_the_middle(fleet)
+            check_routes_during_generation(fleet)
             waits_for_streams(fleet, enough)
         assert len(ended) >= 12
-        tells_what_it_was_taught(fleet, before)
-        tells_in_vllms_own_metrics(server.url, before)
+        check_learned_tables(fleet, before)
+        check_vllms_own_metrics(server.url, before)
 
 
 def test_vllms_own_reset_empties_the_snapshot_at_once(with_plugin: Served) -> None:
@@ -134,7 +134,7 @@ def refuses_bad_input(fleet: httpx.Client) -> None:
     assert fleet.post("/v1/plumage/promote", json={"uses": many}).status_code == 413
 
 
-def tells_of_the_middle(fleet: httpx.Client) -> None:
+def check_routes_during_generation(fleet: httpx.Client) -> None:
     """Snapshots while requests run: each is complete, and later ones are not older."""
     last, seen = -1, 0
     for _ in looks(60.0):
@@ -160,7 +160,7 @@ def waits_for_streams(fleet: httpx.Client, enough: threading.Event) -> None:
     assert fleet.get("/v1/plumage/stats").json()["draining"]
 
 
-def tells_what_it_was_taught(fleet: httpx.Client, before: dict[str, Any]) -> None:
+def check_learned_tables(fleet: httpx.Client, before: dict[str, Any]) -> None:
     table = fleet.get("/v1/plumage/tables").raise_for_status().json()
     assert table["policy"] == "Bandit"
     row = [
@@ -183,7 +183,7 @@ def _grown(fleet: httpx.Client, before: dict[str, Any], name: str) -> int:
     return sum(now.get(name, {}).values()) - sum(before["counters"].get(name, {}).values())
 
 
-def tells_in_vllms_own_metrics(url: str, before: dict[str, Any]) -> None:
+def check_vllms_own_metrics(url: str, before: dict[str, Any]) -> None:
     samples = metrics(url)
     names = {name for name, _ in samples}
     assert {f"plumage_engine_{name}_total" for name in MEANINGS} <= names

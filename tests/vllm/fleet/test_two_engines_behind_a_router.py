@@ -129,7 +129,7 @@ async def test_a_fleet_of_real_vllm(pool: Pool) -> None:
         await conversations_stay_where_they_were(pool, user)
     await no_request_is_lost_when_an_engine_is_killed(pool)
     async with client(pool) as user:
-        await a_third_engine_has_what_is_hot_before_it_serves(pool, user)
+        await a_third_engine_has_hot_prefixes_before_it_serves(pool, user)
         await a_drain_lets_streams_end(pool, user)
 
 
@@ -217,7 +217,7 @@ async def no_request_is_lost_when_an_engine_is_killed(pool: Pool) -> None:
     assert retried + cut > 0, "it had nothing to do when it was killed"
 
 
-async def a_third_engine_has_what_is_hot_before_it_serves(pool: Pool, user: openai.AsyncOpenAI) -> None:
+async def a_third_engine_has_hot_prefixes_before_it_serves(pool: Pool, user: openai.AsyncOpenAI) -> None:
     """It has the first hot prompt too, since every prompt that it answers finds the prefix cached. The killed engine
     gets no request for a warm-up, since it ended before the prompt became hot."""
 

@@ -88,7 +88,7 @@ def test_nothing_colder_than_what_would_go_for_it_comes_up(tiny_model: Path) -> 
 
 
 @pytest.mark.parametrize("eviction", [None, "Hotness"])
-def test_the_coldest_goes_wherever_it_stands_in_line(tiny_model: Path, eviction: str | None) -> None:
+def test_the_coldest_is_evicted_at_any_place_of_the_order(tiny_model: Path, eviction: str | None) -> None:
     """The block that has been idle longest is the hottest here, and stays. The evicted one was used once, recently."""
     tier = Tier(tiny_model, blocks=24, min_frequency=2, eviction=eviction)
     turn, tier.promoter._turn = tier.promoter._turn, SimpleNamespace(step=lambda prefill_tokens: False)

@@ -63,7 +63,7 @@ def test_frequency_alone_keeps_nobody_out(tiny_model: Path) -> None:
     assert held(tier, serve(tier, "new", 1, blocks=2)) == 3
 
 
-def test_a_request_counts_once_wherever_its_blocks_are(tiny_model: Path) -> None:
+def test_a_request_counts_once_in_any_tier(tiny_model: Path) -> None:
     """Computed, found on the device, or loaded: each request counts each block of its prompt once."""
     tier = Tier(tiny_model, blocks=12, min_frequency=2, promotion="Off")
     for turn in range(6):

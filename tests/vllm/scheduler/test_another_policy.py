@@ -55,7 +55,7 @@ def test_the_new_policy_decides_and_begins_with_nothing_learned(start_engine: Ca
     assert status == 200
     assert b'"rows":[]' in table
     assert b'"policy":"QLearning"' in table
-    assert table[:40] != before[:40], "another life, for those who exchange what was learned"
+    assert table[:40] != before[:40], "it counts as another engine where learned tables are shared"
     tokens(engine, prompts(13))
     assert features.counters.get("failures", "feather") == 0
     nothing_left(engine)

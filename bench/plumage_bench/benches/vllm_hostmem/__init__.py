@@ -20,7 +20,7 @@ of all.
 `lru` is vLLM without host memory, E is vLLM with eviction by hotness. `all` is vLLM's offloading, which stores every
 block; `threshold k` is the same with its `store_threshold`. A is selective admission. P is promotion by a single rank:
 `A+P hotness` is HotPrefix's, and the others have another rank. `A+lookahead` is Plumage's, not HotPrefix's: it promotes
-what the next waiting requests need, then what is hot. `again` changes the seed of its filter and of the ends of copies.
+what the next waiting requests need, then the hottest. `again` changes the seed of its filter and of the ends of copies.
 Eight requests always wait, so that a lookahead has some to read. The suites draw subjects evenly: then only the waiting
 requests show which subject is next. With `zipf` some subjects are more popular.
 """

@@ -1,4 +1,4 @@
-"""`spec.directory`: where replicas tell what they hold, and how a new one is warmed from it."""
+"""`spec.directory`: where replicas record what they hold, and how a new one is warmed from it."""
 
 from __future__ import annotations
 

@@ -101,11 +101,11 @@ class Ucb(Learner):
 
     @property
     def table(self) -> ActionTable:
-        """What was learned, to save and to merge."""
+        """The table, to save and to merge."""
         return self.memory.table
 
     def rows(self) -> Iterator[Row]:
-        """What was learned, as `shared` passes it on."""
+        """The rows of the table, as `shared` passes them on."""
         return self.table.rows()
 
     def merge(self, rows: Iterable[Row]) -> None:

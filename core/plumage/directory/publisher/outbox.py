@@ -76,7 +76,7 @@ class Outbox:
 
 
 def log_bytes(entries: Iterable[Entry]) -> int:
-    """Bytes that the entries take in the log."""
+    """The size of the entries in the log, in bytes."""
     return sum(len(entry.records) + ENTRY_OVERHEAD for entry in entries)
 
 

@@ -1,9 +1,9 @@
 """Promotes prefixes while requests decode (HotPrefix §3.4), as jobs of vLLM's offloading connector.
 
-At any step it copies what the next waiting requests lack (`lookahead`); at steps that only decode, what is hot. A
-promotion is a load for which no running request waits. Its blocks are taken from the pool, and freed, cached, when all
-workers have reported its end. After a reset its blocks are freed at once, and workers must end the copy before those
-blocks are written again.
+At any step it copies what the next waiting requests lack (`lookahead`); at steps that only decode, the hottest.
+A promotion is a load for which no running request waits. Its blocks are taken from the pool, and freed, cached, when
+all workers have reported its end. After a reset its blocks are freed at once, and workers must end the copy before
+those blocks are written again.
 """
 
 from __future__ import annotations
