@@ -71,9 +71,9 @@ def test_part_with_hidden_url_is_refused(kind: str, allow_media: bool) -> None:
 @pytest.mark.parametrize(
     ("part", "key", "code"),
     [
-        ({"type": "zzz", "image_url": {"url": ADDRESS}}, "type", None),
-        ({"type": "image_pil", "image_pil": ADDRESS}, "type", None),
-        ({"type": "prompt_embeds", "data": "AA=="}, "type", None),
+        ({"type": "zzz", "image_url": {"url": ADDRESS}}, "type", "invalid_type"),
+        ({"type": "image_pil", "image_pil": ADDRESS}, "type", "invalid_type"),
+        ({"type": "prompt_embeds", "data": "AA=="}, "type", "invalid_type"),
         ({"image_url": {"url": ADDRESS}}, "type", "invalid_type"),
         ({"type": None, "image_url": ADDRESS}, "type", "invalid_type"),
         ({"type": ["text"], "text": "x"}, "type", "invalid_type"),
