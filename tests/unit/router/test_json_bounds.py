@@ -52,8 +52,12 @@ def test_containers_outside_strings_are_counted(value: Any, window: int, split: 
         b'{"prompt":[' + b"1," * 8_000_000 + b"1]}",
         b'{"a":' + b"[" * 8_000_000,
         b'{"stop":[' + b'"",' * 4_000_000 + b'""]}',
+        b'{"messages":[{"content":"x",' + b",".join(b'"k%d":1' % n for n in range(200_000)) + b"}]}",
+        b'{"prompt":"' + b"\\" * 15_000_000 + b'"}',
+        b'{"prompt":"' + b"\\" * 15_000_001,
+        b'{"prompt":"' + b'\\"' * 7_000_000 + b'"}',
     ],
-    ids=["parts", "objects", "ids", "nested", "texts"],
+    ids=["parts", "objects", "ids", "nested", "texts", "keys", "backslashes", "open backslashes", "escaped quotes"],
 )
 def test_hostile_body_is_refused_before_parsing(hostile: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumage_router.request.body.orjson.loads", lambda _: pytest.fail("parsed"))
@@ -83,3 +87,23 @@ def test_long_run_of_backslashes_hides_nothing(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(RequestError):
         run_now(check_bounds(b'{"a":"' + run + b'","b":[{},{}]}'))
     run_now(check_bounds(b'{"a":"' + run + b'\\"' + b'{{{{{{{{{{","b":[{}]}'))
+
+
+@pytest.mark.parametrize("run", [1, 15, 16, 17, 100, 101])
+@pytest.mark.parametrize("start", range(3))
+def test_windows_are_bounded_and_end_within_no_escape(run: int, start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_bounds, "WINDOW", 16)
+    raw = b" " * start + b"\\" * run + b'"' + b"x" * 40
+    at = 0
+    while at < len(raw):
+        end = json_bounds._window_end(raw, at, min(len(raw), at + 16))
+        assert at < end <= at + 16
+        assert end < start or end > start + run or (end - start) % 2 == 0
+        at = end
+
+
+def test_keys_in_strings_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_bounds, "MAX_KEYS", 2)
+    run_now(check_bounds(b'{"a":"x:y:z","b":"::::"}'))
+    with pytest.raises(RequestError, match="2 keys"):
+        run_now(check_bounds(b'{"a":{"b":1},"c":1}'))

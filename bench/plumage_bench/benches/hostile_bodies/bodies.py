@@ -54,6 +54,19 @@ def _escapes() -> bytes:
     return _HEAD + b'"prompt":"' + b"\\u00e9" * (_SIZE // 6) + b'"}'
 
 
+def _keys() -> bytes:
+    keys = b",".join([b'"k%d":1' % number for number in range(500_000)])
+    return _HEAD + b'"messages":[{"role":"user","content":"x",' + keys + b"}]}"
+
+
+def _backslashes() -> bytes:
+    return _HEAD + b'"prompt":"' + b"\\" * (_SIZE - 100) + b'"}'
+
+
+def _escaped_quotes() -> bytes:
+    return _HEAD + b'"prompt":"' + b'\\"' * (_SIZE // 2 - 100) + b'"}'
+
+
 def _chat(size: int) -> bytes:
     content = "the quick brown fox jumps over the lazy dog " * (size // 44)
     return orjson.dumps({"model": MODEL, "messages": [{"role": "user", "content": content}]})
@@ -67,5 +80,8 @@ BODIES: Final[Mapping[str, Hostile]] = {
     "16 MB of text": Hostile(COMPLETION, lambda: _text(_SIZE)),
     "16 MB of text, to be cut": Hostile(COMPLETION, lambda: _text(_SIZE, truncate_prompt_tokens=100)),
     "16 MB of escapes": Hostile(COMPLETION, _escapes),
+    "500,000 keys of a message": Hostile(CHAT, _keys),
+    "16 MB of backslashes": Hostile(COMPLETION, _backslashes),
+    "8 M escaped quotes": Hostile(COMPLETION, _escaped_quotes),
     "450 KB chats, 16 clients": Hostile(CHAT, lambda: _chat(450_000), clients=16),
 }
