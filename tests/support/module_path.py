@@ -27,10 +27,14 @@ _HELPERS = re.compile(r"^\| (`[^|]+`) \| [^|]+ \|$", re.MULTILINE)
 
 @dataclass
 class Page:
-    """A section of the architecture page. modules: of its path, in order. helpers: those that do not count."""
+    """A section of the architecture page.
+
+    modules: of its path, in order. helpers: those that do not count. entered: the number of both that it names.
+    """
 
     modules: list[str]
     helpers: set[str]
+    entered: int
 
 
 def page_of(heading: str) -> Page:
@@ -44,7 +48,8 @@ def page_of(heading: str) -> Page:
     named = [name for cell in _HELPERS.findall(section) for name in re.findall(r"`([\w/]+\.py)`", cell)]
     found = {f"{package}/{name}" for name in named for package in _PACKAGES if (ROOT / package / name).is_file()}
     assert len(found) == len(named), f"each helper is one file: {named}"
-    return Page(modules, found)
+    (entered,) = re.findall(r"The trace enters (\d+) modules", section)
+    return Page(modules, found, int(entered))
 
 
 @dataclass

@@ -70,6 +70,7 @@ async def test_manifest_passes_the_modules_of_the_page(page: Page, trace: Trace)
     passed = [module for module in trace.modules() if module not in page.helpers]
     print(*passed, sep="\n")
     assert passed == page.modules
+    assert page.entered == len(trace.modules()), "the page also has the number with helpers"
     assert len(passed) <= MOST_MODULES
 
 
