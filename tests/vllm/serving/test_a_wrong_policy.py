@@ -36,7 +36,7 @@ def test_the_server_ends(
     where: str,
 ) -> None:
     with pytest.raises(ServerError, match="vLLM ended with status") as raised:
-        start_server(*arguments, environment=environment)
+        start_server(*arguments, environment=environment, fork=not environment)
     (log,) = tmp_path.glob("*.log")
     lines = log.read_text().splitlines()
     shown = str(raised.value).splitlines()[1:]
