@@ -45,6 +45,7 @@ def _equal(name: str) -> list[Claim]:
     quick = f"{name}-quick"
     rank = "… the same rate ÷ the best other's, one eviction policy for all (`rank_equal`)"
     return [
+        Claim("… highest rate, ours ÷ cache-aware + LRU, quick run", quick, Key("rate_gain"), at_least(1)),
         Claim(f"{rank}, quick run", quick, Computed(rank_equal), at_least(1), "", f"plumage bench {name} --quick"),
         Claim("… the same by its interval", quick, Computed(rank_equal), at_least(1, by_bound=True)),
         Claim("… ours ÷ ours on other prompts and arrivals, quick run", quick, Key("aa")),
