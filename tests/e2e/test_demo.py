@@ -28,11 +28,11 @@ pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
 # hottest prefixes, why the last requests went where they went, how far the load is.
 LIVE = (
     r"requests\W+running\W+waiting\W+KV\W+hit ratio",
-    r"chat-0 +│ Ready +(│ +\d+ ){3}(│ +\d+% ){2}│",
-    r"chat-1 +│ Ready +(│ +\d+ ){3}(│ +\d+% ){2}│",
-    r"chat-[01] +│ Ready +│ +[1-9]\d* │ +[1-9]",  # … and not 0 running all the time
+    r"demo-chat-0 +│ Ready +(│ +\d+ ){3}(│ +\d+% ){2}│",
+    r"demo-chat-1 +│ Ready +(│ +\d+ ){3}(│ +\d+% ){2}│",
+    r"demo-chat-[01] +│ Ready +│ +[1-9]\d* │ +[1-9]",  # … and not 0 running all the time
     r"hottest prefixes: \w+… \(.*[1-9]\d*×\)",
-    r"last requests:\s+\S+ → chat-[01]: holds [1-9]\d* of ~[1-9]\d* prompt tokens",
+    r"last requests:\s+\S+ → demo-chat-[01]: holds [1-9]\d* of ~[1-9]\d* prompt tokens",
     r"[1-9]\d* of \d+ requests",
 )
 
@@ -85,7 +85,7 @@ def test_kept_demo_answers_the_printed_command_and_ends_on_ctrl_c(runtime: Path,
             seen_text.append(line)
             if line.strip().startswith("curl "):
                 break
-        assert "pool chat keeps running; Ctrl-C ends it. Try:" in "".join(seen_text)
+        assert "pool demo-chat keeps running; Ctrl-C ends it. Try:" in "".join(seen_text)
         environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
         tried = subprocess.run(
             ["bash", "-c", seen_text[-1]], env=environment, capture_output=True, text=True, timeout=60, check=True

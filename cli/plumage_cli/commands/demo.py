@@ -41,6 +41,11 @@ def demo(
     stays = os.environ.get("KEEP", "0") not in ("", "0") if keep is None else keep
     listen = port or free_ports(1, (), start=0)[0]
     shape = LoadShape(seconds=8.0, questions=6, conversations=8, turns=3, pause_seconds=1.0) if quick else LoadShape()
+    # A first pool of the same example may already run beside the demo.
+    ours, baseline = (
+        pool.model_copy(update={"metadata": pool.metadata.model_copy(update={"name": f"demo-{pool.metadata.name}"})})
+        for pool in (ours, baseline)
+    )
     run_demo(ours, baseline, DemoSettings(seed=seed, port=listen, keep=stays, shape=shape))
 
 

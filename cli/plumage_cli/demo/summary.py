@@ -47,8 +47,8 @@ def comparison(ours: Summary, baseline: Summary, ours_name: str, baseline_name: 
     """A table of two runs of the same load."""
     table = Table(
         title="The same load on both, with one engine killed",
-        caption="The GPUs are simulated: hit ratios are those of real caches under this load, times come from a\n"
-        "model. This is one load with one seed. `plumage bench` measures with paired seeds.",
+        caption="The GPUs are simulated. Hit ratios are those of real caches under this load. Times come from a model\n"
+        "and are longer while other programs use the cores. `plumage bench` measures with paired seeds.",
         title_justify="left",
         caption_justify="left",
     )
@@ -64,12 +64,19 @@ def comparison(ours: Summary, baseline: Summary, ours_name: str, baseline_name: 
         ("time to first token, P95", ours.ttft_p95, baseline.ttft_p95),
         ("whole response, P50", ours.latency_p50, baseline.latency_p50),
     ):
-        table.add_row(name, _ms(mine), _ms(theirs), f"÷{theirs / mine:.2f}" if mine else "–")
+        table.add_row(name, _ms(mine), _ms(theirs), _speed(mine, theirs))
     return table
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
+
+
+def _speed(mine: float, theirs: float) -> str:
+    """How much faster or slower ours is."""
+    if not mine or not theirs:
+        return "–"
+    return f"{theirs / mine:.2f} × faster" if mine <= theirs else f"{mine / theirs:.2f} × slower"
 
 
 def _ms(seconds: float) -> str:
