@@ -16,8 +16,8 @@ ENGINE = ROOT / "engine" / "plumage_engine"
 PLANTED = {
     "agent/drain.py": "plumage_engine.simulator.config",
     "simulator/config.py": "plumage_engine.vllm.settings",
-    "vllm/settings.py": "plumage_engine.agent.config",
-    "configuration.py": "plumage_engine.policies",
+    "vllm/settings.py": "plumage_engine.agent.drain",
+    "configuration.py": "plumage_engine.fetch",
 }
 
 
