@@ -48,6 +48,7 @@ def test_overrides_list_what_differs_from_the_default_manifest() -> None:
     assert "engine.eviction.policy" not in overrides("gsp"), "Hotness is the default"
 
 
+@pytest.mark.timeout(600)  # it makes all objects of some 500 manifests, 25 s of CPU
 def test_every_field_of_both_kinds_is_read() -> None:
     assert unread() == []
 
