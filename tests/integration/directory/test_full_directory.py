@@ -20,6 +20,7 @@ from plumage.directory.publisher.outbox import ENTRIES_AT_ONCE
 from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import RECORD, Change, Tier
 from plumage.directory.server.local_server import LocalServer
+from plumage.membership import Member, pack_members
 from plumage.settings.agent_config import ShareConfig
 from plumage_engine.agent.directory import memory_share as shares
 
@@ -115,7 +116,8 @@ async def test_a_pool_that_grows_stays_within_its_servers_memory(
         world, writers = world_at(server.url), []
 
         async def grow(first: int, size: int) -> None:
-            members.write_text(json.dumps({"replicas": list(range(size))}))
+            replicas = [Member(f"r{number}", f"http://127.0.0.1:{8000 + number}") for number in range(size)]
+            members.write_text(json.dumps(pack_members("chat", replicas)))
             for number in range(first, size):
                 writers.append(await world.writer(f"r{number}", capacity=capacity_within(memory, number + 1)))
                 following.append(asyncio.create_task(shares.follow_share(config, writers[-1])))
