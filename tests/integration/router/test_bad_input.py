@@ -56,8 +56,8 @@ async def test_unreadable_json_is_refused(start: Any, body: bytes, code: str) ->
         ({"messages": []}, "messages", "invalid_type"),
         ({"messages": [7]}, "messages[0]", "invalid_type"),
         ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content", "invalid_type"),
-        ({"messages": [{"role": "root", "content": "x"}]}, "messages[0].role", None),
-        ({"messages": [{"role": ["user"], "content": "x"}]}, "messages[0].role", None),
+        ({"messages": [{"role": "root", "content": "x"}]}, "messages[0].role", "invalid_type"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "messages[0].role", "invalid_type"),
         (
             {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
             "messages[0].content[0].text",
