@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -37,8 +38,15 @@ def sockets_of(pool: Pool) -> list[Path]:
 
 def cleanup_processes(pool: Pool) -> list[psutil.Process]:
     children = psutil.Process(pool.pids()["supervisor"]).children()
-    living = [one for one in children if one.status() != psutil.STATUS_ZOMBIE]
-    return [one for one in living if one.cmdline()[1:3] == ["-m", "plumage_cli.local.folder.cleanup"]]
+    return [one for one in children if _is_cleanup(one)]
+
+
+def _is_cleanup(process: psutil.Process) -> bool:
+    """Whether it is a living cleanup process; one may end while it is asked."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        command = ["-m", "plumage_cli.local.folder.cleanup"]
+        return process.status() != psutil.STATUS_ZOMBIE and process.cmdline()[1:3] == command
+    return False
 
 
 async def test_removed_files_and_sockets_are_restored(pool: Pool) -> None:

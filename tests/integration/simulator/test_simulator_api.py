@@ -364,7 +364,7 @@ def test_sigterm_lets_requests_finish() -> None:
     [
         ("{", "no JSON"),
         ('{"model": "a", "modelFolder": "/nowhere", "port": 1, "colour": 1}', "colour"),
-        ('{"model": "a", "modelFolder": "/nowhere", "port": 1}', "tokenizer.json"),
+        ('{"model": "a", "modelFolder": "/nowhere", "port": 1}', "'/nowhere': no such folder"),
         ('{"model": "a", "modelFolder": "/nowhere", "port": 1, "host": "0.0.0.0"}', "adminTokenFile"),
         ('{"model": "a", "modelFolder": "/nowhere", "port": 1, "replayEndpoint": "ipc:///x"}', "eventsEndpoint"),
     ],
