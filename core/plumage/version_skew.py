@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Self
 
@@ -38,8 +38,8 @@ class Settings(BaseModel):
 
     def model_post_init(self, context: object, /) -> None:
         """A field that is None, as it is by default, counts as not set: a written file leaves it out."""
-        for name, field in type(self).model_fields.items():
-            if field.default is None and getattr(self, name) is None:
+        for name in self.model_fields_set & _optional(type(self)):
+            if getattr(self, name) is None:
                 self.model_fields_set.discard(name)
 
     @property
@@ -107,6 +107,12 @@ def without_places(document: Mapping[str, Any], places: Sequence[Sequence[int | 
 
 def _is_marked(content: object) -> bool:
     return isinstance(content, dict) and all(content.get(name) == value for name, value in MARK.items())
+
+
+@cache
+def _optional(kind: type[Settings]) -> frozenset[str]:
+    """The fields that are None by default."""
+    return frozenset(name for name, field in kind.model_fields.items() if field.default is None)
 
 
 @lru_cache(maxsize=64)  # a file that is read again says it once

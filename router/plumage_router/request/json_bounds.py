@@ -101,6 +101,8 @@ def _split(part: bytes, inside: bool, most: int) -> _Counts:
 
 def _window_end(raw: bytes, start: int, stop: int) -> int:
     """Ends no window within an escape: a run of backslashes is cut at an even number of them."""
+    if raw[stop - 1] != _BACKSLASH:
+        return stop
     part = raw[start:stop]
     if _is_plain(part):
         return stop
