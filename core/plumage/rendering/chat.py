@@ -212,7 +212,9 @@ class ChatRenderer:
         """A later source overrides an earlier one."""
         asked = body.get("chat_template_kwargs") or {}
         if not isinstance(asked, Mapping) or not _REFUSED.isdisjoint(asked):
-            raise TemplateError(f"chat_template_kwargs: must be an object without {', '.join(sorted(_REFUSED))}")
+            raise TemplateError(
+                f"must be an object without {', '.join(sorted(_REFUSED))}", field="chat_template_kwargs"
+            )
         continued = bool(body.get("continue_final_message", False))
         prompted = bool(body.get("add_generation_prompt", True))
         if continued and prompted:
@@ -266,11 +268,13 @@ def _continued(template: ChatTemplate, variables: Mapping[str, Any], given: Any)
     *earlier, last = template.read(given, cut)
     final, text = _tagged(last)
     if "content" not in template.source:
-        raise TemplateError("continue_final_message: the chat template reads no content")
+        raise TemplateError("the chat template reads no content", field="continue_final_message")
     rendered = template.run([*earlier, final], variables)
     at = rendered.rfind(_TAG.strip())
     if at < 0 or text.strip() not in rendered:
-        raise TemplateError("continue_final_message: the chat template does not print the final message as it is")
+        raise TemplateError(
+            "the chat template does not print the final message as it is", field="continue_final_message"
+        )
     kept = rendered[:at]
     return cut.apply(kept if rendered.startswith(_TAG, at) else kept.rstrip())
 
@@ -284,4 +288,4 @@ def _tagged(message: dict[str, Any]) -> tuple[dict[str, Any], str]:
             text: str = content[index]["text"]
             tagged = [*content[:index], {**content[index], "text": text + _TAG}, *content[index + 1 :]]
             return {**message, "content": tagged}, text
-    raise TemplateError("continue_final_message: the final message has no text")
+    raise TemplateError("the final message has no text", field="continue_final_message")

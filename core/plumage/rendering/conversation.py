@@ -79,7 +79,7 @@ class MultimodalCut:
 def read_messages(given: Any, wanted: ContentFormat, cut: MultimodalCut) -> list[Message]:
     """The messages, as the template gets them. TemplateError names the first invalid one."""
     if not isinstance(given, list) or not given:
-        raise TemplateError("messages: must be a list with at least one message")
+        raise TemplateError("must be a list with at least one message", field="messages")
     return [_read(message, index, wanted, cut) for index, message in enumerate(given)]
 
 
@@ -103,14 +103,14 @@ def read_tools(given: Any) -> list[dict[str, Any]] | None:
     if given is None:
         return None
     if not isinstance(given, list):
-        raise TemplateError("tools: must be a list")
+        raise TemplateError("must be a list", field="tools")
     return [_read_tool(tool, index) for index, tool in enumerate(given)]
 
 
 def _read(message: Any, index: int, wanted: ContentFormat, cut: MultimodalCut) -> Message:
     role = message.get("role") if type(message) is dict or isinstance(message, Mapping) else None
     if not isinstance(role, str):
-        raise TemplateError(f"messages[{index}]: must be an object with a role")
+        raise TemplateError("must be an object with a role", field=f"messages[{index}]")
     content = message.get("content")
     if len(message) == 2 and type(content) is str and not content.startswith(BILLING_HEADER):  # nearly all of them
         return plain_message(role, content, wanted)
@@ -140,7 +140,7 @@ def _content(content: Any, role: str, index: int, wanted: ContentFormat, cut: Mu
     elif content is None:
         content = []
     elif not isinstance(content, list):
-        raise TemplateError(f"messages[{index}].content: must be a string or a list of parts")
+        raise TemplateError("must be a string or a list of parts", field=f"messages[{index}].content")
     if role == "system":
         content = _without_billing_header(content)
     parts = [part for given in content if (part := _part(given, index, cut)) is not None]
@@ -162,7 +162,7 @@ def _part(part: Any, index: int, cut: MultimodalCut) -> dict[str, Any] | None:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if not isinstance(part, Mapping):
-        raise TemplateError(f"messages[{index}].content: a part must be a string or an object")
+        raise TemplateError("a part must be a string or an object", field=f"messages[{index}].content")
     kind = _part_kind(part, index)
     if kind in _TEXT_PARTS:
         return _text_part(part, kind, index)
@@ -180,7 +180,7 @@ def _part_kind(part: Mapping[str, Any], index: int) -> str:
     if isinstance(kind, str) and (kind in _TEXT_PARTS or kind in _MEDIA_PARTS or kind == _REFERENCE):
         return kind
     known = ", ".join(sorted({*_TEXT_PARTS, *_MEDIA_PARTS, _REFERENCE}))
-    raise TemplateError(f"messages[{index}].content: unsupported part type {kind!r}; supported: {known}")
+    raise TemplateError(f"unsupported part type {kind!r}; supported: {known}", field=f"messages[{index}].content")
 
 
 def _text_part(part: Mapping[str, Any], kind: str, index: int) -> dict[str, Any] | None:
@@ -188,7 +188,7 @@ def _text_part(part: Mapping[str, Any], kind: str, index: int) -> dict[str, Any]
     if text is None:
         return None
     if not isinstance(text, str):
-        raise TemplateError(f"messages[{index}].content: the text of a part must be a string")
+        raise TemplateError("the text of a part must be a string", field=f"messages[{index}].content")
     return {"type": "text", "text": text, **_further_fields(part)}
 
 
@@ -221,7 +221,7 @@ def _assistant_fields(message: Mapping[str, Any], index: int) -> Message:
     calls = message.get("tool_calls")
     if calls:
         if not isinstance(calls, list):
-            raise TemplateError(f"messages[{index}].tool_calls: must be a list")
+            raise TemplateError("must be a list", field=f"messages[{index}].tool_calls")
         fields["tool_calls"] = [_read_call(call, index) for call in calls]
     reasoning = message.get("reasoning")
     if reasoning is None:
@@ -235,7 +235,7 @@ def _read_call(call: Any, index: int) -> dict[str, Any]:
     """id, function with arguments and name, type: the order of OpenAI's types, in which vLLM holds a call."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or call.get("type", "function") != "function":
-        raise TemplateError(f"messages[{index}].tool_calls: only calls of type 'function' are supported")
+        raise TemplateError("only calls of type 'function' are supported", field=f"messages[{index}].tool_calls")
     read = {"arguments": _arguments(function.get("arguments"), index), "name": function.get("name")}
     result = {"id": call.get("id"), "function": read, "type": "function"}
     return {key: value for key, value in result.items() if value is not None}
@@ -249,7 +249,7 @@ def _arguments(given: Any, index: int) -> dict[str, Any]:
         except ValueError:
             return {}
         except RecursionError:
-            raise TemplateError(f"messages[{index}].tool_calls: the arguments are nested too deep") from None
+            raise TemplateError("the arguments are nested too deep", field=f"messages[{index}].tool_calls") from None
     return given if isinstance(given, dict) else {}
 
 
@@ -270,7 +270,7 @@ def _flat(content: str | list[Any]) -> str:
 def _read_tool(tool: Any, index: int) -> dict[str, Any]:
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise TemplateError(f"tools[{index}]: must be an object with a function that has a name")
+        raise TemplateError("must be an object with a function that has a name", field=f"tools[{index}]")
     deferred = tool.get("defer_loading")
     read: dict[str, Any] = {key: function.get(key) for key in ("name", "description", "parameters")}
     optional = {"strict": function.get("strict"), "defer_loading": function.get("defer_loading", deferred)}

@@ -17,7 +17,13 @@ class RenderingError(PlumageError):
 
 
 class TemplateError(RenderingError):
-    """The request can't be rendered; the engine would refuse it too. The message is meant for the client."""
+    """The request can't be rendered; the engine would refuse it too. The message is meant for the client.
+
+    field: the wrong field of the request, with which the message begins; None if the template refuses the messages."""
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(f"{field}: {message}" if field else message)
+        self.field = field
 
 
 class RenderLimitError(RenderingError):

@@ -6,7 +6,6 @@ bytes, and the router looks up its chain of byte chunks.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -41,7 +40,6 @@ _MAX_SEEDS = 4096  # one for each adapter and tenant
 _DEFAULT_ANSWER = 16  # tokens of an answer without max_tokens, at least
 _TOKEN_BYTES = 4  # bytes of a typical token
 _MAX_TOKEN_CHARACTERS = 8  # per token of the context, of a prompt that the engine truncates: twice a typical token
-_FIELD = re.compile(r"([a-z_]+(?:\[\d+\])?(?:\.[a-z_]+)?): ")
 _DEFAULT_CONTEXT = 131_072  # tokens, if the model does not say
 
 
@@ -282,8 +280,6 @@ def _size(body: Mapping[str, Any], text: bytes) -> int:
 
 
 def _template_error(error: TemplateError) -> RequestError:
-    """The error's message begins with the wrong field, unless the template itself refuses the messages."""
     brief = str(error).split("\n", 1)[0][:200] or type(error).__name__
-    field = _FIELD.match(brief)
     message = f"The model's chat template refuses these messages: {brief}."
-    return RequestError(400, message, code="chat_template", param=field[1] if field else "messages")
+    return RequestError(400, message, code="chat_template", param=error.field or "messages")

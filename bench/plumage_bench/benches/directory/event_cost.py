@@ -10,15 +10,14 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from plumage.directory.publisher.held_chunks import HeldChunks
-from plumage.directory.schema import Change
 from plumage.models import resolve
 from plumage.rendering import ByteTable, ModelFolder
+from plumage_bench.unsent_writer import UnsentWriter
 from plumage_engine.agent.directory.event_publisher import EventPublisher
 from plumage_engine.agent.directory.throttle import Throttle
 from plumage_engine.agent.index.cache_index import CacheIndex
@@ -42,19 +41,6 @@ class EventCost:
     def mean_us(self) -> float:
         """Every stored block is removed one day, and most are stored by prefill."""
         return (self.prefill_us + self.removed_us) / 2
-
-
-class _Publisher:
-    """The directory's writer without the sending."""
-
-    def __init__(self) -> None:
-        self._ledger = HeldChunks()
-
-    def publish(self, changes: Iterable[Change]) -> None:
-        self._ledger.record(changes)
-
-    def clear(self) -> None:
-        self._ledger.clear()
 
 
 @dataclass(slots=True)
@@ -111,7 +97,7 @@ def event_cost(blocks: int = 40_000, seed: int = 0) -> EventCost:
 
 def _measure(table: ByteTable, prompts: _Prompts, blocks: int, kind: str) -> tuple[float, float]:
     made = [payload for _ in range(blocks // CHAIN) for payload in getattr(prompts, kind)()]
-    holdings = EventPublisher(CacheIndex("bench", table), Throttle(1e9), _Publisher())
+    holdings = EventPublisher(CacheIndex("bench", table), Throttle(1e9), UnsentWriter())
     stored = _apply(holdings, made)
     removed = _apply(holdings, prompts.removals())
     counted = holdings.index.counters

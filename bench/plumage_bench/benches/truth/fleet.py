@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,12 +20,11 @@ import httpx
 import psutil
 import zmq
 
-from plumage.directory.publisher.held_chunks import HeldChunks
-from plumage.directory.schema import Change
 from plumage.directory.server.local_server import LocalServer
 from plumage.errors import PlumageError
 from plumage.rendering import ByteTable, ModelFolder
 from plumage_bench.ours import Ours
+from plumage_bench.unsent_writer import UnsentWriter
 from plumage_bench.vllm.server import Server, serving
 from plumage_engine.agent.directory.event_publisher import EventPublisher
 from plumage_engine.agent.directory.throttle import Throttle
@@ -244,19 +243,6 @@ def _listening(endpoint: str, events: list[bytes]) -> Iterator[None]:
         thread.join(30.0)
 
 
-class _Written:
-    """The directory's writer without the sending."""
-
-    def __init__(self) -> None:
-        self._ledger = HeldChunks()
-
-    def publish(self, changes: Iterable[Change]) -> None:
-        self._ledger.record(changes)
-
-    def clear(self) -> None:
-        self._ledger.clear()
-
-
 def agent_cost(events: Sequence[bytes], model: Path) -> tuple[float, int]:
     """CPU seconds of an agent for these batches (decode, index, hash, publish, without sockets), and their block
     events. The shortest of three runs counts: other work on the machine only adds time, and a real agent runs for
@@ -266,7 +252,7 @@ def agent_cost(events: Sequence[bytes], model: Path) -> tuple[float, int]:
 
 
 def _replayed(events: Sequence[bytes], table: ByteTable) -> tuple[float, int]:
-    holdings = EventPublisher(CacheIndex(MODEL, table), Throttle(5_000.0), _Written())
+    holdings = EventPublisher(CacheIndex(MODEL, table), Throttle(5_000.0), UnsentWriter())
     started = time.thread_time()
     for payload in events:
         holdings.apply(decode_batch(payload))
