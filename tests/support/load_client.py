@@ -19,7 +19,7 @@ import threading
 import time
 from typing import Any
 
-PATIENCE_S = 120.0  # longest wait for a byte; a router waits as long for a first byte before it tries another replica
+BYTE_TIMEOUT = 120.0  # seconds for each byte; a router waits as long for a first byte before it tries another replica
 TURNS = 4
 WORDS = [a + b for a in ("ba", "ke", "lo", "mi", "nu", "pra", "ste", "tri") for b in ("dan", "fel", "gor", "hip", "s")]
 
@@ -68,7 +68,7 @@ class Conversations:
 
     def exchange(self, messages: list[dict[str, str]], row: dict[str, Any], answer: list[str]) -> None:
         if self.connection is None:
-            self.connection = http.client.HTTPConnection(self.config["host"], self.config["port"], timeout=PATIENCE_S)
+            self.connection = http.client.HTTPConnection(self.config["host"], self.config["port"], timeout=BYTE_TIMEOUT)
         body = {
             "model": self.config["model"],
             "stream": True,

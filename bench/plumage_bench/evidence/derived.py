@@ -41,10 +41,10 @@ def rank_equal(run: Record) -> Measured | None:
     for rates in run["data"]["rates"].values():
         for eviction in EVICTIONS:
             mine = rates[OURS.over(eviction).label]
-            rivals = [
+            baselines = [
                 label for label in rates if label.endswith(f" + {eviction}") and not label.startswith(OURS.policy)
             ]
-            ratios.append(min((paired_ratio(mine, rates[label]) for label in rivals), key=lambda one: one.ratio))
+            ratios.append(min((paired_ratio(mine, rates[label]) for label in baselines), key=lambda one: one.ratio))
     least = min(ratios, key=lambda one: one.ratio)
     return Measured(least.ratio, min(one.low for one in ratios), least.high, least.pairs)
 

@@ -31,7 +31,7 @@ from plumage_bench.routing.contenders import (
     EVICTIONS,
     MATRIX,
     OURS,
-    QUICK_RIVALS,
+    QUICK_BASELINES,
     Contender,
     equal,
 )  # fmt: skip
@@ -59,7 +59,7 @@ _TOLERANCE, _TOLERANCE_QUICK = 1.12, 1.05  # high ÷ low of the first round's br
 _STRIDE = 1.12
 _ABOVE = 1.15  # the first round's searches begin this much above our rate on one seed
 _LARGE, _OUTSIDE = 4, 0.7  # in larger fleets the search stops below this share of our rate, since it would take hours
-_NEAR = 1.15  # contenders this near to the best rival of the first round are measured in the second
+_NEAR = 1.15  # contenders this near to the best baseline of the first round are measured in the second
 _FRESH = 1000  # the second round's seeds begin this much above the first's
 _REQUESTS = 16_000  # requests that the second round serves at each rate, over all its seeds
 _LEAST_SEEDS, _MOST_SEEDS = LEAST_PAIRS, 24
@@ -94,7 +94,7 @@ def run_routing(workload: RoutingWorkload, context: Context) -> Report:
     tables += [equal_table(rates), rate_table(rates), *([finals_table(rates)] if rates.finals else [])]
     if sweep:
         tables += _sweeps(workload, context, setting_seeds)
-    products = [rival for rival in rates.rivals if rival.eviction == "Lru"]
+    products = [baseline for baseline in rates.baselines if baseline.eviction == "Lru"]
     keys: dict[str, int | float | str] = {
         **equal_keys(rates),
         "products_rank": min(rates.over(cell, products) for cell in rates.cells),
@@ -111,7 +111,7 @@ def run_routing(workload: RoutingWorkload, context: Context) -> Report:
 
 
 def _default_setting(workload: RoutingWorkload, context: Context, seeds: Sequence[int]) -> dict[Contender, Figures]:
-    contenders = _unique((*MATRIX, *equal((OURS, *(QUICK_RIVALS if context.quick else BASELINES)))))
+    contenders = _unique((*MATRIX, *equal((OURS, *(QUICK_BASELINES if context.quick else BASELINES)))))
     scenario = workload.scenario(4, "stated", workload.default_rate)
     return _measure_all(context, f"{workload.name}: default setting", contenders, scenario, seeds)
 
@@ -129,8 +129,8 @@ def _measure_all(
 def _rates(workload: RoutingWorkload, context: Context, cells: Sequence[Cell], seeds: Sequence[int]) -> Rates:
     """Rough rates of all contenders. Then, on other seeds, the rates of ours, of the paper's baseline, and of those
     near the best with either eviction."""
-    rivals = QUICK_RIVALS if context.quick else BASELINES
-    contenders = _unique((AGAIN, CACHE_AWARE, *equal((OURS, *rivals)), *(() if context.quick else MATRIX)))
+    baselines = QUICK_BASELINES if context.quick else BASELINES
+    contenders = _unique((AGAIN, CACHE_AWARE, *equal((OURS, *baselines)), *(() if context.quick else MATRIX)))
     of = {cell: _searched(context, cell, seeds) for cell in cells}
     searches = [(cell, contender, seed) for cell in cells for contender in contenders for seed in of[cell]]
     starts = _starts(workload, context, cells)
@@ -182,7 +182,7 @@ def _searched(context: Context, cell: Cell, seeds: Sequence[int]) -> Sequence[in
 
 
 def _floor(cell: Cell, start: Scenario) -> float:
-    """The rate, in requests a second, below which a rival is not searched; 0 in small fleets."""
+    """The rate, in requests a second, below which a baseline is not searched; 0 in small fleets."""
     return start.rate / _ABOVE * _OUTSIDE if cell[0] > _LARGE else 0.0
 
 
@@ -213,7 +213,7 @@ def _late_shares(context: Context, entries: Sequence[tuple[Contender, Scenario]]
 def _leading(rough: Rates, cell: Cell) -> list[Contender]:
     near: list[Contender] = []
     for eviction in EVICTIONS:
-        rates = {one: rough.mean(cell, one) for one in rough.rivals if one.eviction == eviction}
+        rates = {one: rough.mean(cell, one) for one in rough.baselines if one.eviction == eviction}
         near += [one for one, rate in rates.items() if rate * _NEAR > max(rates.values())]
     return _unique((*equal([OURS]), AGAIN, CACHE_AWARE, *near))
 

@@ -19,7 +19,8 @@ from plumage_bench.ours import Ours
 from plumage_engine.simulator.engine.device import GPU
 
 __all__ = [
-    "AGAIN", "BASELINES", "CACHE_AWARE", "DECAYS", "EVICTIONS", "MATRIX", "OURS", "QUICK_RIVALS", "Contender", "equal",
+    "AGAIN", "BASELINES", "CACHE_AWARE", "DECAYS", "EVICTIONS", "MATRIX", "OURS", "QUICK_BASELINES", "Contender",
+    "equal",
 ]  # fmt: skip
 
 _CHARACTERS_PER_TOKEN = 4
@@ -116,7 +117,7 @@ DECAYS = tuple(
 )
 
 # A quick run searches the rates of these: each is the strongest baseline on some workload.
-QUICK_RIVALS = (_AUTHORS_CODE, _LLMD, _LLMD_BLEND_PRECISE)
+QUICK_BASELINES = (_AUTHORS_CODE, _LLMD, _LLMD_BLEND_PRECISE)
 
 
 def equal(contenders: Sequence[Contender]) -> list[Contender]:

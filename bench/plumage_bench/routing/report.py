@@ -47,7 +47,7 @@ class Rates:
     floors: Mapping[Cell, float] = field(default_factory=dict)
 
     @property
-    def rivals(self) -> list[Contender]:
+    def baselines(self) -> list[Contender]:
         """All contenders but the forms of our own routing, which is ranked among them."""
         first = next(iter(self.cells.values()))
         return [contender for contender in first if contender.policy != self.ours.policy]
@@ -61,27 +61,27 @@ class Rates:
         mean, floor = self.mean(cell, contender), self.floors.get(cell, 0.0)
         return f"≤ {floor:.4g}" if mean <= floor and contender not in self.finals.get(cell, {}) else mean
 
-    def ratio(self, cell: Cell, rival: Contender) -> float:
-        """Ours ÷ rival: from the second round if both were in it, otherwise seed by seed, averaged."""
+    def ratio(self, cell: Cell, baseline: Contender) -> float:
+        """Ours ÷ baseline: from the second round if both were in it, otherwise seed by seed, averaged."""
         finals = self.finals.get(cell, {})
-        if rival in finals:
-            return finals[self.ours].rate / finals[rival].rate
-        own, other = self.cells[cell][self.ours], self.cells[cell][rival]
+        if baseline in finals:
+            return finals[self.ours].rate / finals[baseline].rate
+        own, other = self.cells[cell][self.ours], self.cells[cell][baseline]
         return geometric_mean([mine / theirs for mine, theirs in zip(own, other, strict=True)])
 
-    def interval(self, cell: Cell, ours: Contender, rival: Contender) -> PairedRatio:
-        """Ours ÷ rival with its interval: from the second round if both were in it, otherwise seed by seed."""
+    def interval(self, cell: Cell, ours: Contender, baseline: Contender) -> PairedRatio:
+        """Ours ÷ baseline with its interval: from the second round if both were in it, otherwise seed by seed."""
         finals = self.finals.get(cell, {})
-        if ours in finals and rival in finals:
-            return rate_ratio(finals[ours], finals[rival])
-        return paired_ratio(self.cells[cell][ours], self.cells[cell][rival])
+        if ours in finals and baseline in finals:
+            return rate_ratio(finals[ours], finals[baseline])
+        return paired_ratio(self.cells[cell][ours], self.cells[cell][baseline])
 
     def equals(self, cell: Cell) -> dict[str, tuple[Contender, PairedRatio]]:
-        """By eviction, the best rival with it, and ours with it ÷ that rival."""
+        """By eviction, the best baseline with it, and ours with it ÷ that baseline."""
         found, finals = {}, self.finals.get(cell, {})
         for eviction in EVICTIONS:
-            rivals = [one for one in self.rivals if one.eviction == eviction and (not finals or one in finals)]
-            ratios = {one: self.interval(cell, self.ours.over(eviction), one) for one in rivals}
+            baselines = [one for one in self.baselines if one.eviction == eviction and (not finals or one in finals)]
+            ratios = {one: self.interval(cell, self.ours.over(eviction), one) for one in baselines}
             best = min(ratios, key=lambda one: ratios[one].ratio)
             found[eviction] = best, ratios[best]
         return found
@@ -90,10 +90,10 @@ class Rates:
         """Ours ÷ ours on other seeds."""
         return self.interval(cell, self.ours, AGAIN)
 
-    def over(self, cell: Cell, rivals: Sequence[Contender]) -> float:
-        """Ours ÷ the best of the rivals; from the second round alone if there was one."""
+    def over(self, cell: Cell, baselines: Sequence[Contender]) -> float:
+        """Ours ÷ the best of the baselines; from the second round alone if there was one."""
         finals = self.finals.get(cell)
-        return min(self.ratio(cell, rival) for rival in rivals if not finals or rival in finals)
+        return min(self.ratio(cell, baseline) for baseline in baselines if not finals or baseline in finals)
 
     def plain(self) -> dict[str, Any]:
         return {
@@ -156,7 +156,7 @@ def rate_table(rates: Rates) -> ResultTable:
         [contender.label, *(rates.shown(cell, contender) for cell in rates.cells)] for contender in ordered
     ]
     rows.append([f"{OURS.label} ÷ {CACHE_AWARE.label}", *(rates.over(cell, [CACHE_AWARE]) for cell in rates.cells)])
-    rows.append([f"{OURS.label} ÷ best other", *(rates.over(cell, rates.rivals) for cell in rates.cells)])
+    rows.append([f"{OURS.label} ÷ best other", *(rates.over(cell, rates.baselines) for cell in rates.cells)])
     return ResultTable(
         "Highest requests a second with P95 TTFT under 2 s",
         ("routing", *(f"{workers} workers, {device}" for workers, device in rates.cells)),
@@ -168,19 +168,19 @@ def rate_table(rates: Rates) -> ResultTable:
 
 
 def finals_table(rates: Rates) -> ResultTable:
-    """Ours ÷ each rival of the second round, with its interval."""
+    """Ours ÷ each baseline of the second round, with its interval."""
     rows: list[list[float | str]] = []
     for (workers, device), found in rates.finals.items():
         ours = found[rates.ours]
-        ratios = {rival: rate_ratio(ours, curve) for rival, curve in found.items() if rival in rates.rivals}
+        ratios = {baseline: rate_ratio(ours, curve) for baseline, curve in found.items() if baseline in rates.baselines}
         rows += [
-            [f"{workers} workers, {device}", rival.label, ours.rate, found[rival].rate, ratio.ratio, ratio.low,
+            [f"{workers} workers, {device}", baseline.label, ours.rate, found[baseline].rate, ratio.ratio, ratio.low,
              ratio.high, ratio.pairs]
-            for rival, ratio in sorted(ratios.items(), key=lambda item: item[1].ratio)
+            for baseline, ratio in sorted(ratios.items(), key=lambda item: item[1].ratio)
         ]  # fmt: skip
     return ResultTable(
         f"{rates.ours.label} against those who may be first, on seeds that did not choose them",
-        ("fleet", "rival", "ours, req/s", "rival", "ours ÷ rival", "low", "high", "seeds"),
+        ("fleet", "baseline", "ours, req/s", "baseline", "ours ÷ baseline", "low", "high", "seeds"),
         rows,
         "low, high: 95 % interval from five seeds on. The least of several ratios is by chance below their true least.",
     )
@@ -213,7 +213,7 @@ def equal_keys(rates: Rates) -> dict[str, float | str]:
 
 
 def equal_table(rates: Rates) -> ResultTable:
-    """Ours and the best rival with each eviction."""
+    """Ours and the best baseline with each eviction."""
     rows: list[list[float | str]] = []
     for workers, device in rates.cells:
         cell, again = (workers, device), rates.again((workers, device))
@@ -223,8 +223,8 @@ def equal_table(rates: Rates) -> ResultTable:
                 f"{workers} workers, {device}", eviction, best.routing, own, rates.mean(cell, best), ratio.ratio,
                 ratio.low, ratio.high, ratio.pairs, str(again), verdict(ratio),
             ])  # fmt: skip
-    columns = ("fleet", "eviction", "best rival", "ours, req/s", "rival", "ours ÷ rival", "low", "high", "seeds",
-               "ours ÷ ours, other seeds", "verdict")  # fmt: skip
+    columns = ("fleet", "eviction", "best baseline", "ours, req/s", "baseline", "ours ÷ baseline", "low", "high",
+               "seeds", "ours ÷ ours, other seeds", "verdict")  # fmt: skip
     notes = (
         "Everyone over the same eviction. low, high: 95 % interval from five seeds on, else the range. tie: the "
         "interval contains 1. Ours on other seeds has other prompts and arrivals, so it is no pair of ours."

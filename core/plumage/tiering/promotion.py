@@ -87,14 +87,14 @@ def _victims(
 class PromotionTurn:
     """Chooses the steps for promotion: those that only decode, so that copies run while the GPU computes.
 
-    Erratum: with chunked prefill and open arrivals such steps may never come. After `patience` steps without one,
+    Erratum: with chunked prefill and open arrivals such steps may never come. After `max_wait_steps` steps without one,
     promotion runs in a mixed step, within the same budget.
     """
 
-    def __init__(self, patience: int = 32) -> None:
-        if patience < 1:
-            raise ConfigurationError(f"patience must be at least one step, got {patience}")
-        self._patience = patience
+    def __init__(self, max_wait_steps: int = 32) -> None:
+        if max_wait_steps < 1:
+            raise ConfigurationError(f"max_wait_steps must be at least 1, got {max_wait_steps}")
+        self._max_wait_steps = max_wait_steps
         self._waited = 0
         self._prefilled = False
 
@@ -103,7 +103,7 @@ class PromotionTurn:
         if prefill_tokens:
             self._prefilled = True
             self._waited += 1
-        if not self._prefilled or (prefill_tokens and self._waited < self._patience):
+        if not self._prefilled or (prefill_tokens and self._waited < self._max_wait_steps):
             return False
         self._prefilled = False
         self._waited = 0

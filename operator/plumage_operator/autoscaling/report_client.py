@@ -1,7 +1,7 @@
 """Asks routers and agents for their reports, with a bound on how many at once for all pools together.
 
 A pod that does not answer is asked less often (`PodBackoff`): pods behind a wrong NetworkPolicy must not keep the
-operator busy with waiting. No answer is larger than `MOST_BYTES`, and none takes longer than `PATIENCE`. Redirects are
+operator busy with waiting. No answer is larger than `MAX_BYTES`, and none takes longer than `TIMEOUT`. Redirects are
 not followed, because the token would go to their target.
 """
 
@@ -23,7 +23,7 @@ from plumage.cluster import TOKEN_FOLDER
 from plumage.errors import ConfigurationError
 from plumage_operator.observability.logs import cause
 
-__all__ = ["AT_ONCE", "LONGEST", "MAX_BYTES", "PATIENCE", "FleetClient", "PodBackoff"]
+__all__ = ["AT_ONCE", "LONGEST", "MAX_BYTES", "TIMEOUT", "FleetClient", "PodBackoff"]
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ MAX_BYTES: Final = 4 << 20
 
 CONNECT: Final = 1.0  # seconds
 
-PATIENCE: Final = 3.0
+TIMEOUT: Final = 3.0
 
 TOKEN_FILE: Final = Path(TOKEN_FOLDER) / "token"
 
@@ -51,7 +51,7 @@ class FleetClient:
         self._clock = clock
         self._room = asyncio.Semaphore(AT_ONCE)
         self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=PATIENCE, connect=CONNECT),
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT, connect=CONNECT),
             connector=aiohttp.TCPConnector(limit=AT_ONCE, keepalive_timeout=30.0),
             auto_decompress=False,
         )

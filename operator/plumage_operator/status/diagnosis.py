@@ -73,7 +73,7 @@ _NO_SANDBOX: Final = frozenset({"FailedCreatePodSandBox", "FailedPodSandBoxStatu
 
 _LONGEST = 600  # characters of another program's text
 
-_PATIENCE: Final = 5.0  # seconds from scheduling to the first container in a normal start
+_NORMAL_START: Final = 5.0  # seconds from scheduling to the first container in a normal start
 
 _FIRST, _LAST = 200, 400  # characters of a program's last output: the start, and the end, which usually has the cause
 
@@ -131,7 +131,7 @@ def pods_to_explain(stuck: Iterable[Object], now: float) -> list[str]:
 def _is_late(pod: Object, now: float) -> bool:
     """A clock that is behind the cluster's makes all of them late, rather than none."""
     since = seconds_of(str(condition_of(pod, "PodScheduled").get("lastTransitionTime") or ""))
-    return since is None or not 0 <= now - since < _PATIENCE
+    return since is None or not 0 <= now - since < _NORMAL_START
 
 
 def _is_stuck(pod: Object) -> bool:

@@ -196,7 +196,7 @@ async def test_without_replay_it_starts_over_with_live_batches(start_publisher: 
 
 async def test_a_replay_endpoint_that_never_answers_is_done_without(start_publisher: Start, sink: Held) -> None:
     publisher = start_publisher(replay=False)
-    async with following(publisher, sink, patience=0.1) as stream:
+    async with following(publisher, sink, replay_silence=0.1) as stream:
         await at(stream, -1)
         await until(publisher.subscribed)
         publisher.publish(stored(1))

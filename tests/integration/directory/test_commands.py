@@ -75,7 +75,7 @@ async def use_everything(url: str, until: Any) -> None:
         writer.publish([Change(7)])
         await until(lambda: mirror.match([7]))
     await share_work(url, until)
-    await share_heat(url, until)
+    await share_hotness(url, until)
 
 
 async def share_work(url: str, until: Any) -> None:
@@ -94,7 +94,7 @@ async def share_work(url: str, until: Any) -> None:
     await client.aclose()
 
 
-async def share_heat(url: str, until: Any) -> None:
+async def share_hotness(url: str, until: Any) -> None:
     async def following() -> HotnessShare:
         share = HotnessShare(url, pool="p", period=0.05)
         share.start()

@@ -9,7 +9,7 @@ from plumage_bench.benches.directory.size import measure_size
 async def test_sizes() -> None:
     size = await measure_size(entries=120_000, owners=4, replicas=4, colds=1, seed=1)
     assert size.entries == 120_000
-    assert size.server_bytes - size.heat_bytes < 30
+    assert size.server_bytes - size.hotness_bytes < 30
     assert 0 < size.log_bytes < 12
     assert size.router_bytes > 0
 

@@ -14,7 +14,7 @@ from plumage_bench.harness import Context, Report
 from plumage_bench.pairs import PairedRatio
 from plumage_bench.routing import bench as routing_bench
 from plumage_bench.routing.bench import RoutingWorkload
-from plumage_bench.routing.contenders import AGAIN, BASELINES, CACHE_AWARE, OURS, QUICK_RIVALS, Contender
+from plumage_bench.routing.contenders import AGAIN, BASELINES, CACHE_AWARE, OURS, QUICK_BASELINES, Contender
 from plumage_bench.routing.crossing import Curve
 from plumage_bench.routing.report import Rates, finals_table, setting_keys, verdict
 from plumage_bench.routing.scenario import Figures, Scenario
@@ -42,12 +42,12 @@ def _rates(**finals: Any) -> Rates:
 
 
 def test_ratios_without_a_second_round_are_taken_seed_by_seed() -> None:
-    assert _rates().over(_CELL, _rates().rivals) == pytest.approx(10.0 / 12.0)
+    assert _rates().over(_CELL, _rates().baselines) == pytest.approx(10.0 / 12.0)
 
 
 def test_second_round_alone_ranks_its_contenders() -> None:
     rates = _rates(finals={_CELL: {OURS: _curve(50), CACHE_AWARE: _curve(40), _LUCKY: _curve(47), _STEADY: _curve(51)}})
-    assert rates.over(_CELL, rates.rivals) == pytest.approx(
+    assert rates.over(_CELL, rates.baselines) == pytest.approx(
         1 / 1.05
     )  # the steady one; the lucky and the slow one are out
     assert rates.over(_CELL, [CACHE_AWARE]) == pytest.approx(1.05**10)
@@ -78,7 +78,7 @@ class _Fleet:
         self.first.add(seed)
         self.floors.add(floor)
         rates = {OURS: 10.0, AGAIN: 10.1, _OURS_LRU: 9.0, CACHE_AWARE: 6.0, _LUCKY: 14.0, _STEADY: 12.5}
-        rates |= {_EQUAL: 8.0, QUICK_RIVALS[0]: 9.5}
+        rates |= {_EQUAL: 8.0, QUICK_BASELINES[0]: 9.5}
         return rates.get(contender, 2.0)
 
     def late_share(self, contender: Contender, scenario: Scenario, seed: int) -> float:

@@ -153,8 +153,8 @@ def test_record_takes_its_widths_and_its_ageing() -> None:
 
 
 def test_invalid_formula_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="unknown name 'heat'"):
-        make_engine(priority="heat")
+    with pytest.raises(ConfigurationError, match="unknown name 'popularity'"):
+        make_engine(priority="popularity")
 
 
 def test_copies_over_the_link_are_counted_in_each_direction() -> None:

@@ -138,17 +138,17 @@ class TestPromotion:
             assert room >= 0
 
     def test_promotion_waits_for_a_decode_only_step(self) -> None:
-        turn = PromotionTurn(patience=5)
+        turn = PromotionTurn(max_wait_steps=5)
         assert not turn.step(prefill_tokens=0), "nothing was prefilled"
         assert not turn.step(prefill_tokens=100)
         assert turn.step(prefill_tokens=0)
         assert not turn.step(prefill_tokens=0), "once after a prefill"
 
     def test_erratum_promotion_runs_in_a_mixed_step_if_none_only_decodes(self) -> None:
-        turn = PromotionTurn(patience=3)
+        turn = PromotionTurn(max_wait_steps=3)
         assert [turn.step(prefill_tokens=10) for _ in range(7)] == [False, False, True, False, False, True, False]
         with pytest.raises(ConfigurationError):
-            PromotionTurn(patience=0)
+            PromotionTurn(max_wait_steps=0)
 
 
 class TestTierDecision:

@@ -283,7 +283,7 @@ class TestWhatGoesWrong:
             tier.engine.step()
         assert tier.disk.in_transfer
         assert tier.disk.guard.on
-        monkeypatch.setattr(tier.disk._io, "_patience", 0.0)
+        monkeypatch.setattr(tier.disk._io, "_timeout", 0.0)
         tier.engine.finish(10_000)
         assert "has not been read or written" in tier.disk.guard.reason
         assert tier.engine.cached["waits"][1] < 4 * 32
@@ -296,7 +296,7 @@ class SharedDisk:
     """Six chunks of 2 MB each are written at the same time and share one disk's bandwidth. vLLM's own threads write
     them, with a fake clock: it advances when all six have started, and by a minute between two jobs."""
 
-    threads, size, patience = 6, 2_000_000, 10.0
+    threads, size, timeout = 6, 2_000_000, 10.0
 
     def __init__(self, folder: Path, pace: float, patch: pytest.MonkeyPatch) -> None:
         self.now, self.pace = 0.0, pace
@@ -305,7 +305,7 @@ class SharedDisk:
         patch.setattr(SlotFile, "write", lambda *given: self.met.wait())
         self.pool = DualQueueThreadPool(4, 2)
         memory = np.zeros((self.threads, self.size), dtype=np.int8)
-        self.io = DiskTransfers(SlotFile(folder, self.size), memory, self.pool, lambda: self.now, self.patience)
+        self.io = DiskTransfers(SlotFile(folder, self.size), memory, self.pool, lambda: self.now, self.timeout)
 
     def pass_time(self) -> None:
         self.now += self.threads * self.size / self.pace

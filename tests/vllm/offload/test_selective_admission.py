@@ -118,8 +118,8 @@ def test_a_decision_that_fails_leaves_vllms_own(tiny_model: Path, monkeypatch: p
 
 
 def test_a_formula_that_is_none_stops_the_start(tiny_model: Path) -> None:
-    with pytest.raises(ConfigurationError, match="unknown name 'heat'"):
-        Tier(tiny_model, priority="heat * clock")
+    with pytest.raises(ConfigurationError, match="unknown name 'popularity'"):
+        Tier(tiny_model, priority="popularity * clock")
 
 
 def test_with_several_groups_each_chain_begins_at_its_own_root() -> None:

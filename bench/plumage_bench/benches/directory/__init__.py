@@ -79,10 +79,21 @@ def _report(sizes: Sizes, lag: Lag, alone: Lag, costs: Sequence[EventCost]) -> R
 
 
 def _size_table(sizes: Sizes) -> ResultTable:
-    columns = ("owners", "replicas", "seed", "entries", "server", "its log", "its heat", "its RSS", "router", "cold s")
+    columns = (
+        "owners",
+        "replicas",
+        "seed",
+        "entries",
+        "server",
+        "its log",
+        "its hotness",
+        "its RSS",
+        "router",
+        "cold s",
+    )
     rows = [
         (
-            size.owners, size.replicas, seed, size.entries, size.server_bytes, size.log_bytes, size.heat_bytes,
+            size.owners, size.replicas, seed, size.entries, size.server_bytes, size.log_bytes, size.hotness_bytes,
             size.server_rss_bytes, size.router_bytes, size.cold_s,
         )
         for seed, size in sizes
@@ -119,9 +130,9 @@ def _draw(figure: Any, sizes: list[Size], lag: Lag) -> None:
     names = [str(size.owners) for size in sizes]
     bottom = [0.0] * len(sizes)
     for label, values in (
-        ("snapshot", [size.server_bytes - size.log_bytes - size.heat_bytes for size in sizes]),
+        ("snapshot", [size.server_bytes - size.log_bytes - size.hotness_bytes for size in sizes]),
         ("log", [size.log_bytes for size in sizes]),
-        ("hotness", [size.heat_bytes for size in sizes]),
+        ("hotness", [size.hotness_bytes for size in sizes]),
     ):
         right.bar(names, values, bottom=bottom, label=label)
         bottom = [low + value for low, value in zip(bottom, values, strict=True)]

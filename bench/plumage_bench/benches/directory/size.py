@@ -41,7 +41,7 @@ class Size:
     server_bytes: float
     server_rss_bytes: float
     log_bytes: float
-    heat_bytes: float
+    hotness_bytes: float
     router_bytes: float
     cold_s: float
 
@@ -58,16 +58,16 @@ async def measure_size(entries: int, owners: int, replicas: int, colds: int, see
             for writer in writers:
                 stack.push_async_callback(writer.close)
             await _fill(writers, entries, owners, random.Random(seed))
-            await _share_heat(server.url, random.Random(seed + 1))
+            await _share_hotness(server.url, random.Random(seed + 1))
             after, rss_after = await _memory(client)
             held = sum(writer.held.count for writer in writers)
             logs = sum([await _usage(client, Keys(POOL, w.keys.replica).log(w.epoch or "")) for w in writers])
-            heat = await _usage(client, PoolKeys(POOL).hotness) + await _usage(client, PoolKeys(POOL).hotness_view)
+            hotness = await _usage(client, PoolKeys(POOL).hotness) + await _usage(client, PoolKeys(POOL).hotness_view)
             routers = [await _cold_router(server.url, names, held) for _ in range(colds)]
     router_bytes = sorted(float(found["bytes"]) for found in routers)[len(routers) // 2] / held
     cold = max(float(found["seconds"]) for found in routers)
     return Size(
-        owners, replicas, held, (after - before) / held, (rss_after - rss_before) / held, logs / held, heat / held,
+        owners, replicas, held, (after - before) / held, (rss_after - rss_before) / held, logs / held, hotness / held,
         router_bytes, cold,
     )  # fmt: skip
 
@@ -114,7 +114,7 @@ async def _sent(writer: DirectoryWriter) -> None:
     await until(lambda: writer.epoch is not None and not writer.behind)
 
 
-async def _share_heat(url: str, rng: random.Random) -> None:
+async def _share_hotness(url: str, rng: random.Random) -> None:
     """As much hotness as a pool stores: a full view, and full deltas after it until the next view is due."""
     share = HotnessShare(url, pool=POOL, capacity=HOT_NODES, period=0.01)
     share.start()

@@ -24,7 +24,7 @@ __all__ = ["Sample", "Setting", "measure"]
 RATE = 50.0  # small requests a second
 CONNECTIONS = 8
 CONTEXT = 131_072  # tokens
-PATIENCE = 30.0  # seconds
+TIMEOUT = 30.0  # seconds
 _ANSWER = b'{"id":"c","object":"text_completion","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}'
 _WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(_ANSWER), _ANSWER)
 _SMALL = json.dumps({"model": MODEL, "prompt": "hello " * 50}).encode()
@@ -113,7 +113,7 @@ async def _router(folder: Path, engine: int) -> AsyncIterator[int]:
             yield port
     finally:
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
         log.close()
 
 
@@ -145,7 +145,7 @@ def _read(path: Path) -> str:
 
 async def _port(log: Path, process: subprocess.Popen[bytes]) -> int:
     """The port that the system chose, from the router's log."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline and process.poll() is None:
         rest = _read(log).partition("listening on 127.0.0.1:")[2]
         if rest:
@@ -165,7 +165,7 @@ async def _small(port: int, seconds: float) -> list[float | None]:
     async def one(due: float) -> None:
         reader, writer = await free.get()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 status = await _ask(reader, writer, "/v1/completions", _SMALL)
             times.append(time.perf_counter() - due if status == 200 else None)
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
@@ -203,13 +203,13 @@ async def _hostile(setting: Setting, port: int) -> AsyncIterator[Counter[str]]:
     command = [sys.executable, "-m", __name__, name, str(port), str(out)]
     process = _start(command)
     try:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not out.exists() and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         yield statuses
     finally:
         process.kill()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
     statuses.update(_read(out).split())
 
 

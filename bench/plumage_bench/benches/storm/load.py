@@ -15,8 +15,8 @@ from plumage_bench.benches.storm.mutations import mutated
 
 __all__ = ["Honest", "Hostile", "Outcome", "is_named"]
 
-_PATIENCE = 90.0  # seconds for a valid request: longer than a router's restart with its longest back-off
-_HOSTILE_PATIENCE = 60.0  # seconds for the first byte: a killed router may be absent for twenty
+_VALID_TIMEOUT = 90.0  # seconds for a valid request: longer than a router's restart with its longest back-off
+_HOSTILE_TIMEOUT = 60.0  # seconds for the first byte: a killed router may be absent for twenty
 _LONGEST = 1 << 20  # bytes of an answer that are read
 
 
@@ -68,7 +68,7 @@ class Honest:
     async def _one(self) -> Outcome:
         began = time.monotonic()
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_VALID_TIMEOUT):
                 kind = await self._ask()
         except TimeoutError:
             kind = "lost"
@@ -143,7 +143,7 @@ class Hostile:
             if writer.can_write_eof():
                 await writer.drain()
                 writer.write_eof()
-            async with asyncio.timeout(_HOSTILE_PATIENCE):
+            async with asyncio.timeout(_HOSTILE_TIMEOUT):
                 answer = await self._read(reader)
         except TimeoutError:
             self.outcomes["silent"] += 1

@@ -34,7 +34,7 @@ def _setting(name: str) -> list[Claim]:
             name, Key("rate_gain"), at_least(1),
         ),
         Claim(
-            "… the same rate ÷ the best other's, rivals with LRU and ours with Hotness, least of the cells",
+            "… the same rate ÷ the best other's, baselines with LRU and ours with Hotness, least of the cells",
             name, _PRODUCTS, at_least(1),
         ),
         *_equal(name),
@@ -74,7 +74,7 @@ def _large(file: str) -> list[Claim]:
     fleet = f"{_NAMES[name]}, 16 workers, {f'{rest[1]} device' if len(rest) > 1 else 'three devices'}"
     return [
         Claim(f"{fleet}: highest rate, ours ÷ cache-aware + LRU", file, Key("rate_gain"), at_least(1)),
-        Claim("… ÷ the best other's, rivals with LRU and ours with Hotness", file, _PRODUCTS, at_least(1)),
+        Claim("… ÷ the best other's, baselines with LRU and ours with Hotness", file, _PRODUCTS, at_least(1)),
     ]
 
 

@@ -81,7 +81,7 @@ class EventStream:
         sink: Sink,
         snapshot: Callable[[], Awaitable[Snapshot | None]],
         topic: str = "",
-        patience: float = REPLAY_SILENCE,
+        replay_silence: float = REPLAY_SILENCE,
     ) -> None:
         self.counters = StreamCounters()
         self.synced = asyncio.Event()  # set while the history has no hole
@@ -89,7 +89,7 @@ class EventStream:
         self._sink = sink
         self._snapshot = snapshot
         self._live = LiveSocket(self._endpoint, topic.encode(), self)
-        self._replays = ReplaySocket(replay_endpoint, self.counters, patience)
+        self._replays = ReplaySocket(replay_endpoint, self.counters, replay_silence)
         self._sequence = Sequencer()
         self._waiting: deque[tuple[int, EventBatch]] = deque(maxlen=WAITING)
         self._recovery: asyncio.Task[None] | None = None

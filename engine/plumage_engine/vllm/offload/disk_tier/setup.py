@@ -19,9 +19,9 @@ from plumage_engine.vllm.offload.disk_tier.slot_file import SlotFile
 from plumage_engine.vllm.offload.disk_tier.tiered_manager import MemoryOverDisk, TieredManager
 from plumage_engine.vllm.offload.disk_tier.transfers import DiskTransfers
 
-__all__ = ["PATIENCE", "make_tiers", "make_worker", "workers_region"]
+__all__ = ["CHUNK_TIMEOUT", "make_tiers", "make_worker", "workers_region"]
 
-PATIENCE: Final = 10.0
+CHUNK_TIMEOUT: Final = 10.0
 """Timeout of one chunk, in seconds; a disk that needs longer hangs."""
 _READERS, _WRITERS = 4, 2
 
@@ -43,7 +43,7 @@ def make_tiers(
         if not problem:
             file = SlotFile(disk.folder, spec.kv_bytes_per_chunk)
             pool = DualQueueThreadPool(_READERS, _WRITERS, thread_name_prefix="plumage-disk")
-            io = DiskTransfers(file, np.asarray(view), pool, clock, PATIENCE)
+            io = DiskTransfers(file, np.asarray(view), pool, clock, CHUNK_TIMEOUT)
     except OSError as error:
         problem = f"nothing can be written to {disk.folder}: {error.strerror or error}"
     return TieredManager(

@@ -111,18 +111,18 @@ class _Pace:
 
 class DiskTransfers:
     """memory: host memory, a row a chunk.
-    patience: timeout of a chunk in seconds, and the window over which the pace is measured.
+    timeout: of a chunk, in seconds, and the window over which the pace is measured.
     clock: seconds, monotonic, read by several threads.
     """
 
     def __init__(
-        self, file: SlotFile, memory: np.ndarray[Any, Any], pool: Pool, clock: Callable[[], float], patience: float
+        self, file: SlotFile, memory: np.ndarray[Any, Any], pool: Pool, clock: Callable[[], float], timeout: float
     ) -> None:
         self._file = file
         self._memory: np.ndarray[Any, Any] | None = memory
         self._pool = pool
         self._clock = clock
-        self._patience = patience
+        self._timeout = timeout
         self._transfers: dict[int, Transfer] = {}
         self._own = threading.local()
         self._pace = _Pace(clock, _CHUNK_SECONDS + file.size / _SLOWEST)
@@ -148,9 +148,9 @@ class DiskTransfers:
     def too_slow(self) -> str:
         """Why the disk is too slow, in words; empty while it is not."""
         oldest = min((at for one in self._transfers.values() for at in list(one.begun.values())), default=None)
-        if oldest is not None and self._clock() - oldest > self._patience:
-            return f"a chunk of {self._file.size} bytes has not been read or written in {self._patience:.0f} s"
-        spent, allowed = self._pace.take(self._patience)
+        if oldest is not None and self._clock() - oldest > self._timeout:
+            return f"a chunk of {self._file.size} bytes has not been read or written in {self._timeout:.0f} s"
+        spent, allowed = self._pace.take(self._timeout)
         return f"the last transfers took {spent:.0f} s, {allowed:.0f} s were allowed" if spent > allowed else ""
 
     def close(self) -> None:
