@@ -69,4 +69,5 @@ def test_unknown_commit_is_refused(runs: list[str], tmp_path: Path) -> None:
 def test_all_source_folders_are_on_the_path(tmp_path: Path) -> None:
     assert source_path(tmp_path).split(":")[0] == str(tmp_path / "core")
     packages = {path.parents[1].name for path in compare.CHECKOUT.glob("*/plumage*/__init__.py")}
-    assert packages and packages <= set(compare.SOURCES)
+    assert packages
+    assert packages <= set(compare.SOURCES)
