@@ -7,12 +7,12 @@ from plumage.eviction.base import ScoredPolicy
 
 
 class UsesAreSeconds(ScoredPolicy):
-    """seconds: by how much each earlier use puts off the end; most: uses that count."""
+    """seconds: what each use adds to the time of the last use; most: the largest number of uses that counts."""
 
     def __init__(self, seconds: float = 30.0, most: int = 20) -> None:
         super().__init__()
         self._seconds, self._most = seconds, most
 
     def score(self, run: Run) -> float:
-        """Of a run of cached blocks that nobody uses; the lowest is evicted first."""
+        """The score of a run of cached blocks that no request uses; the lowest is evicted first."""
         return run.used + self._seconds * min(run.uses, self._most)

@@ -1,4 +1,4 @@
-"""A stop policy of your own: strangers may join small batches only."""
+"""A stop policy of your own: a request with another prefix joins a small batch only."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "policies"
 PAGE = (ROOT / "docs" / "how-to/own-policy.md").read_text()
 ROUTER, ENGINE = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.S))
-(COMPARISON,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+*EXAMPLE_BLOCKS, COMPARISON = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +44,10 @@ def _settings() -> EngineSettings:
     )  # fmt: skip
 
 
-def test_page_names_each_example_of_about_twenty_lines() -> None:
-    files = sorted(EXAMPLES.glob("*.py"))
-    assert [file.name for file in files] == ["own_eviction.py", "own_routing.py", "own_stop.py"]
+def test_page_shows_each_example_of_about_twenty_lines() -> None:
+    files = [EXAMPLES / name for name in ("own_routing.py", "own_eviction.py", "own_stop.py")]
+    assert sorted(files) == sorted(EXAMPLES.glob("*.py"))
+    assert EXAMPLE_BLOCKS == [file.read_text() for file in files]
     for file in files:
         assert f"../../examples/policies/{file.name}" in PAGE
         assert len(file.read_text().splitlines()) < 30
