@@ -37,6 +37,9 @@ ELSEWHERE = {
     "tr",
     "grep",
     "for",
+    "until",
+    "kill",
+    "awk",
     "eval",
 }
 
