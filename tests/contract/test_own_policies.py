@@ -47,7 +47,7 @@ def _settings() -> EngineSettings:
 def test_page_shows_each_example_of_about_twenty_lines() -> None:
     files = [EXAMPLES / name for name in ("own_routing.py", "own_eviction.py", "own_stop.py")]
     assert sorted(files) == sorted(EXAMPLES.glob("*.py"))
-    assert EXAMPLE_BLOCKS == [file.read_text() for file in files]
+    assert [file.read_text() for file in files] == EXAMPLE_BLOCKS
     for file in files:
         assert f"../../examples/policies/{file.name}" in PAGE
         assert len(file.read_text().splitlines()) < 30
