@@ -123,7 +123,7 @@ def steady(access: Access, sizes: Pool) -> Iterator[Load]:
     load.stop()
 
 
-def test_a_sleeping_pool_wakes_for_requests_that_wait_and_loses_none(access: Access, sizes: Pool) -> None:
+def test_pool_at_zero_wakes_for_waiting_requests(access: Access, sizes: Pool) -> None:
     assert wanted(access, sizes) == 0
     assert condition(access, sizes, "Ready")["reason"] == "ScaledToZero"
     result = json.loads(access.inside(sizes.namespace, CLIENTS, sizes.host, str(HELD), "0", "4"))
@@ -133,7 +133,7 @@ def test_a_sleeping_pool_wakes_for_requests_that_wait_and_loses_none(access: Acc
     until(lambda: condition(access, sizes, "Ready")["reason"] == "ScaledToZero", "its pods are gone")
 
 
-def test_a_pool_grows_and_shrinks_by_what_is_in_flight(access: Access, sizes: Pool) -> None:
+def test_requests_in_flight_scale_pool(access: Access, sizes: Pool) -> None:
     metrics = [{"type": "RequestsInFlight", "target": 2}]
     change(access, sizes, {"autoscaling": {"minReplicas": 1, "metrics": metrics}})
     until(lambda: ready(access, sizes) == 1, "minReplicas are there")
@@ -146,7 +146,7 @@ def test_a_pool_grows_and_shrinks_by_what_is_in_flight(access: Access, sizes: Po
     assert {"ScaledUp", "ScaledDown"} <= reasons(access, sizes)
 
 
-def test_the_coldest_replica_goes_and_not_the_youngest(access: Access, sizes: Pool, request: Any) -> None:
+def test_coldest_replica_is_deleted_instead_of_youngest(access: Access, sizes: Pool, request: Any) -> None:
     change(access, sizes, {"autoscaling": {"minReplicas": 2}})
     until(lambda: ready(access, sizes) == 2, "minReplicas are there")
     old, young = engines(access, sizes)
@@ -170,7 +170,7 @@ def test_the_coldest_replica_goes_and_not_the_youngest(access: Access, sizes: Po
 
 @pytest.mark.usefixtures("steady")
 @pytest.mark.parametrize("metric", TARGETS)
-def test_a_pool_grows_and_shrinks_by_each_metric(access: Access, sizes: Pool, metric: str) -> None:
+def test_each_metric_scales_pool(access: Access, sizes: Pool, metric: str) -> None:
     change(access, sizes, {"autoscaling": by(metric, 0)})
     until(lambda: ready(access, sizes) == 2, f"it grew: {status(access, sizes)}")
     change(access, sizes, {"autoscaling": by(metric, 1)})
@@ -180,7 +180,7 @@ def test_a_pool_grows_and_shrinks_by_each_metric(access: Access, sizes: Pool, me
 
 
 @pytest.mark.usefixtures("steady")
-def test_dry_run_reports_its_decision_and_leaves_the_pool(access: Access, sizes: Pool) -> None:
+def test_dry_run_reports_decision_and_changes_nothing(access: Access, sizes: Pool) -> None:
     until(lambda: wanted(access, sizes) == 1 and len(engines(access, sizes)) == 1, "one replica is there")
     before = deployment(access, sizes)["metadata"]["generation"]
     change(access, sizes, {"autoscaling": {**by("TotalTokensPerSecond", 0), "dryRun": True}})
@@ -193,7 +193,7 @@ def test_dry_run_reports_its_decision_and_leaves_the_pool(access: Access, sizes:
     assert deployment(access, sizes)["metadata"]["generation"] == before  # it never had another size
 
 
-def test_who_sizes_a_pool_is_said_by_its_spec(access: Access, sizes: Pool) -> None:
+def test_spec_decides_who_sets_replicas(access: Access, sizes: Pool) -> None:
     change(access, sizes, {"autoscaling": AUTOSCALING})
     said = access.refused("-n", sizes.namespace, "scale", "ppool/sizes", "--replicas=2")
     assert "spec.replicas" in said
@@ -205,18 +205,14 @@ def test_who_sizes_a_pool_is_said_by_its_spec(access: Access, sizes: Pool) -> No
     assert condition(access, sizes, "Scaling")["reason"] == "Manual"
 
 
-def test_a_replica_is_bought_for_the_hit_ratio_where_the_curve_says_that_it_helps(
-    access: Access, hits: dict[str, Pool]
-) -> None:
+def test_hit_ratio_adds_replica_if_curve_predicts_gain(access: Access, hits: dict[str, Pool]) -> None:
     until(lambda: ready(access, hits["shared"]) == 2, "it grew", within_s=600)
     (message,) = [one for one in said(access, hits["shared"]) if one.startswith("1 → 2 replicas: CacheHitRatio ")]
     assert "target 65 %: the curve predicts " in message
     print(message)
 
 
-def test_none_is_bought_for_the_hit_ratio_where_the_curve_says_that_it_does_not_help(
-    access: Access, hits: dict[str, Pool]
-) -> None:
+def test_hit_ratio_adds_no_replica_if_curve_predicts_no_gain(access: Access, hits: dict[str, Pool]) -> None:
     until(lambda: wanted(access, hits["unique"]) == 1, "it gave up what no hit is lost by", within_s=600)
     (message,) = [one for one in said(access, hits["unique"]) if "CacheHitRatio" in one]
     assert message.startswith("2 → 1 replicas: CacheHitRatio ")

@@ -32,7 +32,7 @@ def test_helm_test_passes(access: Access, installed: None) -> None:
 
 
 @pytest.mark.parametrize("command", [["plumage", "doctor", "--cluster"], ["kubectl", "plumage", "doctor"]])
-def test_the_doctor_finds_nothing_wrong(access: Access, pool: Pool, command: list[str]) -> None:
+def test_doctor_reports_healthy_cluster(access: Access, pool: Pool, command: list[str]) -> None:
     output = _ran(access, *command, "-n", pool.namespace)
     assert [line for line in output.splitlines() if not line.lstrip().startswith("ok")] == []
     for word in ("the API server", "the CRD of InferencePool", "the CRD of InferenceGateway", "is the active operator"):
@@ -42,7 +42,7 @@ def test_the_doctor_finds_nothing_wrong(access: Access, pool: Pool, command: lis
 
 
 @pytest.mark.parametrize("command", [["plumage", "status", "--cluster"], ["kubectl", "plumage", "get"]])
-def test_one_pool_is_shown_with_its_pods(access: Access, pool: Pool, command: list[str]) -> None:
+def test_get_shows_pool_with_pods(access: Access, pool: Pool, command: list[str]) -> None:
     output = _ran(access, *command, pool.name, "-n", pool.namespace)
     pods = access.kubectl("-n", pool.namespace, "get", "pods", "-o", "name").split()
     shown = [name for pod in pods if (name := pod.removeprefix("pod/")).startswith(f"{pool.name}-")]
@@ -51,7 +51,7 @@ def test_one_pool_is_shown_with_its_pods(access: Access, pool: Pool, command: li
     assert "Ready" in output
 
 
-def test_all_pools_are_one_table(access: Access, pool: Pool) -> None:
+def test_get_shows_all_pools_in_one_table(access: Access, pool: Pool) -> None:
     found = json.loads(_ran(access, "kubectl", "plumage", "get", "--all-namespaces", "--json"))
     assert f"{pool.namespace}/{pool.name}" in {f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in found}
     header, *rows = _ran(access, "kubectl", "plumage", "get", "-A").splitlines()

@@ -58,7 +58,7 @@ def leaving(access: Access, installed: None) -> Iterator[dict[str, Leaving]]:
 
 
 @pytest.mark.parametrize("what", DELETE)
-def test_an_answer_that_has_begun_comes_whole_and_then_all_is_gone(
+def test_deletion_completes_stream_then_removes_all_objects(
     access: Access, leaving: dict[str, Leaving], what: str
 ) -> None:
     pool, stream = leaving[what].pool, leaving[what].stream

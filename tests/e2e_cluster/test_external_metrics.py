@@ -35,7 +35,7 @@ TARGET = "60"
 TOKENS = "plumage_total_tokens_per_second"
 
 
-def test_the_chart_refuses_where_another_provider_serves_that_api(access: Access, installed: None) -> None:
+def test_chart_refuses_if_another_provider_serves_external_metrics(access: Access, installed: None) -> None:
     before = revision(access)
     access.kubectl("apply", "-f", "-", stdin=json.dumps(FOREIGN))
     try:
@@ -61,7 +61,7 @@ def served(access: Access, pool: Pool) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("served")
-def test_an_hpa_grows_and_shrinks_a_pool_by_the_operator_s_figures(access: Access, pool: Pool) -> None:
+def test_hpa_scales_pool_by_operator_metrics(access: Access, pool: Pool) -> None:
     names = {one["name"] for one in json.loads(access.kubectl("get", "--raw", PATH))["resources"]}
     assert {TOKENS, "plumage_cache_miss_ratio_curable"} <= names
     load = Load.start(access, pool, port=8000, key="", model="tiny-chat", **LOAD)
@@ -82,7 +82,7 @@ def test_an_hpa_grows_and_shrinks_a_pool_by_the_operator_s_figures(access: Acces
 
 
 @pytest.mark.usefixtures("served")
-def test_an_hpa_sizes_a_pool_whose_manifest_names_no_replicas(access: Access) -> None:
+def test_hpa_scales_pool_without_replicas_in_manifest(access: Access) -> None:
     manifest = (ROOT / "examples" / "minimal.yaml").read_text()
     assert "replicas" not in yaml.safe_load(manifest)["spec"]
     unsized = apply_pool(access, "unsized", "chat", manifest)

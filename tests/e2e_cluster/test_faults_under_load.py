@@ -244,7 +244,7 @@ def test_no_request_is_lost(story: tuple[Story, Run]) -> None:
     assert [row for row in run.rows if row.outcome == "lost"] == []
 
 
-def test_no_answer_is_cut_but_by_an_engine_that_ends_at_once(story: tuple[Story, Run]) -> None:
+def test_only_killed_engines_cut_answers(story: tuple[Story, Run]) -> None:
     """Draining engines complete the answers that they have begun."""
     faults, run = story
     abrupt = [fault for fault in faults.faults if fault.name in _ENDS_AT_ONCE]
@@ -253,16 +253,16 @@ def test_no_answer_is_cut_but_by_an_engine_that_ends_at_once(story: tuple[Story,
     assert [row for row in cut if not any(fault.began <= row.over < fault.ended for fault in abrupt)] == []
 
 
-def test_requests_came_all_the_time(story: tuple[Story, Run]) -> None:
+def test_each_fault_has_requests(story: tuple[Story, Run]) -> None:
     assert [fault.name for fault in story[0].faults if not fault.requests] == []
 
 
-def test_the_hit_ratio_comes_back_within_a_minute(story: tuple[Story, Run]) -> None:
+def test_hit_ratio_recovers_within_a_minute(story: tuple[Story, Run]) -> None:
     late = [fault for fault in story[0].faults if fault.back_s is None or fault.back_s > _BACK_S + fault.lasts_s]
     assert late == []
 
 
-def test_an_upgrade_ends_no_engine_before_another_is_ready_and_warm(story: tuple[Story, Run]) -> None:
+def test_upgrade_ends_engine_after_new_one_is_ready_and_warm(story: tuple[Story, Run]) -> None:
     """Ready: by the order of the API server's events. Warm: by the cached share of the first requests to new replicas,
     and by the pool's ratio in windows with enough answers."""
     faults, run = story
@@ -277,19 +277,19 @@ def test_an_upgrade_ends_no_engine_before_another_is_ready_and_warm(story: tuple
     assert lowest >= _KEPT * fault.before
 
 
-def test_an_undisturbed_fleet_would_pass_for_one_that_is_back(story: tuple[Story, Run]) -> None:
+def test_undisturbed_fleet_counts_as_recovered(story: tuple[Story, Run]) -> None:
     """Otherwise chance alone would decide the test above."""
     noisy = [one for one in story[0].references.values() if one.lowest < _BACK * one.ratio]
     assert noisy == []
 
 
-def test_a_cache_that_is_lost_shows_in_the_hit_ratio(story: tuple[Story, Run]) -> None:
+def test_lost_cache_lowers_hit_ratio(story: tuple[Story, Run]) -> None:
     """Otherwise the other faults would pass without any recovery."""
     by_prefix = [fault for fault in story[0].faults if fault.policy == _BY_PREFIX]
     assert any(fault.lowest < _SHOWS * fault.before for fault in by_prefix)
 
 
-def test_a_warmed_replica_hits_nearly_as_often_as_its_peers(story: tuple[Story, Run]) -> None:
+def test_warmed_replica_has_hit_ratio_of_peers(story: tuple[Story, Run]) -> None:
     unwarmed, warmed = story[0].minutes
     assert unwarmed.ratio is not None, (
         "the unwarmed replicas were sent nothing: they are the measure of the warmed ones"

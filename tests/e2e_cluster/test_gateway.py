@@ -62,7 +62,7 @@ def pools(access: Access, installed: None) -> Iterator[dict[str, Pool]]:
         remove_pool(access, pool)
 
 
-def test_both_models_answer_by_one_name_until_a_pool_goes(access: Access, pools: dict[str, Pool]) -> None:
+def test_gateway_serves_both_models_until_pool_is_deleted(access: Access, pools: dict[str, Pool]) -> None:
     host = f"front-gateway.{NAMESPACE}.svc.cluster.local"
 
     def ask(models: str, want: str) -> dict[str, str]:

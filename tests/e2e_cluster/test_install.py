@@ -34,7 +34,7 @@ with ask() as answer:
 """
 
 
-def test_a_pool_is_ready_within_a_minute(pool: Pool) -> None:
+def test_pool_is_ready_within_a_minute(pool: Pool) -> None:
     print(f"Ready {pool.ready_s:.1f} s after kubectl apply")
     assert pool.ready_s <= _READY_S
 
@@ -79,7 +79,7 @@ def test_fields_are_explained(access: Access, pool: Pool) -> None:
         assert sentence in explained
 
 
-def test_a_chat_is_streamed_through_the_router_s_name(access: Access, pool: Pool) -> None:
+def test_chat_streams_through_router_service(access: Access, pool: Pool) -> None:
     port = access.get("service", f"{pool.name}-router", pool.namespace)["spec"]["ports"][0]["port"]
     url = f"http://{pool.host}:{port}/v1/chat/completions"
     *events, end = access.inside(pool.namespace, _CHAT, url, "tiny-chat").splitlines()

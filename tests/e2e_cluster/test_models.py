@@ -102,7 +102,7 @@ def pools(access: Access, installed: None, models: dict[str, Model]) -> Iterator
 
 
 @pytest.mark.parametrize("name", ["by-claim", "by-image", "engine-image"])
-def test_a_chat_is_answered_by_the_model_s_own_template(
+def test_chat_uses_template_of_model(
     access: Access, pools: dict[str, Pool], models: dict[str, Model], name: str
 ) -> None:
     expected = {name: model.prompt_tokens() for name, model in models.items()}
@@ -113,16 +113,14 @@ def test_a_chat_is_answered_by_the_model_s_own_template(
     assert answer["usage"]["prompt_tokens"] == expected[name]
 
 
-def test_pods_come_to_the_node_of_their_volume(access: Access, pools: dict[str, Pool]) -> None:
+def test_pods_run_on_node_of_volume(access: Access, pools: dict[str, Pool]) -> None:
     every = [pod["spec"] for pod in _pods(access, pools["by-claim"])]
     claiming = [spec for spec in every if any("persistentVolumeClaim" in volume for volume in spec["volumes"])]
     assert len(claiming) == 2, "an engine and a router"
     assert {spec["nodeName"] for spec in claiming} == {NODE}
 
 
-def test_the_engine_runs_from_the_engine_image(
-    access: Access, pools: dict[str, Pool], models: dict[str, Model]
-) -> None:
+def test_engine_runs_from_engine_image(access: Access, pools: dict[str, Pool], models: dict[str, Model]) -> None:
     containers = [one for pod in _pods(access, pools["engine-image"]) for one in pod["status"]["containerStatuses"]]
     assert [one["image"] for one in containers if one["name"] == "engine"] == [models["engine-image"].engine_image]
 

@@ -26,7 +26,7 @@ def spread(access: Access, own: lifecycle.Cluster, installed: None) -> Iterator[
     remove_pool(access, made)
 
 
-def test_replicas_spread_over_nodes_and_every_part_can_be_placed(access: Access, spread: Pool) -> None:
+def test_replicas_spread_and_node_selector_places_components(access: Access, spread: Pool) -> None:
     until(lambda: len(nodes(access, spread, "engine")) == 2, "engines stand on both nodes")
     until(lambda: len(nodes(access, spread, "router")) == 2, "routers stand on both nodes")
     access.kubectl("label", "node", "node-1", f"{LABEL}=here", "--overwrite")

@@ -24,7 +24,7 @@ def two(access: Access, pool: Pool) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("two")
-def test_the_second_operator_takes_over_when_the_first_is_killed(access: Access, pool: Pool) -> None:
+def test_second_operator_takes_over_from_killed_one(access: Access, pool: Pool) -> None:
     names = operators(access)
     assert len(names) == 2
     until(lambda: holder(access) in names, "one of them is active")

@@ -26,7 +26,7 @@ def removed(access: Access, before: frozenset[str], installed: None) -> None:
 
 
 @pytest.mark.usefixtures("removed")
-def test_nothing_is_left_but_the_definitions(access: Access, before: frozenset[str]) -> None:
+def test_uninstall_leaves_only_definitions(access: Access, before: frozenset[str]) -> None:
     def left() -> frozenset[str]:
         namespaces = access.kubectl("get", "namespaces", "-o", "jsonpath={.items[*].metadata.name}").split()
         return listing(access) - before - _KEPT - made_by_users(namespaces)
@@ -36,7 +36,7 @@ def test_nothing_is_left_but_the_definitions(access: Access, before: frozenset[s
 
 
 @pytest.mark.usefixtures("removed")
-def test_what_was_kept_is_taken_over_by_the_next_install(access: Access) -> None:
+def test_next_install_adopts_kept_definitions(access: Access) -> None:
     install(access)
     assert access.kubectl("get", "inferencepools", "--all-namespaces", "-o", "name") == ""
     uninstall(access)

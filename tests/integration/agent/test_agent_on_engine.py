@@ -75,7 +75,7 @@ async def router(directory: LocalServer, pool: str) -> AsyncIterator[Router]:
         yield Router(sync)
 
 
-async def test_a_router_learns_what_the_engine_holds(directory, pool, router, shared_engine) -> None:
+async def test_router_finds_blocks_of_engine(directory, pool, router, shared_engine) -> None:
     engine = shared_engine
     async with running(settings(directory, pool, engine)) as agent:
         await until(lambda: router.view.state is State.READY, partial(agent_stats, agent))
@@ -93,7 +93,7 @@ async def test_a_router_learns_what_the_engine_holds(directory, pool, router, sh
         assert router.view.engine == load_model(ModelConfig.model_validate(folder)).engine, "routers compare the two"
 
 
-async def test_predicted_hits_are_the_engines_own(directory, pool, router, make_engine) -> None:
+async def test_predicted_hits_equal_cached_tokens(directory, pool, router, make_engine) -> None:
     """Multi-turn chats, a shared system prompt, raw completions, odd text, and a cache that evicts. The router's
     prediction before each request equals the cached tokens that the engine then finds, except for the last chunk, which
     is rarely whole."""
@@ -148,7 +148,7 @@ def settled(agent: Agent, router: Router) -> bool:
     return (heard.epoch, heard.count, heard.digest) == (said.epoch, said.held.count, said.held.digest)
 
 
-async def test_salts_part_the_tenants(directory, pool, router, shared_engine) -> None:
+async def test_salts_separate_tenants(directory, pool, router, shared_engine) -> None:
     async with running(settings(directory, pool, shared_engine)) as agent:
         await until(lambda: agent.watch.ready)
         await ask(shared_engine, prose(20), cache_salt="tenant")
@@ -168,7 +168,7 @@ async def test_evicted_blocks_leave_the_directory(directory, pool, router, make_
         await until(lambda: router.hit(prose(1, 200)) == (0, 0), partial(agent_stats, agent))
 
 
-async def test_an_agent_that_comes_late_takes_over_what_is_there(directory, pool, router, make_engine) -> None:
+async def test_late_agent_indexes_existing_blocks(directory, pool, router, make_engine) -> None:
     engine = make_engine(eventsKept=1)
     for number in range(4):
         await ask(engine, prose(number))
@@ -177,7 +177,7 @@ async def test_an_agent_that_comes_late_takes_over_what_is_there(directory, pool
         assert agent.stream.counters.snapshots == 1
 
 
-async def test_a_restarted_engine_holds_nothing(directory, pool, router, make_engine) -> None:
+async def test_restarted_engine_has_no_blocks(directory, pool, router, make_engine) -> None:
     engine = make_engine()
     async with running(settings(directory, pool, engine)) as agent:
         await until(lambda: agent.watch.ready)
@@ -196,7 +196,7 @@ async def test_a_restarted_engine_holds_nothing(directory, pool, router, make_en
         assert router.hit(prose(1)) == (0, 0)
 
 
-async def test_an_agent_that_stops_takes_its_word_back(directory, pool, router, shared_engine) -> None:
+async def test_stopped_agent_removes_its_entries(directory, pool, router, shared_engine) -> None:
     async with running(settings(directory, pool, shared_engine)) as agent:
         await until(lambda: agent.watch.ready)
         await ask(shared_engine, prose(30))
@@ -207,7 +207,7 @@ async def test_an_agent_that_stops_takes_its_word_back(directory, pool, router, 
         assert not fresh.view("chat-0").cache_known
 
 
-async def test_drain_waits_for_what_is_in_flight(directory, pool, router, make_engine) -> None:
+async def test_drain_waits_for_requests_in_flight(directory, pool, router, make_engine) -> None:
     engine = make_engine(device={"preset": "gpu", "timeScale": 5.0})
     async with running(settings(directory, pool, engine)) as agent:
         await until(lambda: agent.watch.ready)
@@ -225,7 +225,7 @@ async def test_drain_waits_for_what_is_in_flight(directory, pool, router, make_e
         assert (await request)["completion_tokens"] == 25
 
 
-async def test_a_new_replica_warms_from_a_peer(directory, pool, make_engine, tmp_path: Path) -> None:
+async def test_new_replica_warms_from_a_peer(directory, pool, make_engine, tmp_path: Path) -> None:
     warm_engine, cold_engine = make_engine(), make_engine()
     token = tmp_path / "token"
     token.write_text("s3cret\n")
@@ -267,7 +267,7 @@ async def test_restarted_engine_is_warmed_again(directory, pool, router, make_en
     assert usage["prompt_tokens_details"]["cached_tokens"] > 0.8 * usage["prompt_tokens"]
 
 
-async def test_readiness_is_of_the_engine_that_answers_now(directory, pool, make_engine, monkeypatch) -> None:
+async def test_readiness_describes_current_engine_process(directory, pool, make_engine, monkeypatch) -> None:
     """The engine restarts between two checks: an answer must not describe the process that has ended."""
     # It checks until it is warm, which may take two checks on a busy machine. After that only requests cause checks.
     monkeypatch.setattr(StateWatch, "_interval", lambda self: 600.0 if self.warmup is not None else 0.1)
@@ -287,9 +287,7 @@ async def test_readiness_is_of_the_engine_that_answers_now(directory, pool, make
         await until(lambda: agent.watch.ready, partial(agent_stats, agent))
 
 
-async def test_those_who_ask_at_once_whether_it_is_ready_share_a_look(
-    directory, pool, shared_engine, monkeypatch
-) -> None:
+async def test_concurrent_readiness_requests_share_one_check(directory, pool, shared_engine, monkeypatch) -> None:
     monkeypatch.setattr(StateWatch, "_interval", lambda self: 600.0 if self.warmup is not None else 0.1)
     async with running(settings(directory, pool, shared_engine)) as agent:
         await until(lambda: agent.watch.ready, partial(agent_stats, agent))
@@ -305,7 +303,7 @@ async def test_those_who_ask_at_once_whether_it_is_ready_share_a_look(
         assert 1 <= looks <= 3, "the first, one that began after the last had asked, and the agent's own"
 
 
-async def test_warming_ends_when_its_time_is_up(directory, pool, make_engine, tmp_path: Path) -> None:
+async def test_warm_up_ends_at_timeout(directory, pool, make_engine, tmp_path: Path) -> None:
     warm_engine = make_engine()
     slow_engine = make_engine(device={"preset": "gpu", "timeScale": 1000.0})
     async with running(settings(directory, pool, warm_engine)) as peer:
@@ -335,7 +333,7 @@ class TestHttp:
             await until(lambda: agent.watch.ready)
             yield client
 
-    async def test_health_needs_no_token_and_the_rest_does(self, surface: httpx.AsyncClient) -> None:
+    async def test_only_health_needs_no_token(self, surface: httpx.AsyncClient) -> None:
         assert (await surface.get("/healthz")).status_code == 200
         assert (await surface.get("/readyz")).json() == {"state": "Ready", "why": None}
         for method, path in (("GET", "stats"), ("GET", "hottest"), ("POST", "drain")):
@@ -361,7 +359,7 @@ class TestHttp:
         assert (await surface.get("/readyz")).status_code == 503
 
 
-async def test_the_pools_hotness_ranks_what_an_agent_would_warm_a_peer_with(directory, pool, make_engine) -> None:
+async def test_pool_hotness_ranks_prefixes_for_peers(directory, pool, make_engine) -> None:
     engine = make_engine()
     often, seldom = prose(50, 300), prose(51, 300)
     share = HotnessShare(directory.url, pool=pool, period=0.05, receive=False)

@@ -33,7 +33,7 @@ def prompt_event(text: str, key: int) -> dict[str, Any]:
     return {"type": "BlockStored", "block_hashes": [key], "token_ids": ids, **fields}
 
 
-async def test_beside_a_stock_engine_until_sigterm(directory, stock, start_publisher, start_agent) -> None:
+async def test_agent_indexes_stock_engine_until_sigterm(directory, stock, start_publisher, start_agent) -> None:
     publisher, port = start_publisher(), free_port()
     text = "cached by a stock engine, known by its events alone; " * 20
     publisher.publish(prompt_event(text, 1))
@@ -58,7 +58,9 @@ async def test_beside_a_stock_engine_until_sigterm(directory, stock, start_publi
     await client.aclose()
 
 
-async def test_the_table_survives_the_agent(directory, stock, start_publisher, start_agent, tmp_path: Path) -> None:
+async def test_saved_table_survives_agent_restart(
+    directory, stock, start_publisher, start_agent, tmp_path: Path
+) -> None:
     """The replay no longer contains the first prompt, and a stock engine has no snapshot."""
     publisher, port = start_publisher(kept=2), free_port()
     text = "known only to the agent that saw it being cached; " * 20
@@ -78,7 +80,7 @@ async def test_the_table_survives_the_agent(directory, stock, start_publisher, s
         await until(lambda: mirror.match(expected).get(0, (0, 0))[0] == len(expected))
 
 
-async def test_a_second_agent_of_a_replica_takes_over(directory, stock, start_publisher, start_agent) -> None:
+async def test_second_agent_of_replica_takes_over(directory, stock, start_publisher, start_agent) -> None:
     publisher, ports = start_publisher(), [free_port(), free_port()]
     first = start_agent(**settings_of(directory, "twice", stock, publisher, ports[0]))
     await answers(f"http://127.0.0.1:{ports[0]}/readyz")
@@ -99,7 +101,7 @@ async def test_a_second_agent_of_a_replica_takes_over(directory, stock, start_pu
     ],
     ids=["typo", "model", "open", "token", "directory", "events"],
 )
-def test_a_configuration_that_cannot_work_says_what_to_change(
+def test_invalid_configuration_names_remedy(
     directory, stock, start_publisher, start_agent, changes: dict[str, Any], says: str
 ) -> None:
     agent = start_agent(**settings_of(directory, "bad", stock, start_publisher(), 0, **changes))
@@ -109,7 +111,7 @@ def test_a_configuration_that_cannot_work_says_what_to_change(
     assert "Traceback" not in output
 
 
-async def test_it_starts_on_settings_of_a_newer_operator(directory, stock, start_publisher, start_agent) -> None:
+async def test_settings_of_newer_operator_are_accepted(directory, stock, start_publisher, start_agent) -> None:
     port = free_port()
     newer = {"writtenBy": "operator", "novelty": 1, "warmup": {"enabled": False, "novelty": 1}}
     agent = start_agent(**settings_of(directory, "newer", stock, start_publisher(), port, **newer))
@@ -124,7 +126,7 @@ async def test_it_starts_on_settings_of_a_newer_operator(directory, stock, start
     assert said.endswith(": warmup.novelty, novelty")
 
 
-def test_a_port_in_use_is_named(directory, stock, start_publisher, start_agent) -> None:
+def test_used_port_is_named(directory, stock, start_publisher, start_agent) -> None:
     used = int(stock.url.rpartition(":")[2])
     agent = start_agent(**settings_of(directory, "port", stock, start_publisher(), used))
     output, _ = agent.process.communicate(timeout=60)
@@ -132,5 +134,5 @@ def test_a_port_in_use_is_named(directory, stock, start_publisher, start_agent) 
     assert f"127.0.0.1:{used}" in output
 
 
-def test_the_builtin_model_loses_nothing() -> None:
+def test_builtin_tokenizer_is_lossless() -> None:
     assert read_tokenizer("builtin://tiny-chat").lossy == ()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.redis
 PROMPT = "the cache holds a prefix of many words, " * 60
 
 
-async def test_reset_cache_is_forgotten_and_indexed_again(
+async def test_reset_cache_is_cleared_and_indexed_again(
     directory: LocalServer, make_engine: Callable[..., Any]
 ) -> None:
     engine = make_engine(devMode=True, device={"timeScale": 0.05})

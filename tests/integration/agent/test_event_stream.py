@@ -100,7 +100,7 @@ async def test_live_batches_arrive_in_order(start_publisher: Start, sink: Held) 
     assert (stream.counters.gaps, sink.loads, sink.resets) == (0, 0, 0)
 
 
-async def test_an_agent_that_comes_late_gets_the_whole_history(start_publisher: Start, sink: Held) -> None:
+async def test_late_agent_reads_whole_history(start_publisher: Start, sink: Held) -> None:
     publisher = start_publisher()
     for number in range(2000):
         publisher.publish(stored(number))
@@ -122,7 +122,7 @@ async def test_lost_batches_are_replayed(start_publisher: Start, sink: Held) -> 
     assert (stream.counters.gaps, sink.loads, sink.resets) == (1, 0, 0)
 
 
-async def test_a_lost_batch_that_none_follows_is_noticed(start_publisher: Start, sink: Held) -> None:
+async def test_lost_last_batch_is_replayed(start_publisher: Start, sink: Held) -> None:
     publisher = start_publisher()
     async with following(publisher, sink) as stream:
         await at(stream, -1)
@@ -150,7 +150,7 @@ async def test_repeated_and_reordered_batches_change_nothing(start_publisher: St
     assert sink.resets == 0
 
 
-async def test_a_gap_beyond_the_replay_takes_a_snapshot(start_publisher: Start, sink: Held) -> None:
+async def test_gap_beyond_replay_reads_snapshot(start_publisher: Start, sink: Held) -> None:
     publisher = start_publisher(kept=2)
     async with following(publisher, sink, snapshot_of(8, 40, 41)) as stream:
         await at(stream, -1)
@@ -164,7 +164,7 @@ async def test_a_gap_beyond_the_replay_takes_a_snapshot(start_publisher: Start, 
     assert (sink.loads, sink.resets) == (1, 0)
 
 
-async def test_without_a_snapshot_it_starts_over_with_what_is_left(start_publisher: Start, sink: Held) -> None:
+async def test_gap_without_snapshot_restarts_from_replay(start_publisher: Start, sink: Held) -> None:
     publisher = start_publisher(kept=2)
     async with following(publisher, sink) as stream:
         await at(stream, -1)
@@ -178,7 +178,7 @@ async def test_without_a_snapshot_it_starts_over_with_what_is_left(start_publish
     assert stream.counters.starts_over == 1
 
 
-async def test_without_replay_it_starts_over_with_live_batches(start_publisher: Start, sink: Held) -> None:
+async def test_gap_without_replay_restarts_from_live_batches(start_publisher: Start, sink: Held) -> None:
     publisher = start_publisher()
     publisher.publish(stored(1))
     async with following(publisher, sink, replay=False) as stream:
@@ -194,7 +194,7 @@ async def test_without_replay_it_starts_over_with_live_batches(start_publisher: 
     assert sink.blocks == {5}
 
 
-async def test_a_replay_endpoint_that_never_answers_is_done_without(start_publisher: Start, sink: Held) -> None:
+async def test_silent_replay_endpoint_is_ignored(start_publisher: Start, sink: Held) -> None:
     publisher = start_publisher(replay=False)
     async with following(publisher, sink, replay_silence=0.1) as stream:
         await at(stream, -1)
@@ -204,7 +204,7 @@ async def test_a_replay_endpoint_that_never_answers_is_done_without(start_publis
     assert sink.blocks == {1}
 
 
-async def test_a_restarted_engine_clears_what_the_old_one_held(start_publisher: Start, sink: Held) -> None:
+async def test_restarted_engine_clears_old_blocks(start_publisher: Start, sink: Held) -> None:
     old = start_publisher()
     async with following(old, sink) as stream:
         await at(stream, -1)
@@ -221,7 +221,7 @@ async def test_a_restarted_engine_clears_what_the_old_one_held(start_publisher: 
     assert sink.resets == 1
 
 
-async def test_a_restarted_engine_that_is_idle_is_noticed(start_publisher: Start, sink: Held) -> None:
+async def test_restarted_idle_engine_is_detected(start_publisher: Start, sink: Held) -> None:
     old = start_publisher()
     async with following(old, sink) as stream:
         await at(stream, -1)
@@ -234,7 +234,7 @@ async def test_a_restarted_engine_that_is_idle_is_noticed(start_publisher: Start
     assert sink.blocks == set()
 
 
-async def test_a_restarted_engine_that_counted_on_unheard_is_noticed(start_publisher: Start, sink: Held) -> None:
+async def test_restarted_engine_with_expected_number_is_detected(start_publisher: Start, sink: Held) -> None:
     """Its next number is the expected one, but that must not be enough."""
     old = start_publisher()
     async with following(old, sink) as stream:
@@ -251,7 +251,7 @@ async def test_a_restarted_engine_that_counted_on_unheard_is_noticed(start_publi
     assert sink.resets == 1
 
 
-async def test_an_engine_that_starts_later_is_found(start_publisher: Start, sink: Held, tmp_path: Any) -> None:
+async def test_engine_started_later_is_read(start_publisher: Start, sink: Held, tmp_path: Any) -> None:
     publisher = start_publisher()
     publisher.close()
     async with following(publisher, sink) as stream:
@@ -262,7 +262,7 @@ async def test_an_engine_that_starts_later_is_found(start_publisher: Start, sink
     assert sink.blocks == {1}
 
 
-async def test_only_the_topic_is_followed_and_rubbish_is_counted(start_publisher: Start, sink: Held) -> None:
+async def test_other_topics_are_ignored_and_malformed_messages_counted(start_publisher: Start, sink: Held) -> None:
     publisher = start_publisher()
     async with following(publisher, sink, topic="kv@pod") as stream:
         await at(stream, -1)
@@ -276,7 +276,7 @@ async def test_only_the_topic_is_followed_and_rubbish_is_counted(start_publisher
     assert stream.counters.malformed == 2
 
 
-async def test_live_batches_during_a_snapshot_apply_after_it(start_publisher: Start, sink: Held) -> None:
+async def test_live_batches_apply_after_pending_snapshot(start_publisher: Start, sink: Held) -> None:
     publisher = start_publisher(kept=1)
     asked = asyncio.Event()
     answer: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
@@ -307,7 +307,7 @@ async def test_live_batches_during_a_snapshot_apply_after_it(start_publisher: St
     assert sink.blocks == {2, 3}
 
 
-async def test_a_stream_resumes_where_another_ended(start_publisher: Start, sink: Held) -> None:
+async def test_stream_resumes_at_saved_position(start_publisher: Start, sink: Held) -> None:
     publisher = start_publisher(kept=3)
     async with following(publisher, sink) as stream:
         await at(stream, -1)
@@ -322,9 +322,7 @@ async def test_a_stream_resumes_where_another_ended(start_publisher: Start, sink
     assert sink.resets == 0
 
 
-async def test_what_another_stream_left_is_thrown_away_if_the_engine_restarted(
-    start_publisher: Start, sink: Held
-) -> None:
+async def test_saved_position_is_discarded_after_engine_restart(start_publisher: Start, sink: Held) -> None:
     old = start_publisher()
     async with following(old, sink) as stream:
         await at(stream, -1)
@@ -341,7 +339,7 @@ async def test_what_another_stream_left_is_thrown_away_if_the_engine_restarted(
     assert sink.resets == 1
 
 
-async def test_an_error_of_the_sink_ends_the_stream(start_publisher: Start) -> None:
+async def test_error_of_the_sink_ends_the_stream(start_publisher: Start) -> None:
     class Broken(Held):
         def apply(self, batch: EventBatch) -> None:
             raise RuntimeError("a bug")

@@ -33,7 +33,7 @@ def prose(number: int, words: int = 500) -> str:
     return "".join(rng.choice(("the ", "cache ", "holds ", "a ", "prefix, ")) for _ in range(words))
 
 
-async def test_a_prefix_used_again_stays_and_prompts_used_once_go(
+async def test_full_index_keeps_reused_prefixes(
     directory: LocalServer, make_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunk_ranking, "INTERVAL", 0.05)
@@ -72,7 +72,7 @@ def write_members(path: Path, count: int) -> None:
     path.write_text(json.dumps(pack_members("grown", there)))
 
 
-async def test_the_share_follows_the_pools_size(
+async def test_directory_share_follows_pool_size(
     directory: LocalServer, make_engine: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shares, "FILE_INTERVAL", 0.05)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.redis
 DRAIN = [sys.executable, "-m", "plumage_engine.agent.drain"]
 
 
-def test_an_agent_takes_its_name_from_the_command_and_makes_the_pods_token(
+def test_agent_reads_name_from_command_and_writes_token(
     directory: LocalServer, stock: Any, start_publisher: Callable[..., Any], tmp_path: Path
 ) -> None:
     """The token exists before the agent serves, since the engine beside it starts then. A restarted agent keeps it."""
@@ -91,7 +91,7 @@ async def test_report_to_the_operator(directory: LocalServer, make_engine: Calla
     assert json.loads(data)["blocks"] > 0, "figures for people are there as well"
 
 
-async def test_an_agent_whose_engine_loads_for_minutes_says_why_it_is_not_ready(
+async def test_agent_names_loading_engine_in_readiness(
     directory: LocalServer, stock: Any, start_publisher: Callable[..., Any]
 ) -> None:
     publisher = start_publisher()
@@ -144,7 +144,7 @@ async def test_prestop_waits_for_requests_in_flight(
         assert "401" in said
 
 
-async def test_prestop_is_no_hindrance_once_the_agent_or_the_engine_is_gone(
+async def test_prestop_ends_without_agent_or_engine(
     directory: LocalServer, stock: Any, start_publisher: Callable[..., Any], tmp_path: Path
 ) -> None:
     nobody = [*DRAIN, "--port", str(free_port()), "--token-file", str(tmp_path / "none"), "--timeout", "60"]

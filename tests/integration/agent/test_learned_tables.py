@@ -61,7 +61,7 @@ def bandit(make_engine: Any, **settings: Any) -> Any:
     return make_engine(feather={"policy": "Bandit"}, **settings)
 
 
-async def test_a_new_engine_starts_from_what_others_learned(directory, pool, make_engine) -> None:
+async def test_new_engine_starts_from_shared_table(directory, pool, make_engine) -> None:
     old, new, other = bandit(make_engine), bandit(make_engine), bandit(make_engine, maxNumSeqs=7)
     assert table(old)["rows"] == []
     assert table(old)["fingerprint"] == table(new)["fingerprint"] != table(other)["fingerprint"]
@@ -94,7 +94,7 @@ async def test_corrupt_and_newer_tables_are_refused_and_counted(directory, pool,
     assert table(new)["rows"] == []
 
 
-def test_an_engine_refuses_what_it_cannot_have_learned(make_engine) -> None:
+def test_engine_refuses_impossible_table(make_engine) -> None:
     engine, fcfs = bandit(make_engine), make_engine(feather={"policy": "Fcfs"})
     assert send_table(engine, fingerprint="0" * 16) == 409
     assert send_table(engine, policy="QLearning") == 409
@@ -106,7 +106,7 @@ def test_an_engine_refuses_what_it_cannot_have_learned(make_engine) -> None:
     assert httpx.get(fcfs.url + PATH, timeout=10).status_code == 404
 
 
-def test_without_the_token_nobody_reads_or_teaches(make_engine, tmp_path) -> None:
+def test_table_routes_need_token(make_engine, tmp_path) -> None:
     token = tmp_path / "token"
     token.write_text("engine-token")
     engine = bandit(make_engine, adminTokenFile=str(token))

@@ -41,7 +41,7 @@ def operator(kinds: Kinds) -> Iterator[str]:
     kinds.kubectl("delete", "deployment", "plumage-operator", "--wait=false")
 
 
-def test_a_cluster_without_an_operator(plumage: Plumage) -> None:
+def test_doctor_reports_missing_operator(plumage: Plumage) -> None:
     done = plumage("doctor")
     assert done.returncode == 1
     assert "ok  the CRD of InferencePool serves v1alpha1, as this version of plumage expects" in done.stdout
@@ -156,7 +156,7 @@ def grant(kinds: Kinds, account: str) -> None:
         kinds.kubectl("create", "-f", "-", stdin=json.dumps(document))
 
 
-def test_gpus_of_the_nodes_are_compared_with_what_a_replica_needs(plumage: Plumage, kinds: Kinds) -> None:
+def test_doctor_compares_node_gpus_with_replica(plumage: Plumage, kinds: Kinds) -> None:
     keep(kinds, "two-gpus", SERVING, engine={"tensorParallelSize": 2})
     keep(kinds, "no-gpu", SERVING, engine={"resources": {"limits": {"nvidia.com/gpu": 0}}})
     name = f"{kinds.namespace}-node"
@@ -175,7 +175,7 @@ def test_gpus_of_the_nodes_are_compared_with_what_a_replica_needs(plumage: Pluma
         kinds.kubectl("delete", "node", name)
 
 
-def test_who_serves_external_metrics_is_named(plumage: Plumage, kinds: Kinds) -> None:
+def test_doctor_names_provider_of_external_metrics(plumage: Plumage, kinds: Kinds) -> None:
     name = "v1beta1.external.metrics.k8s.io"
     spec = {
         "group": "external.metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100,
@@ -205,7 +205,7 @@ def test_doctor_reports_a_user_without_permissions(plumage: Plumage, kinds: Kind
     assert refused.stderr.startswith("plumage: inferencepools.inference.plumage.dev is forbidden")
 
 
-def test_a_cluster_that_does_not_answer(plumage: Plumage, kinds: Kinds, tmp_path: Path) -> None:
+def test_doctor_reports_unreachable_cluster(plumage: Plumage, kinds: Kinds, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     away = changed(
         kinds, tmp_path, lambda config: config["clusters"][0]["cluster"].update(server=f"https://127.0.0.1:{port}")
@@ -217,7 +217,7 @@ def test_a_cluster_that_does_not_answer(plumage: Plumage, kinds: Kinds, tmp_path
     assert len(done.stdout.splitlines()) == 1
 
 
-def test_what_is_wrong_with_a_kubeconfig_is_said(plumage: Plumage, tmp_path: Path) -> None:
+def test_doctor_reports_invalid_kubeconfig(plumage: Plumage, tmp_path: Path) -> None:
     assert "there is no kubeconfig" in plumage("get", "--kubeconfig", str(tmp_path / "none")).stderr
     assert "has no context nope, only: " in plumage("get", "--context", "nope").stderr
     broken = tmp_path / "broken"

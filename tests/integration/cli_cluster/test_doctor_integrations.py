@@ -68,7 +68,7 @@ def lines(plumage: Plumage, pool: str) -> list[str]:
     return [line.strip() for line in report if any(word in line for word in about)]
 
 
-def test_doctor_is_silent_where_no_pool_asks(plumage: Plumage, kinds: Kinds) -> None:
+def test_doctor_is_silent_without_integrations(plumage: Plumage, kinds: Kinds) -> None:
     keep(kinds, "plain", SERVING, monitoring={"enabled": False, "labels": {"release": "prometheus"}})
     with operator(kinds):
         assert lines(plumage, "plain") == []
@@ -119,7 +119,7 @@ def test_doctor_reports_several_pools_on_one_line(plumage: Plumage, kinds: Kinds
     assert " more ask for it → " in found[0]
 
 
-def test_what_was_made_before_the_switch_went_off_is_named(plumage: Plumage, kinds: Kinds, user: str) -> None:
+def test_doctor_names_objects_made_before_switch_off(plumage: Plumage, kinds: Kinds, user: str) -> None:
     for name in ("closed", "other"):
         keep(kinds, name, SERVING)
     backend = {"service": {"name": "closed-router", "port": {"name": "http"}}}

@@ -13,7 +13,7 @@ from support.cluster_cli import NO_GPU, SERVING, STUCK, Plumage, condition, keep
 from support.crds import CRDS, Kinds
 
 
-def test_a_namespace_without_pools_says_what_to_do(plumage: Plumage) -> None:
+def test_get_in_empty_namespace_names_next_step(plumage: Plumage) -> None:
     done = plumage("get")
     assert done.returncode == 0
     assert "no pool in namespace crds-" in done.stdout
@@ -59,14 +59,14 @@ def test_get_prints_gateways_below_pools_and_details_of_one(plumage: Plumage, ki
     assert kind_of["front"] == "InferenceGateway"
 
 
-def test_a_pool_that_is_not_there(plumage: Plumage) -> None:
+def test_get_reports_missing_pool(plumage: Plumage) -> None:
     done = plumage("get", "nope")
     assert done.returncode == 1
     assert "there is no pool nope in namespace crds-" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_pods_are_shown_with_what_they_wait_for(plumage: Plumage, kinds: Kinds) -> None:
+def test_get_shows_what_pods_wait_for(plumage: Plumage, kinds: Kinds) -> None:
     keep(kinds, "podded", SERVING)
     pod = {
         "apiVersion": "v1",
@@ -84,7 +84,7 @@ def test_pods_are_shown_with_what_they_wait_for(plumage: Plumage, kinds: Kinds) 
     assert "Pending, cordoned" in row
 
 
-def test_kubectl_runs_it_as_a_plugin(kinds: Kinds, tmp_path: Path) -> None:
+def test_kubectl_runs_plugin(kinds: Kinds, tmp_path: Path) -> None:
     """kubectl finds the wheel's program by its name on the PATH."""
     project = tomllib.loads((CRDS.parent / "pyproject.toml").read_text())
     module, _, function = project["project"]["scripts"]["kubectl-plumage"].partition(":")

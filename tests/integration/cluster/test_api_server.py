@@ -30,14 +30,14 @@ def until(condition, within_s: float = 30.0) -> None:
         time.sleep(0.1)
 
 
-def test_controllers_make_what_a_namespace_has(api_server: ApiServer) -> None:
+def test_controllers_fill_new_namespace(api_server: ApiServer) -> None:
     api_server.kubectl("create", "namespace", "full")
     until(lambda: api_server.kubectl("-n", "full", "get", "sa/default", check=False).returncode == 0)
     api_server.kubectl("-n", "full", "create", "deployment", "web", "--image=none", "--replicas=2")
     until(lambda: len(api_server.kubectl("-n", "full", "get", "pods", "-o", "name").stdout.split()) == 2)
 
 
-def test_pod_security_refuses_what_is_not_restricted(api_server: ApiServer) -> None:
+def test_pod_security_refuses_unrestricted_pods(api_server: ApiServer) -> None:
     api_server.kubectl("create", "namespace", "strict")
     api_server.kubectl("label", "namespace", "strict", "pod-security.kubernetes.io/enforce=restricted")
     until(lambda: api_server.kubectl("-n", "strict", "get", "sa/default", check=False).returncode == 0)
@@ -45,7 +45,7 @@ def test_pod_security_refuses_what_is_not_restricted(api_server: ApiServer) -> N
     assert 'violates PodSecurity "restricted' in said
 
 
-def test_aggregated_api_servers_learn_whom_to_trust(api_server: ApiServer) -> None:
+def test_aggregated_api_server_gets_client_authority(api_server: ApiServer) -> None:
     config = api_server.kubectl(
         "-n", "kube-system", "get", "configmap/extension-apiserver-authentication", "-o", "json"
     ).stdout
@@ -54,13 +54,13 @@ def test_aggregated_api_servers_learn_whom_to_trust(api_server: ApiServer) -> No
     assert json.loads(data["requestheader-allowed-names"]) == ["front-proxy-client"]
 
 
-def test_an_api_server_that_was_restarted_has_what_it_had(api_server: ApiServer) -> None:
+def test_restarted_api_server_keeps_objects(api_server: ApiServer) -> None:
     api_server.kubectl("create", "configmap", "kept", "--from-literal=a=b")
     api_server.restart()
     assert api_server.kubectl("get", "configmap/kept", "-o", "jsonpath={.data.a}").stdout == "b"
 
 
-def test_nothing_outlives_a_test_run_that_was_killed(api_server: ApiServer) -> None:
+def test_killed_test_run_leaves_no_process(api_server: ApiServer) -> None:
     tests = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(tests)}
     ran = subprocess.run([sys.executable, "-c", CRASH], env=environment, capture_output=True, text=True, check=False)

@@ -56,7 +56,7 @@ def nodes_of(run: Path, cluster: lifecycle.Cluster) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
-def test_two_stand_side_by_side_and_one_that_was_killed_leaves_nothing(run: Path, tmp_path: Path) -> None:
+def test_two_clusters_run_and_killed_one_leaves_nothing(run: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     pipe = subprocess.PIPE
@@ -85,7 +85,7 @@ def test_two_stand_side_by_side_and_one_that_was_killed_leaves_nothing(run: Path
     assert group is None or not any((group / name_of(each)).exists() for each in (run, other))
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(run: Path) -> None:
+def test_folder_with_other_files_is_kept(run: Path) -> None:
     run.mkdir()
     (run / "thesis.txt").write_text("unsaved")
     with pytest.raises(ClusterError, match="something else in it"):

@@ -37,7 +37,7 @@ def place(request: pytest.FixtureRequest, binary: Path, tmp_path: Path) -> Any:
             yield cluster_url(ports), [tmp_path / str(port) / SOCKET for port in ports]
 
 
-async def test_every_command_is_one_of_redis_6_2(place: Any, until: Any) -> None:
+async def test_every_command_exists_in_redis_6_2(place: Any, until: Any) -> None:
     url, sockets = place
     with ExitStack() as stack:
         recorders = [stack.enter_context(Recorder(path)) for path in sockets]
@@ -123,11 +123,11 @@ async def share_hotness(url: str, until: Any) -> None:
         "GET someone:elses",
     ],
 )
-def test_what_came_after_6_2_is_found(command: str) -> None:
+def test_check_finds_commands_newer_than_6_2(command: str) -> None:
     assert refused([word.encode() for word in command.split()]) == command
 
 
-def test_what_6_2_has_is_let_through() -> None:
+def test_check_accepts_commands_of_6_2() -> None:
     for command in (
         "XADD plumage:v1:{p/r}:1.a:log 5-0 v 1 r \x01\x02",
         "XTRIM plumage:v1:{p}:hotness MINID 5-0",

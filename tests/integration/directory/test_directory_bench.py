@@ -6,7 +6,7 @@ from plumage_bench.benches.directory.lag import measure_lag
 from plumage_bench.benches.directory.size import measure_size
 
 
-async def test_sizes() -> None:
+async def test_measured_sizes_are_plausible() -> None:
     size = await measure_size(entries=120_000, owners=4, replicas=4, colds=1, seed=1)
     assert size.entries == 120_000
     assert size.server_bytes - size.hotness_bytes < 30

@@ -110,7 +110,7 @@ class Chaos:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_everything_heals(
+async def test_random_faults_heal(
     seed: int, world: Any, server: LocalServer, client: Redis, relay_to: Any, until: Any, tmp_path: Any
 ) -> None:
     relays = [relay_to(server.socket) for _ in range(len(NAMES) + 1)]

@@ -32,7 +32,7 @@ def cluster(binary: Path, tmp_path: Path) -> Iterator[list[int]]:
         yield ports
 
 
-async def test_a_cluster_of_three(cluster: list[int], world_at: Any, until: Any) -> None:
+async def test_redis_cluster_of_three_serves(cluster: list[int], world_at: Any, until: Any) -> None:
     world = world_at(cluster_url(cluster))
     names = [f"chat-{number}" for number in range(8)]
     writers = [await world.writer(name, heartbeat_seconds=0.2) for name in names]
@@ -55,7 +55,7 @@ async def test_a_cluster_of_three(cluster: list[int], world_at: Any, until: Any)
     assert not router.degraded
 
 
-async def test_a_replica_leaves_a_cluster(cluster: list[int], world_at: Any, until: Any) -> None:
+async def test_replica_leaves_redis_cluster(cluster: list[int], world_at: Any, until: Any) -> None:
     world = world_at(f"redis+cluster://127.0.0.1:{cluster[0]}")
     writers = [await world.writer(name) for name in ("r0", "r1")]
     router = await world.router("r0", "r1")
@@ -68,7 +68,7 @@ async def test_a_replica_leaves_a_cluster(cluster: list[int], world_at: Any, unt
     await until(lambda: router.mirror.match(CHAIN) == {1: (9, 576)})
 
 
-async def test_a_failover(sentinels: Sentinels, world_at: Any, until: Any) -> None:
+async def test_sentinel_failover_restores_cache(sentinels: Sentinels, world_at: Any, until: Any) -> None:
     world = world_at(sentinels.url)
     writer, router = await world.writer(heartbeat_seconds=0.2), await world.router()
     writer.publish(held(CHAIN[:6]))
@@ -105,7 +105,7 @@ async def tls_port(locked: LocalServer, certificates: Path, relay_to: Any) -> in
     return port
 
 
-async def test_tls_and_an_acl_user(tls_port: int, certificates: Path, world_at: Any, until: Any) -> None:
+async def test_tls_with_acl_user_connects(tls_port: int, certificates: Path, world_at: Any, until: Any) -> None:
     url = f"rediss://agent:p%40ss%20word@127.0.0.1:{tls_port}?ssl_ca_certs={certificates / 'ca.pem'}"
     world = world_at(url)
     writer, router = await world.writer(heartbeat_seconds=0.05), await world.router()
@@ -120,7 +120,7 @@ async def test_tls_and_an_acl_user(tls_port: int, certificates: Path, world_at: 
 
 
 @pytest.mark.parametrize("wrong", ["password", "authority"])
-async def test_who_may_not_in_is_degraded_and_shows_no_secret(
+async def test_refused_client_is_degraded_and_logs_no_secret(
     tls_port: int, certificates: Path, world_at: Any, until: Any, wrong: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     password = "wr0ng-s3cret" if wrong == "password" else "p%40ss%20word"

@@ -30,7 +30,7 @@ def sent(writer: DirectoryWriter) -> bool:
 
 
 @pytest.mark.parametrize("afterwards", ["busy", "quiet"])
-async def test_a_router_that_fell_behind_the_log_reads_the_snapshot(
+async def test_router_behind_log_reads_snapshot(
     world: Any, until: Any, relay: Any, client: Redis, afterwards: str
 ) -> None:
     writer, router = await world.writer(heartbeat_seconds=0.05), await world.router(url=relay.url)
@@ -59,7 +59,7 @@ async def test_a_router_that_fell_behind_the_log_reads_the_snapshot(
     assert router.counts["snapshot_gap"] == 1
 
 
-async def test_a_router_that_counts_differently_reads_the_snapshot(world: Any, until: Any) -> None:
+async def test_digest_mismatch_reads_snapshot(world: Any, until: Any) -> None:
     writer, router = await world.writer(heartbeat_seconds=0.05), await world.router()
     writer.publish(held(CHAIN))
     await until(lambda: router.mirror.match(CHAIN) == {0: WHOLE})
@@ -89,9 +89,7 @@ async def test_repeated_writes_change_nothing(world: Any, until: Any, relay: Any
     assert router.counts["snapshot_digest"] == router.counts["snapshot_gap"] == 0
 
 
-async def test_a_lost_server_leaves_the_router_working_and_comes_back_empty(
-    world: Any, until: Any, server: LocalServer
-) -> None:
+async def test_router_works_without_server_that_restarts_empty(world: Any, until: Any, server: LocalServer) -> None:
     writer, router = await world.writer(), await world.router()
     writer.publish(held(CHAIN[:6]))
     await until(lambda: router.mirror.match(CHAIN) == {0: (6, 384)})
@@ -109,7 +107,7 @@ async def test_a_lost_server_leaves_the_router_working_and_comes_back_empty(
     assert writer.registrations == 2
 
 
-async def test_an_emptied_server_is_noticed(world: Any, until: Any, client: Redis) -> None:
+async def test_emptied_server_is_detected(world: Any, until: Any, client: Redis) -> None:
     writer, router = await world.writer(heartbeat_seconds=0.05), await world.router()
     writer.publish(held(CHAIN))
     await until(lambda: in_step(writer, router))
@@ -119,7 +117,7 @@ async def test_an_emptied_server_is_noticed(world: Any, until: Any, client: Redi
     assert router.mirror.match(CHAIN) == {0: WHOLE}
 
 
-async def test_nothing_without_a_lifetime_is_left_in_an_emptied_server(world: Any, until: Any, client: Redis) -> None:
+async def test_emptied_server_keeps_no_key_without_lifetime(world: Any, until: Any, client: Redis) -> None:
     writer = await world.writer(heartbeat_seconds=0.3)
     writer.publish(held(CHAIN))
     await until(lambda: sent(writer))
@@ -136,7 +134,7 @@ async def test_nothing_without_a_lifetime_is_left_in_an_emptied_server(world: An
     assert not [key for key in left if first.encode() in key]
 
 
-async def test_a_server_that_lost_the_last_entries_is_noticed(world: Any, until: Any, client: Redis) -> None:
+async def test_lost_last_entries_are_detected(world: Any, until: Any, client: Redis) -> None:
     writer, router = await world.writer(heartbeat_seconds=0.2), await world.router()
     await until(lambda: sent(writer))
     log = Keys("p", "r0").log(writer.epoch)
@@ -149,7 +147,7 @@ async def test_a_server_that_lost_the_last_entries_is_noticed(world: Any, until:
     assert router.mirror.match(CHAIN) == {0: WHOLE}
 
 
-async def test_what_cannot_be_sent_is_bounded(
+async def test_unsent_changes_are_bounded(
     world: Any, until: Any, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox_module, "OUTBOX_BYTES", 20_000)
@@ -167,7 +165,7 @@ async def test_what_cannot_be_sent_is_bounded(
     assert writer.held.count == 10_010
 
 
-async def test_a_full_server_degrades_the_writer_until_there_is_room(
+async def test_full_server_degrades_writer_until_there_is_room(
     world: Any, until: Any, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer, router = await world.writer(), await world.router()
@@ -183,7 +181,7 @@ async def test_a_full_server_degrades_the_writer_until_there_is_room(
     assert len(keys) == 4, f"unfinished epochs are cleaned up: {keys}"
 
 
-async def test_a_newer_schema_is_ignored_and_counted(world: Any, until: Any, client: Redis) -> None:
+async def test_newer_schema_is_ignored_and_counted(world: Any, until: Any, client: Redis) -> None:
     old, new = await world.writer("r0"), await world.writer("r1")
     old.publish(held(CHAIN))
     new.publish(held(CHAIN))
@@ -196,7 +194,7 @@ async def test_a_newer_schema_is_ignored_and_counted(world: Any, until: Any, cli
     assert not router.view("r1").cache_known
 
 
-async def test_a_log_that_turns_to_a_newer_schema_ends_what_is_known(world: Any, until: Any, client: Redis) -> None:
+async def test_log_of_newer_schema_clears_replica(world: Any, until: Any, client: Redis) -> None:
     writer, router = await world.writer(), await world.router()
     writer.publish(held(CHAIN))
     await until(lambda: in_step(writer, router))
@@ -210,7 +208,7 @@ async def test_a_log_that_turns_to_a_newer_schema_ends_what_is_known(world: Any,
 
 
 @pytest.mark.parametrize("field", ["epoch", "state", "count"])
-async def test_garbage_of_one_replica_harms_no_other(world: Any, until: Any, client: Redis, field: str) -> None:
+async def test_malformed_heartbeat_affects_one_replica(world: Any, until: Any, client: Redis, field: str) -> None:
     writer = await world.writer("r0")
     writer.publish(held(CHAIN))
     await client.hset(Keys("p", "r1").beat, mapping={"v": 1, field: "\xff"})
@@ -218,9 +216,7 @@ async def test_garbage_of_one_replica_harms_no_other(world: Any, until: Any, cli
     await until(lambda: router.counts["malformed"] > 0 and router.mirror.match(CHAIN) == {0: WHOLE})
 
 
-async def test_a_mistake_of_ours_with_one_replicas_log_harms_no_other(
-    world: Any, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_error_in_one_log_affects_one_replica(world: Any, until: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = await world.writer("r0"), await world.writer("r1")
     router = await world.router("r0", "r1")
     await until(lambda: in_step(one, router) and in_step(other, router))
@@ -238,7 +234,7 @@ async def test_a_mistake_of_ours_with_one_replicas_log_harms_no_other(
     await until(lambda: in_step(one, router))
 
 
-async def test_a_mistake_of_ours_with_one_replicas_heartbeat_hides_no_other(
+async def test_error_in_one_heartbeat_affects_one_replica(
     world: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = await world.writer("r0"), await world.writer("r1")
@@ -259,7 +255,7 @@ async def test_a_mistake_of_ours_with_one_replicas_heartbeat_hides_no_other(
     await until(lambda: router.view("r0").state is State.READY and in_step(one, router) and in_step(other, router))
 
 
-async def test_a_torn_snapshot_is_not_used(world: Any, until: Any, client: Redis) -> None:
+async def test_torn_snapshot_is_not_used(world: Any, until: Any, client: Redis) -> None:
     writer = await world.writer(heartbeat_seconds=0.05)
     writer.publish(held(CHAIN))
     await until(lambda: sent(writer))
@@ -274,7 +270,7 @@ async def test_a_torn_snapshot_is_not_used(world: Any, until: Any, client: Redis
     assert router.mirror.match(CHAIN) == {0: WHOLE}
 
 
-async def test_a_router_without_a_server_starts_and_becomes_whole(world: Any, until: Any, server: LocalServer) -> None:
+async def test_router_starts_without_server_and_recovers(world: Any, until: Any, server: LocalServer) -> None:
     server.stop()
     router = await world.router()
     await until(lambda: router.counts["failures"] > 1)
@@ -288,7 +284,7 @@ async def test_a_router_without_a_server_starts_and_becomes_whole(world: Any, un
     await until(lambda: not router.degraded and in_step(writer, router))
 
 
-async def test_an_engine_that_empties_during_a_heartbeat(world: Any, until: Any, relay: Any) -> None:
+async def test_engine_emptied_during_heartbeat_stays_in_step(world: Any, until: Any, relay: Any) -> None:
     writer, router = await world.writer(url=relay.url, heartbeat_seconds=0.05), await world.router()
     writer.publish(held(CHAIN))
     await until(lambda: in_step(writer, router))

@@ -41,7 +41,7 @@ async def everything(client: Redis) -> dict[bytes, bytes]:
     return found
 
 
-async def test_routers_know_what_engines_hold(world: Any, until: Any) -> None:
+async def test_router_mirrors_engine_blocks(world: Any, until: Any) -> None:
     writer, router = await world.writer(), await world.router()
     writer.publish(held(CHAIN))
     await until(lambda: router.mirror.match(CHAIN) == {0: WHOLE})
@@ -52,7 +52,7 @@ async def test_routers_know_what_engines_hold(world: Any, until: Any) -> None:
     assert router.mirror.match(CHAIN) == {0: (6, 384)}, "a chunk in host memory is held"
 
 
-async def test_many_steps_of_many_replicas(world: Any, until: Any) -> None:
+async def test_mirror_matches_after_many_steps(world: Any, until: Any) -> None:
     names = [f"r{number}" for number in range(4)]
     writers = [await world.writer(name) for name in names]
     router = await world.router(*names)
@@ -71,7 +71,7 @@ async def test_many_steps_of_many_replicas(world: Any, until: Any) -> None:
         assert set(router.mirror.match([chunk])) == {slot for slot, holds in enumerate(truth) if chunk in holds}
 
 
-async def test_a_cold_router_reads_snapshot_and_log(world: Any, until: Any) -> None:
+async def test_new_router_reads_snapshot_and_log(world: Any, until: Any) -> None:
     writer = await world.writer()
     rng = random.Random(3)
     for _ in range(300):
@@ -116,7 +116,7 @@ async def test_every_key_has_a_lifetime(world: Any, until: Any, client: Redis) -
     assert await client.pttl(Keys("p", "r0").beat) <= BEAT_TTL * 1000
 
 
-async def test_a_replica_that_falls_silent_is_unknown_cache_not_dead(world: Any, until: Any, client: Redis) -> None:
+async def test_silent_replica_has_unknown_cache(world: Any, until: Any, client: Redis) -> None:
     writer, router = await world.writer(), await world.router()
     writer.publish(held(CHAIN))
     await until(lambda: router.mirror.match(CHAIN) == {0: WHOLE})
@@ -129,7 +129,7 @@ async def test_a_replica_that_falls_silent_is_unknown_cache_not_dead(world: Any,
     assert router.mirror.match([5]) == {0: (1, 192)}, "what the router expects of it stays"
 
 
-async def test_a_writer_that_closes_takes_back_what_it_wrote(world: Any, until: Any, client: Redis) -> None:
+async def test_closed_writer_removes_its_keys(world: Any, until: Any, client: Redis) -> None:
     writer = await world.writer()
     writer.publish(held(CHAIN))
     await until(lambda: writer.epoch is not None and not writer.behind)
@@ -137,7 +137,7 @@ async def test_a_writer_that_closes_takes_back_what_it_wrote(world: Any, until: 
     assert [key async for key in client.scan_iter()] == [Keys("p", "r0").epoch.encode()]
 
 
-async def test_a_restarted_agent_begins_a_new_epoch(world: Any, until: Any, client: Redis) -> None:
+async def test_restarted_agent_begins_new_epoch(world: Any, until: Any, client: Redis) -> None:
     first = await world.writer(heartbeat_seconds=0.05)
     router = await world.router()
     first.publish(held(CHAIN))
@@ -165,7 +165,7 @@ async def test_writer_publishes_an_emptied_engine(world: Any, until: Any) -> Non
     await until(lambda: router.mirror.match(CHAIN) == {0: (1, 64)})
 
 
-async def test_replicas_come_and_go(world: Any, until: Any) -> None:
+async def test_replica_set_changes(world: Any, until: Any) -> None:
     one, two = await world.writer("r0"), await world.writer("r1")
     one.publish(held(CHAIN))
     two.publish(held(CHAIN[:5]))
@@ -177,7 +177,7 @@ async def test_replicas_come_and_go(world: Any, until: Any) -> None:
     assert not router.view("r0").cache_known
 
 
-async def test_no_prompt_and_no_token_id_reaches_the_server(world: Any, until: Any, client: Redis) -> None:
+async def test_server_has_no_prompt_or_token_id(world: Any, until: Any, client: Redis) -> None:
     text = b"The quick brown fox asks for its bank balance. " * 60
     ids = list(range(50_000, 50_400))
     writer = await world.writer(engine="tiny@16")

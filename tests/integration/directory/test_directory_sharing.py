@@ -113,7 +113,7 @@ async def routers(place: Place) -> AsyncIterator[Callable[..., Any]]:
         yield make
 
 
-async def test_routers_see_one_anothers_work(routers: Any, until: Any) -> None:
+async def test_routers_see_work_of_others(routers: Any, until: Any) -> None:
     one, two, three = await routers(), await routers({"r1": 0, "r0": 7}), await routers()
     one.own = {0: 40.0, 1: 10.0}
     two.own = {0: 5.0}
@@ -134,7 +134,7 @@ async def test_routers_see_one_anothers_work(routers: Any, until: Any) -> None:
     await until(lambda: set(three.share.foreign()) == {1})
 
 
-async def test_work_drains_and_a_silent_router_is_forgotten(routers: Any, until: Any) -> None:
+async def test_work_of_silent_router_expires(routers: Any, until: Any) -> None:
     one, two = await routers(), await routers()
     one.own = {0: 100.0}
     await until(lambda: 0 in two.share.foreign())
@@ -144,7 +144,7 @@ async def test_work_drains_and_a_silent_router_is_forgotten(routers: Any, until:
     assert two.share.foreign(heard_at + SILENCE + 0.1) == {}
 
 
-async def test_a_pending_owner_is_pending_at_every_router(routers: Any, until: Any) -> None:
+async def test_pending_owner_is_shared_with_routers(routers: Any, until: Any) -> None:
     one, two = await routers(), await routers()
     await until(lambda: listens(two.share.stream))
     one.share.sent(CHAIN, 1, 5.0)
@@ -153,7 +153,7 @@ async def test_a_pending_owner_is_pending_at_every_router(routers: Any, until: A
     assert one.mirror.match(CHAIN) == {}, "one's own mirror is one's own business"
 
 
-async def test_what_is_said_of_unknown_replicas_is_passed_over(routers: Any, until: Any) -> None:
+async def test_messages_about_unknown_replicas_are_ignored(routers: Any, until: Any) -> None:
     one, two = await routers({"other": 3}), await routers()
     one.own = {3: 50.0}
     one.share.sent(CHAIN, 3, 5.0)
@@ -162,7 +162,7 @@ async def test_what_is_said_of_unknown_replicas_is_passed_over(routers: Any, unt
     assert two.mirror.match(CHAIN) == {}
 
 
-async def test_messages_that_are_none_are_counted(routers: Any, until: Any, place: Place) -> None:
+async def test_malformed_messages_are_counted(routers: Any, until: Any, place: Place) -> None:
     router = await routers()
     await until(lambda: listens(router.share.stream))
     for fields in ({"v": 1, "d": b"\xff\xff"}, {"v": 1}, {"x": 1}, {"v": 2, "d": b""}):
@@ -171,7 +171,7 @@ async def test_messages_that_are_none_are_counted(routers: Any, until: Any, plac
     await until(lambda: (counts["malformed"], counts["newer_schema"]) == (3, 1))
 
 
-async def test_what_routers_learned_lies_side_by_side(routers: Any, place: Place) -> None:
+async def test_learned_state_of_each_router_is_kept(routers: Any, place: Place) -> None:
     one, two = await routers(), await routers()
     one.share.learned.mine = b"learned"
     await one.share.learned.exchange()
@@ -184,7 +184,7 @@ async def test_what_routers_learned_lies_side_by_side(routers: Any, place: Place
     assert await place.client.pttl(place.keys.estimators) > 0
 
 
-async def test_offers_age_and_are_bounded_and_a_newer_schema_is_passed_over(place: Place) -> None:
+async def test_shared_state_has_age_bound_and_schema(place: Place) -> None:
     now = 1_000_000.0
     client: Any = connect(place.url)
     key = place.keys.tables("x")
@@ -207,7 +207,7 @@ async def test_offers_age_and_are_bounded_and_a_newer_schema_is_passed_over(plac
     await close(client)
 
 
-async def test_hotness_is_the_same_everywhere(place: Place, until: Any) -> None:
+async def test_hotness_is_equal_at_all_participants(place: Place, until: Any) -> None:
     def share() -> Any:
         return started(HotnessShare(place.url, pool=place.pool, period=0.05))
 
@@ -241,7 +241,7 @@ async def test_hotness_is_the_same_everywhere(place: Place, until: Any) -> None:
     ],
     ids=["newer", "torn", "short", "empty"],
 )
-async def test_a_stored_view_that_is_not_ours_is_counted_and_the_stream_must_do(
+async def test_unreadable_stored_view_is_counted_and_stream_is_used(
     place: Place, until: Any, stored: bytes, counted: str
 ) -> None:
     await place.client.set(place.keys.hotness_view, stored)
@@ -252,7 +252,7 @@ async def test_a_stored_view_that_is_not_ours_is_counted_and_the_stream_must_do(
         assert (counts["newer_schema"], counts["malformed"]) == (int(counted[0] == "n"), int(counted[0] == "m"))
 
 
-async def test_hotness_share_that_only_sends_is_heard_and_holds_nothing(place: Place, until: Any) -> None:
+async def test_send_only_hotness_share_keeps_no_view(place: Place, until: Any) -> None:
     sender = HotnessShare(place.url, pool=place.pool, period=0.05, receive=False)
     async with started(HotnessShare(place.url, pool=place.pool, period=0.05)) as agent, started(sender):
         sender.use(CHAIN[0], 640, 4)
@@ -262,7 +262,7 @@ async def test_hotness_share_that_only_sends_is_heard_and_holds_nothing(place: P
         assert sender.stream.counts["read"] == len(sender.view) == 0
 
 
-async def test_sharing_goes_on_after_a_failover(sentinels: Sentinels, until: Any) -> None:
+async def test_sharing_continues_after_failover(sentinels: Sentinels, until: Any) -> None:
     one, two = (Router(sentinels.url, "p", SLOTS) for _ in range(2))
     sender = HotnessShare(sentinels.url, pool="p", period=0.05, receive=False)
     agent = HotnessShare(sentinels.url, pool="p", period=0.05)

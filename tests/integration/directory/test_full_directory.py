@@ -57,7 +57,7 @@ async def test_routers_keep_hot_prefixes_when_a_replica_holds_more_than_its_shar
     assert writer.held.left_out > 30_000
 
 
-async def test_a_log_stays_short_when_each_write_of_it_is_large(world: Any, until: Any, client: Redis) -> None:
+async def test_log_with_large_writes_stays_short(world: Any, until: Any, client: Redis) -> None:
     writer, router = await world.writer(), await world.router()
     await until(lambda: writer.epoch is not None and not writer.behind)
     chunks = [change.chunk for seed in range(4) for change in prompt(random.Random(seed))]
@@ -76,9 +76,7 @@ async def log_bytes(client: Redis, writer: DirectoryWriter) -> int:
     return sum(len(fields[b"r"]) for _, fields in await client.xrange(writer.keys.log(writer.epoch)))
 
 
-async def test_a_servers_memory_is_enough_for_the_shares_of_all(
-    binary: Path, world_at: Callable[[str], Any], until: Any
-) -> None:
+async def test_server_memory_fits_all_shares(binary: Path, world_at: Callable[[str], Any], until: Any) -> None:
     memory, rng = 16 << 20, random.Random(8)
     server = LocalServer(binary=binary, max_memory=memory)
     server.start()
@@ -102,7 +100,7 @@ async def test_a_servers_memory_is_enough_for_the_shares_of_all(
         server.stop()
 
 
-async def test_a_pool_that_grows_stays_within_its_servers_memory(
+async def test_growing_pool_fits_server_memory(
     binary: Path, world_at: Callable[[str], Any], until: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From one replica to ten, each with more entries than the server's memory has room for."""

@@ -52,7 +52,7 @@ def ping(server: LocalServer) -> bool:
         return bool(client.ping())
 
 
-def test_starts_answers_stops_and_leaves_nothing(binary: Path, tmp_path: Path) -> None:
+def test_server_starts_stops_and_leaves_nothing(binary: Path, tmp_path: Path) -> None:
     server = LocalServer(tmp_path / "d", binary=binary)
     with server:
         assert server.running
@@ -70,7 +70,7 @@ def test_starts_answers_stops_and_leaves_nothing(binary: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_ends_with_its_parent_however_that_ends(binary: Path, tmp_path: Path, end: signal.Signals) -> None:
+def test_server_ends_with_parent(binary: Path, tmp_path: Path, end: signal.Signals) -> None:
     folder = tmp_path / "d"
     command = [sys.executable, "-c", PARENT, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
@@ -82,7 +82,7 @@ def test_ends_with_its_parent_however_that_ends(binary: Path, tmp_path: Path, en
     assert gone(folder)
 
 
-def test_server_ends_with_its_killed_parent_also_without_its_folder(binary: Path, tmp_path: Path) -> None:
+def test_server_without_folder_ends_with_killed_parent(binary: Path, tmp_path: Path) -> None:
     folder = tmp_path / "d"
     command = [sys.executable, "-c", PARENT, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
@@ -94,7 +94,7 @@ def test_server_ends_with_its_killed_parent_also_without_its_folder(binary: Path
     assert gone(folder)
 
 
-def test_a_killed_server_is_noticed_and_starts_again_at_the_same_address(binary: Path, tmp_path: Path) -> None:
+def test_killed_server_restarts_at_same_address(binary: Path, tmp_path: Path) -> None:
     with LocalServer(tmp_path / "d", binary=binary) as server:
         url = server.url
         for process in processes_of(tmp_path / "d"):
@@ -111,7 +111,7 @@ def test_a_killed_server_is_noticed_and_starts_again_at_the_same_address(binary:
     assert gone(tmp_path / "d")
 
 
-def test_a_killed_guard_takes_the_server_along_at_the_end(binary: Path, tmp_path: Path) -> None:
+def test_killed_guard_ends_server(binary: Path, tmp_path: Path) -> None:
     with LocalServer(tmp_path / "d", binary=binary) as server:
         guard = server._process
         assert guard is not None
@@ -120,14 +120,14 @@ def test_a_killed_guard_takes_the_server_along_at_the_end(binary: Path, tmp_path
     assert gone(tmp_path / "d")
 
 
-def test_what_cannot_start_says_why(binary: Path, tmp_path: Path) -> None:
+def test_failed_start_names_cause(binary: Path, tmp_path: Path) -> None:
     server = LocalServer(tmp_path / "d", binary=binary, options=("--no-such-setting", "1"))
     with pytest.raises(ServerError, match=r"(?s)ended at once.*no-such-setting"):
         server.start()
     assert gone(tmp_path / "d")
 
 
-def test_does_not_start_twice_nor_in_anothers_folder(binary: Path, tmp_path: Path) -> None:
+def test_second_start_and_foreign_folder_are_refused(binary: Path, tmp_path: Path) -> None:
     with LocalServer(tmp_path / "d", binary=binary) as server:
         with pytest.raises(StateError, match="runs already"):
             server.start()
@@ -136,12 +136,12 @@ def test_does_not_start_twice_nor_in_anothers_folder(binary: Path, tmp_path: Pat
         assert ping(server)
 
 
-def test_a_folder_that_is_too_deep_for_a_socket(binary: Path, tmp_path: Path) -> None:
+def test_too_long_socket_path_is_refused(binary: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="at most 107: choose a shorter folder"):
         LocalServer(tmp_path / ("x" * 100), binary=binary)
 
 
-def test_a_full_disk(binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported(binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -150,13 +150,13 @@ def test_a_full_disk(binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         LocalServer(tmp_path / "d", binary=binary).start()
 
 
-def test_a_folder_that_cannot_be_made(binary: Path, tmp_path: Path) -> None:
+def test_uncreatable_folder_is_reported(binary: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="Not a directory"):
         LocalServer(tmp_path / "file" / "d", binary=binary).start()
 
 
-def test_prefers_the_systems_server_if_it_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_enough_system_server_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     fake = tmp_path / "redis-server"
     fake.write_text("#!/bin/sh\necho 'Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc'\n")
@@ -166,7 +166,7 @@ def test_prefers_the_systems_server_if_it_is_new_enough(tmp_path: Path, monkeypa
     assert find_server() != fake, "streams can't be trimmed by id before 6.2"
 
 
-def test_without_any_server_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_server_names_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(server_module, "_carried", lambda: None)
     with pytest.raises(ConfigurationError, match="install redis-server or valkey-server"):

@@ -25,7 +25,7 @@ async def pipeline(relay: Any) -> AsyncIterator[RedisPipeline]:
     await close(client)
 
 
-async def test_a_refused_command_is_an_answer_among_others(pipeline: RedisPipeline) -> None:
+async def test_refused_command_keeps_other_replies(pipeline: RedisPipeline) -> None:
     commands = [("SET", "a", 2**64 - 1), ("INCR", "a"), ("SET", "b", 0.25), ("GET", b"b"), ("NOSUCH",), ("GET", "a")]
     found = await pipeline.execute(commands)
     assert [found[0], found[2], found[3], found[5]] == [b"OK", b"OK", b"0.25", str(2**64 - 1).encode()]
@@ -33,7 +33,7 @@ async def test_a_refused_command_is_an_answer_among_others(pipeline: RedisPipeli
     assert await pipeline.execute([]) == []
 
 
-async def test_a_cancelled_round_leaves_no_reply_to_the_next(pipeline: RedisPipeline, relay: Any) -> None:
+async def test_cancelled_pipeline_leaves_no_reply(pipeline: RedisPipeline, relay: Any) -> None:
     await pipeline.execute([("SET", "a", "1")])
     relay.flowing.clear()
     task = asyncio.create_task(pipeline.execute([("GET", "a")]))
@@ -45,7 +45,7 @@ async def test_a_cancelled_round_leaves_no_reply_to_the_next(pipeline: RedisPipe
     assert await pipeline.execute([("SET", "b", "2"), ("GET", "b")]) == [b"OK", b"2"]
 
 
-async def test_a_server_that_does_not_answer_is_away_and_comes_back(pipeline: RedisPipeline, relay: Any) -> None:
+async def test_silent_server_times_out_and_recovers(pipeline: RedisPipeline, relay: Any) -> None:
     await pipeline.execute([("SET", "a", "1")])
     relay.flowing.clear()
     with pytest.raises(UNAVAILABLE):
@@ -55,9 +55,7 @@ async def test_a_server_that_does_not_answer_is_away_and_comes_back(pipeline: Re
     assert await pipeline.execute([("GET", "a")]) == [b"1"], "a connection that failed is not kept"
 
 
-async def test_a_connection_that_was_cut_between_two_rounds_costs_one_of_them(
-    pipeline: RedisPipeline, relay: Any
-) -> None:
+async def test_cut_connection_fails_one_pipeline(pipeline: RedisPipeline, relay: Any) -> None:
     await pipeline.execute([("SET", "a", "1")])
     relay.cut()
     await asyncio.sleep(0.05)
@@ -66,7 +64,7 @@ async def test_a_connection_that_was_cut_between_two_rounds_costs_one_of_them(
     assert await pipeline.execute([("GET", "a")]) == [b"1"]
 
 
-async def test_a_connection_that_is_given_back_is_waited_for_no_longer_than_before(relay: Any) -> None:
+async def test_returned_connection_keeps_its_timeout(relay: Any) -> None:
     client = connect(f"{relay.url}?socket_timeout=1")
     pipeline = RedisPipeline(client, seconds=1.0)
     await pipeline.execute([("SET", "a", "1")])

@@ -33,7 +33,7 @@ def locked(binary: Path) -> Iterator[LocalServer]:
         yield server
 
 
-async def test_a_new_password_is_taken_from_its_file(
+async def test_new_password_is_read_from_file(
     locked: LocalServer, world_at: Any, until: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "password"
@@ -58,7 +58,7 @@ async def test_a_new_password_is_taken_from_its_file(
     assert "w0rd" not in caplog.text
 
 
-async def test_a_new_authority_is_taken_from_its_file(
+async def test_new_authority_is_read_from_file(
     binary: Path, relay_to: Any, world_at: Any, until: Any, tmp_path: Path
 ) -> None:
     with LocalServer(binary=binary) as server:

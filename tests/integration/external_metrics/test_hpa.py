@@ -201,9 +201,7 @@ def quick(metric: str, target: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(400)
-async def test_an_hpa_follows_the_cache_and_the_tokens_both_ways(
-    api_server: ApiServer, kinds: object, tmp_path: Path
-) -> None:
+async def test_hpa_scales_up_and_down_by_cache_and_tokens(api_server: ApiServer, kinds: object, tmp_path: Path) -> None:
     fleet = Fleet()
     async with served(api_server, fleet, tmp_path):
         await until(lambda: available(api_server))
@@ -244,7 +242,7 @@ async def test_an_hpa_follows_the_cache_and_the_tokens_both_ways(
 
 
 @pytest.mark.timeout(400)
-async def test_an_hpa_scales_a_pool_whose_manifest_names_no_replicas(
+async def test_hpa_scales_pool_without_replicas_in_manifest(
     api_server: ApiServer, kinds: object, tmp_path: Path
 ) -> None:
     fleet = Fleet(tokens=4000.0, replicas=1)
@@ -266,7 +264,7 @@ async def test_an_hpa_scales_a_pool_whose_manifest_names_no_replicas(
 
 
 @pytest.mark.timeout(400)
-async def test_the_api_server_lists_and_selects(api_server: ApiServer, tmp_path: Path) -> None:
+async def test_api_server_lists_and_selects_metrics(api_server: ApiServer, tmp_path: Path) -> None:
     fleet = Fleet()
     async with served(api_server, fleet, tmp_path):
         await until(lambda: available(api_server))

@@ -127,7 +127,7 @@ async def until(holds: Callable[[], Awaitable[Any]], what: str, log: Path) -> No
 
 @pytest.mark.timeout(400)
 @pytest.mark.usefixtures("keda")
-async def test_keda_puts_a_pool_without_replicas_to_sleep_and_wakes_it(
+async def test_keda_scales_pool_to_zero_and_back(
     server: ApiServer, figures: tuple[Figures, str], tmp_path: Path
 ) -> None:
     load, url = figures

@@ -94,7 +94,7 @@ async def until_answered(cluster: Cluster) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_renewed_serving_certificate_is_shown(cluster: Cluster) -> None:
+async def test_renewed_serving_certificate_is_used(cluster: Cluster) -> None:
     await until_answered(cluster)
     before = cluster.context()
     cluster.serve("second")
@@ -102,7 +102,7 @@ async def test_a_renewed_serving_certificate_is_shown(cluster: Cluster) -> None:
     assert "CERTIFICATE_VERIFY_FAILED" in await cluster.ask(before), "the old one is shown no more"
 
 
-async def test_one_that_expired_is_refused_by_its_name_and_a_renewed_one_is_shown(cluster: Cluster) -> None:
+async def test_expired_certificate_is_named_until_renewed(cluster: Cluster) -> None:
     await until_answered(cluster)
     cluster.serve("second", EXPIRED)
     async with asyncio.timeout(60):
@@ -113,9 +113,7 @@ async def test_one_that_expired_is_refused_by_its_name_and_a_renewed_one_is_show
     await until_answered(cluster)
 
 
-async def test_expiry_is_logged_once_before_and_once_after_and_is_a_metric(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_expiry_is_logged_twice_and_has_a_metric(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "plumage_operator")
     await until_answered(cluster)
     for lasts, level, said in (
@@ -140,9 +138,7 @@ async def test_expiry_is_logged_once_before_and_once_after_and_is_a_metric(
         assert f"\n{GAUGE} {until.timestamp():.0f}\n" in page
 
 
-async def test_half_a_certificate_changes_nothing_until_it_is_whole(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_incomplete_certificate_is_ignored(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     await until_answered(cluster)
     (cluster.mounted / "tls.crt").write_text("no certificate")
     async with asyncio.timeout(60):
@@ -153,7 +149,7 @@ async def test_half_a_certificate_changes_nothing_until_it_is_whole(
     await until_answered(cluster)
 
 
-async def test_an_api_server_with_a_new_client_certificate_is_known(cluster: Cluster) -> None:
+async def test_new_client_certificate_of_api_server_is_accepted(cluster: Cluster) -> None:
     await until_answered(cluster)
     before = cluster.context()
     cluster.ask_as("second")

@@ -11,7 +11,7 @@ from support.audit import Audit
 from support.kube import served
 from support.operator_fleet import USER, Fleet
 
-_LAST = "test_rights_in_use.py"
+_LAST = "test_permissions_in_use.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

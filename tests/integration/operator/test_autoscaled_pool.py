@@ -31,7 +31,7 @@ def reports() -> Iterator[Reports]:
 
 
 @pytest.mark.timeout(400)
-def test_it_grows_with_its_tokens_and_gives_up_its_coldest_replicas(fleet, namespace, reports) -> None:
+def test_pool_grows_by_tokens_and_deletes_coldest_replicas(fleet, namespace, reports) -> None:
     fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool(SPEC))
     made(fleet, namespace)
 
@@ -65,7 +65,7 @@ def test_it_grows_with_its_tokens_and_gives_up_its_coldest_replicas(fleet, names
 
 
 @pytest.mark.timeout(400)
-def test_a_scale_down_that_is_cut_after_each_action_gives_up_the_coldest(fleet, namespace, reports, tmp_path) -> None:
+def test_scale_down_cut_after_each_action_deletes_coldest(fleet, namespace, reports, tmp_path) -> None:
     """Each restarted operator gathers figures, decides and then does one more action: a deletion cost, the smaller
     Deployment, the status."""
     six = SPEC.replace("minReplicas: 3", "minReplicas: 6")

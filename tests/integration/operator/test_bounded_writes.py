@@ -42,14 +42,14 @@ def operator(fleet: Fleet) -> Operator:
     return own
 
 
-def test_the_operator_creates_nothing_without_its_label(fleet: Fleet, operator: Operator) -> None:
+def test_operator_cannot_create_without_its_label(fleet: Fleet, operator: Operator) -> None:
     for thing in (config_map("theirs"), config_map("theirs", {KEY: "Helm"}), deployment("theirs")):
         assert WRITE in operator("-n", "kube-system", "create", "-f", "-", stdin=thing)
     assert fleet.get("kube-system", "configmap", "theirs") == {}
     assert fleet.get("kube-system", "deployment", "theirs") == {}
 
 
-def test_the_operator_changes_and_deletes_nothing_of_others(fleet: Fleet, operator: Operator) -> None:
+def test_operator_cannot_change_objects_of_others(fleet: Fleet, operator: Operator) -> None:
     name = "extension-apiserver-authentication"  # Kubernetes' own object; without it every aggregated API fails
     before = fleet.get("kube-system", "configmap", name)
     assert before["data"]
@@ -70,9 +70,7 @@ def owner() -> dict[str, Any]:
     return {**kind, "uid": "00000000-0000-0000-0000-000000000000", "controller": True}
 
 
-def test_the_operator_writes_and_deletes_what_carries_its_label(
-    fleet: Fleet, namespace: str, operator: Operator
-) -> None:
+def test_operator_writes_and_deletes_objects_with_its_label(fleet: Fleet, namespace: str, operator: Operator) -> None:
     asked = ("-n", namespace)
     assert "created" in operator(*asked, "create", "-f", "-", stdin=config_map("ours", LABEL))
     assert WRITE in operator(*asked, "label", "configmap", "ours", f"{KEY}-"), "nor may it lose the label"
@@ -81,13 +79,13 @@ def test_the_operator_writes_and_deletes_what_carries_its_label(
     assert fleet.get(namespace, "configmap", "ours") == {}
 
 
-def test_nobody_else_is_bounded(fleet: Fleet, namespace: str, operator: Operator) -> None:
+def test_other_users_are_not_bounded(fleet: Fleet, namespace: str, operator: Operator) -> None:
     assert "created" in fleet.kubectl("-n", namespace, "create", "-f", "-", stdin=config_map("theirs"))
     assert "deleted" in fleet.kubectl("-n", namespace, "delete", "configmap", "theirs")
 
 
 @pytest.mark.usefixtures("operator")
-def test_a_child_whose_label_somebody_took_away_is_put_back(fleet: Fleet, namespace: str) -> None:
+def test_removed_label_of_child_is_restored(fleet: Fleet, namespace: str) -> None:
     fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool())
     made(fleet, namespace)
     fleet.kubectl("-n", namespace, "label", "configmap", "chat-router", f"{KEY}-")

@@ -54,7 +54,7 @@ def some(wanted: Callable[[str, str], bool], count: int, answer: Answer) -> Call
     return instead
 
 
-def test_a_server_that_is_too_busy_is_left_in_peace_for_as_long_as_it_asks(
+def test_operator_obeys_retry_after_of_busy_server(
     fleet: Fleet, namespace: str, proxy: Proxy, begin: Callable[..., None]
 ) -> None:
     own = f"/namespaces/{namespace}/"
@@ -68,9 +68,7 @@ def test_a_server_that_is_too_busy_is_left_in_peace_for_as_long_as_it_asks(
     assert "429" in fleet.log(NAME), "who looks for why it took so long finds it"
 
 
-def test_a_status_that_meets_a_conflict_is_right_in_the_end(
-    fleet: Fleet, namespace: str, proxy: Proxy, begin: Callable[..., None]
-) -> None:
+def test_status_conflict_is_retried(fleet: Fleet, namespace: str, proxy: Proxy, begin: Callable[..., None]) -> None:
     place = f"/namespaces/{namespace}/inferencepools/chat/status"
     conflict = Answer(409, "Conflict")
     proxy.instead = some(lambda method, path: method == "PATCH" and path.endswith(place), 1, conflict)

@@ -99,7 +99,7 @@ def repaired(fleet: Fleet, service: str) -> bool:
 
 
 @pytest.mark.timeout(600)
-def test_what_expired_is_named_and_what_is_renewed_is_trusted(fleet: Fleet, renewed: Renewed) -> None:
+def test_expired_certificate_is_named_and_renewed_one_trusted(fleet: Fleet, renewed: Renewed) -> None:
     fleet.kubectl("apply", "-f", "-", stdin=pool("  replicas: 2"))
     made(fleet, "default")
     reader = fleet.kubectl("-n", SYSTEM, "create", "token", "plumage-operator", "--duration=1h").strip()

@@ -15,7 +15,7 @@ def apply(fleet, namespace):
     fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool("  replicas: 2"))
 
 
-def test_of_two_operators_one_works_and_the_other_takes_over(fleet, namespace, apply) -> None:
+def test_second_operator_waits_and_takes_over(fleet, namespace, apply) -> None:
     made(fleet, namespace)
     holder = fleet.kubectl(*LEASE)
     assert holder in fleet.operators
@@ -28,7 +28,7 @@ def test_of_two_operators_one_works_and_the_other_takes_over(fleet, namespace, a
     fleet.until(lambda: ("Service", "chat-router") in children(fleet, namespace))
 
 
-def test_an_api_server_that_restarts_is_waited_for(fleet, namespace, apply) -> None:
+def test_operator_survives_api_server_restart(fleet, namespace, apply) -> None:
     """On a busy machine the restart may take longer than an operator may be without its Lease; then the operator is
     restarted."""
 

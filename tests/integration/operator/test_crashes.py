@@ -60,7 +60,7 @@ def alone(fleet: Fleet) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_creation_that_is_cut_after_each_action(fleet: Fleet, namespace: str, tmp_path: Path) -> None:
+def test_creation_cut_after_each_action_completes(fleet: Fleet, namespace: str, tmp_path: Path) -> None:
     (keys, *cuts), children_made = cut_everywhere(fleet, namespace, tmp_path / "lives", None, SMALL)
     assert keys.startswith("MakeSecret chat-keys-")
     assert [what.split()[0] for what in cuts[:ALL]] == ["Apply"] * ALL == ["Apply"] * children_made
@@ -74,7 +74,7 @@ def test_a_creation_that_is_cut_after_each_action(fleet: Fleet, namespace: str, 
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_change_that_is_cut_after_each_action(fleet: Fleet, namespace: str, tmp_path: Path) -> None:
+def test_change_cut_after_each_action_completes(fleet: Fleet, namespace: str, tmp_path: Path) -> None:
     cuts, children_left = cut_everywhere(fleet, namespace, tmp_path / "lives", SMALL, OTHER)
     assert {what.split()[0] for what in cuts} == {"Apply", "Delete", "WriteStatus"}
     assert len([what for what in cuts if what.startswith("Delete")]) == ALL - children_left
@@ -83,13 +83,13 @@ def test_a_change_that_is_cut_after_each_action(fleet: Fleet, namespace: str, tm
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_scale_down_that_is_cut_after_each_action(fleet: Fleet, namespace: str, tmp_path: Path) -> None:
+def test_scale_down_cut_after_each_action_completes(fleet: Fleet, namespace: str, tmp_path: Path) -> None:
     cuts, children_left = cut_everywhere(fleet, namespace, tmp_path / "lives", LARGE, SMALL)
     assert ("Apply Deployment chat-engine" in cuts, children_left) == (True, ALL)
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_gateway_whose_creation_is_cut_after_each_action(fleet: Fleet, namespace: str, tmp_path: Path) -> None:
+def test_gateway_creation_cut_after_each_action_completes(fleet: Fleet, namespace: str, tmp_path: Path) -> None:
     cuts, _ = cut_everywhere(fleet, namespace, tmp_path / "lives", BEHIND, BEHIND + GATEWAY)
     applied = [what.split()[1:] for what in cuts if what.startswith("Apply")]
     assert (len(applied), {name for _, name in applied}) == (ROUTERS, {"front-gateway"}), "the pool keeps all it has"

@@ -30,7 +30,7 @@ def apply(fleet, namespace):
     return applied
 
 
-def test_in_a_namespace_that_lingers_the_operator_says_so_and_keeps_calm(fleet: Fleet, namespace: str, apply) -> None:
+def test_lingering_namespace_is_reported_without_retries(fleet: Fleet, namespace: str, apply) -> None:
     """Pods are deleted first and may drain for minutes. During that time the pool exists, and no object may be made for
     it."""
     apply()
@@ -72,7 +72,7 @@ def running(fleet: Fleet) -> str:
     return str(fleet.until(lambda: (name := fleet.kubectl(*HOLDER)) in fleet.operators and name))
 
 
-def test_an_api_server_that_is_killed_between_two_actions(fleet: Fleet, namespace: str, apply) -> None:
+def test_plan_completes_after_api_server_is_killed(fleet: Fleet, namespace: str, apply) -> None:
     """The operator is stopped while the half-made pool is counted; otherwise it would complete the pool."""
     for attempt in range(10):
         name = f"half-{attempt}"
@@ -120,9 +120,7 @@ def ready_conditions(fleet: Fleet, namespace: str, name: str) -> list[dict[str, 
     return [one for one in found if one["type"] == "Ready"]
 
 
-def test_an_operator_whose_clock_is_an_hour_ahead_works_and_neither_steals_nor_keeps_the_lease(
-    fleet: Fleet, namespace: str, apply
-) -> None:
+def test_operator_with_wrong_clock_keeps_lease_rules(fleet: Fleet, namespace: str, apply) -> None:
     for name in list(fleet.operators):
         fleet.stop(name)
     fleet.start("ahead", ahead=3600.0)
@@ -145,7 +143,7 @@ def test_an_operator_whose_clock_is_an_hour_ahead_works_and_neither_steals_nor_k
     fleet.until(lambda: fleet.get(namespace, "ppool", "chat")["status"].get("desiredReplicas") == 4)
 
 
-def test_names_at_the_limit_leave_names_and_labels_that_kubernetes_takes(fleet: Fleet, namespace: str, apply) -> None:
+def test_longest_pool_name_gives_valid_names_and_labels(fleet: Fleet, namespace: str, apply) -> None:
     name = "p" * LONGEST_POOL_NAME
     apply(name=name)
     fleet.until(lambda: count(fleet, namespace, name) == ALL and ready_conditions(fleet, namespace, name))
@@ -167,9 +165,7 @@ SECRETS = """
 """
 
 
-def test_a_rotated_secret_rolls_nothing_and_each_is_mounted_in_a_way_that_kubelets_renew(
-    fleet: Fleet, namespace: str, apply
-) -> None:
+def test_rotated_secret_is_renewed_in_mounts_without_rollout(fleet: Fleet, namespace: str, apply) -> None:
     """The operator may not read Secrets, so it can not see the change. The kubelet updates the mounted files, and their
     readers read them again."""
     made_of = {"keys": "keys", "admin": "key", "cache": "password"}
@@ -192,9 +188,7 @@ def test_a_rotated_secret_rolls_nothing_and_each_is_mounted_in_a_way_that_kubele
     assert {name for name in secrets if not name.startswith("chat-keys-")} == set(made_of)  # and the pool's own keys
 
 
-def test_a_rotated_hub_token_counts_for_pods_that_start_and_a_restart_by_hand_is_left_alone(
-    fleet: Fleet, namespace: str
-) -> None:
+def test_rotated_hub_token_reaches_new_pods_and_manual_restart_stays(fleet: Fleet, namespace: str) -> None:
     manifest = {
         "apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": "chat"},
         "spec": {"replicas": 1, "model": {"uri": "hf://org/name", "tokenRef": {"name": "hub", "key": "token"}}},

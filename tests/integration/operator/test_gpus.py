@@ -142,7 +142,7 @@ def test_condition_has_the_schedulers_message_until_a_shortage_is_over(fleet, na
     fleet.until(lambda: condition(fleet, namespace, "EngineReady").get("reason") == "Starting")
 
 
-def test_the_least_that_a_pool_may_say_asks_for_a_gpu_and_a_cpu_pool_for_none(fleet, namespace, kind) -> None:
+def test_minimal_pool_requests_gpu_unless_limit_is_zero(fleet, namespace, kind) -> None:
     least = {"model": {"uri": "hf://org/name"}}
     cpu = {**least, "engine": {"resources": {"limits": {GPU: 0}}}}
     for name, spec in (("least", least), ("cpu", cpu)):

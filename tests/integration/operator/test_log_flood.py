@@ -31,9 +31,7 @@ def log_of(fleet: Fleet) -> list[str]:
     return [line for name in fleet.operators for line in fleet.log(name).splitlines()]
 
 
-def test_deleted_namespace_is_one_line_and_nothing_is_said_to_be_created(
-    fleet: Fleet, namespace: str, pools: None
-) -> None:
+def test_deleted_namespace_logs_few_lines_and_no_creation(fleet: Fleet, namespace: str, pools: None) -> None:
     before = len(log_of(fleet))
     fleet.kubectl("delete", "namespace", namespace, "--wait=true", "--timeout=120s")
     lines = log_of(fleet)[before:]
@@ -42,7 +40,7 @@ def test_deleted_namespace_is_one_line_and_nothing_is_said_to_be_created(
     assert len([line for line in lines if namespace in line]) <= 6, "\n".join(lines)
 
 
-def test_outage_of_the_api_server_is_a_line_a_cause(fleet: Fleet, namespace: str, pools: None) -> None:
+def test_api_server_outage_logs_one_line_per_cause(fleet: Fleet, namespace: str, pools: None) -> None:
     before = len(log_of(fleet))
     fleet.server.processes.stop("apiserver", signal.SIGKILL)
     time.sleep(_OUTAGE_S)

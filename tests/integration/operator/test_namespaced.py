@@ -38,9 +38,7 @@ def held(fleet: Fleet, namespace: str) -> Iterator[str]:
     fleet.start()
 
 
-def test_held_to_its_namespace_it_makes_a_pool_there_and_can_touch_no_other(
-    fleet: Fleet, namespace: str, held: str
-) -> None:
+def test_namespaced_operator_serves_only_its_namespace(fleet: Fleet, namespace: str, held: str) -> None:
     for where in ("default", namespace):
         fleet.kubectl("-n", where, "apply", "-f", "-", stdin=pool("  replicas: 1"))
     try:

@@ -36,7 +36,7 @@ def pods(fleet: Fleet, namespace: str) -> dict[str, int]:
     return found
 
 
-def test_a_pool_meets_a_quota_on_everything_by_its_fields(fleet: Fleet, namespace: str) -> None:
+def test_pool_with_resources_meets_full_quota(fleet: Fleet, namespace: str) -> None:
     asked = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory")
     quota(fleet, namespace, dict.fromkeys(asked, "20Gi"))
     fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps({**yaml.safe_load(pool()), "spec": WHOLE}))
@@ -51,13 +51,13 @@ def counted(fleet: Fleet, namespace: str, name: str, amount: str) -> dict[str, A
     return used if used[name] == amount else {}
 
 
-def test_a_pool_that_names_nothing_meets_a_quota_on_memory(fleet: Fleet, namespace: str) -> None:
+def test_pool_without_resources_meets_memory_quota(fleet: Fleet, namespace: str) -> None:
     quota(fleet, namespace, {"limits.memory": "20Gi", "requests.memory": "20Gi", "requests.cpu": "20"})
     fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool())
     fleet.until(lambda: pods(fleet, namespace) == PARTS)
 
 
-def test_a_quota_that_is_not_met_names_the_fields_until_the_spec_is_corrected(fleet: Fleet, namespace: str) -> None:
+def test_unmet_quota_names_fields_until_spec_is_corrected(fleet: Fleet, namespace: str) -> None:
     quota(fleet, namespace, {"limits.cpu": "20"})
     fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool())
     made(fleet, namespace)

@@ -55,7 +55,7 @@ def templates(fleet: Fleet) -> dict[str, tuple[int, Any]]:
     return {one["metadata"]["name"]: (one["metadata"]["generation"], one["spec"]["template"]) for one in found}
 
 
-def test_todays_definitions_over_earlier_ones_keep_live_pools_and_their_pods(live: Fleet) -> None:
+def test_new_definitions_keep_live_pools_and_pods(live: Fleet) -> None:
     before, deployments = {name: live.get(NAMESPACE, "ppool", name) for name in POOLS}, templates(live)
     assert "replicas" not in before["plain"]["spec"]
     assert {"plain-engine", "plain-router", "front-gateway"} <= deployments.keys()

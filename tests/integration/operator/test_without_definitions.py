@@ -34,7 +34,7 @@ def answer(fleet: Fleet, path: str) -> tuple[int, str]:
     return found.status_code, found.text
 
 
-def test_an_operator_without_its_definitions_is_not_ready_and_says_what_to_apply(bare: Fleet) -> None:
+def test_operator_without_definitions_names_command(bare: Fleet) -> None:
     bare.until(lambda: answer(bare, "/readyz")[0] == 503)
     for output in (answer(bare, "/readyz")[1], bare.log()):
         assert "no definition of inferencegateways.inference.plumage.dev and inferencepools" in output

@@ -29,7 +29,7 @@ def client(engine: Engine) -> Any:
         yield made
 
 
-def test_the_official_client_streams_the_same_text_as_it_gets_whole(client: openai.OpenAI) -> None:
+def test_streamed_text_equals_whole_answer(client: openai.OpenAI) -> None:
     messages: Any = [{"role": "user", "content": WORDS * 9}]
     whole = client.chat.completions.create(model="tiny", messages=messages, max_tokens=40)
     options: Any = {"include_usage": True}
@@ -49,7 +49,7 @@ def test_the_official_client_streams_the_same_text_as_it_gets_whole(client: open
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
 
 
-def test_cached_tokens_grow_with_what_was_seen_before(client: openai.OpenAI) -> None:
+def test_cached_tokens_grow_with_seen_prefixes(client: openai.OpenAI) -> None:
     prompt = "cached " + WORDS * 12
     seen = []
     for _ in range(2):
@@ -61,7 +61,7 @@ def test_cached_tokens_grow_with_what_was_seen_before(client: openai.OpenAI) -> 
     assert seen == [0, (answer.usage.prompt_tokens - 1) // 16 * 16]
 
 
-def test_the_next_turn_finds_the_answer_in_the_cache(engine: Engine) -> None:
+def test_next_turn_finds_answer_in_cache(engine: Engine) -> None:
     question = "conversation " + WORDS * 10
     first = engine.chat(question, max_tokens=64, ignore_eos=True)
     answer = first["choices"][0]["message"]["content"]
@@ -70,7 +70,7 @@ def test_the_next_turn_finds_the_answer_in_the_cache(engine: Engine) -> None:
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == covered // 16 * 16
 
 
-def test_token_ids_are_a_prompt_too(engine: Engine) -> None:
+def test_prompt_may_be_token_ids(engine: Engine) -> None:
     body = {"model": "tiny", "prompt": list(range(300, 364)), "max_tokens": 2, "ignore_eos": True}
     for cached in (0, 48):
         answer = engine.client.post("/v1/completions", json=body).raise_for_status().json()
@@ -92,7 +92,7 @@ def test_salts_and_models_do_not_share_blocks(engine: Engine) -> None:
     assert cached(cache_salt="one") == cached() > 0
 
 
-def test_the_end_of_an_answer_is_what_the_client_said(engine: Engine) -> None:
+def test_answer_ends_at_requested_tokens(engine: Engine) -> None:
     def ask(**more: Any) -> tuple[str, str, int]:
         answer = engine.chat("how does it end?", **more)
         choice = answer["choices"][0]
@@ -127,12 +127,12 @@ def _usages(engine: Engine, path: str, options: dict[str, bool] | None) -> list[
 
 @PATHS
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"continuous_usage_stats": True}])
-def test_a_stream_has_no_usage_that_was_not_asked_for(engine: Engine, path: str, options: dict[str, bool]) -> None:
+def test_stream_has_usage_only_on_request(engine: Engine, path: str, options: dict[str, bool]) -> None:
     assert {usage is None for _, usage in _usages(engine, path, options)} == {True}
 
 
 @PATHS
-def test_include_usage_is_an_event_of_its_own_at_the_end(engine: Engine, path: str) -> None:
+def test_include_usage_adds_last_event(engine: Engine, path: str) -> None:
     *tokens, (choices, last) = _usages(engine, path, {"include_usage": True, "continuous_usage_stats": False})
     assert [usage for _, usage in tokens] == [None] * len(tokens)
     assert choices == 0
@@ -161,7 +161,7 @@ def test_stream_options_without_a_stream_are_refused(engine: Engine, path: str) 
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "stream_options")
 
 
-def test_headers_come_at_accept_and_the_first_byte_with_the_first_token() -> None:
+def test_headers_precede_first_token() -> None:
     body = json.dumps({"model": "tiny", "prompt": WORDS * 30, "max_tokens": 2, "stream": True}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {API_KEY}\r\ncontent-length: {len(body)}"
     with running(device={"preset": "gpu", "timeScale": 200}) as slow:
@@ -176,7 +176,7 @@ def test_headers_come_at_accept_and_the_first_byte_with_the_first_token() -> Non
         slow.until(lambda stats: stats["running"] == 0)
 
 
-def test_a_client_that_goes_away_ends_its_request() -> None:
+def test_disconnected_client_ends_request() -> None:
     """An answer that takes most of a minute, so that only its end by the client explains that it ends."""
     body = {"model": "tiny", "prompt": "gone " + WORDS, "max_tokens": 3500, "stream": True, "ignore_eos": True}
     with running(device=SLOW) as engine:
@@ -233,7 +233,7 @@ BAD: list[tuple[str, Any, int, str | None]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "status", "param"), BAD)
-def test_bad_requests_get_an_error_object(engine: Engine, path: str, body: Any, status: int, param: str | None) -> None:
+def test_bad_requests_get_error_object(engine: Engine, path: str, body: Any, status: int, param: str | None) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     response = engine.client.post(path, content=data)
     assert response.status_code == status
@@ -244,13 +244,13 @@ def test_bad_requests_get_an_error_object(engine: Engine, path: str, body: Any, 
     assert engine.stats()["running"] == engine.stats()["waiting"] == 0
 
 
-def test_a_body_over_the_limit_is_refused() -> None:
+def test_body_over_the_limit_is_refused() -> None:
     with running(maxBodyBytes=2048) as small:
         response = small.client.post("/v1/completions", json={"model": "tiny", "prompt": "a" * 4096})
         assert response.status_code == 413
 
 
-def test_keys_guard_their_own_routes_only(engine: Engine) -> None:
+def test_keys_guard_only_their_routes(engine: Engine) -> None:
     with httpx.Client(base_url=engine.url) as anonymous:
         assert anonymous.get("/health").status_code == 200
         assert anonymous.get("/metrics").status_code == 200
@@ -261,7 +261,7 @@ def test_keys_guard_their_own_routes_only(engine: Engine) -> None:
     assert engine.client.get("/v1/models").json()["data"][0]["max_model_len"] == 4096
 
 
-def test_metrics_have_vllm_names_and_add_up(engine: Engine) -> None:
+def test_metrics_have_vllm_names_and_match_requests(engine: Engine) -> None:
     engine.chat("metrics " + WORDS * 5, max_tokens=5, ignore_eos=True)
     found = families(engine.client.get("/metrics").text)
     stats = engine.stats()
@@ -292,7 +292,7 @@ def test_settings_of_a_newer_operator_are_counted(engine: Engine) -> None:
         assert older.admin.post("/v1/plumage/feather", json={**body, "writtenBy": "operator"}).status_code == 204
 
 
-def test_a_host_tier_has_vllms_metrics_and_without_one_there_are_none(engine: Engine) -> None:
+def test_only_host_tier_has_its_metrics(engine: Engine) -> None:
     assert "kv_offload" not in engine.client.get("/metrics").text
     tier = {"minFrequency": 1, "promotion": "Off"}
     with running(cacheBlocks=40, hostBlocks=200, hostTier=tier, maxModelLen=640) as small:
@@ -317,7 +317,7 @@ def test_a_host_tier_has_vllms_metrics_and_without_one_there_are_none(engine: En
     assert waiting == {"capacity": 0, "deferred": 0}
 
 
-def test_the_cache_is_reset_in_dev_mode_alone(engine: Engine) -> None:
+def test_cache_reset_needs_dev_mode(engine: Engine) -> None:
     assert engine.client.post("/reset_prefix_cache").status_code == 404
     with running(devMode=True, device=SLOW) as dev, ThreadPoolExecutor() as threads:
         dev.chat("reset " + WORDS * 5, max_tokens=1)
@@ -334,7 +334,7 @@ def test_the_cache_is_reset_in_dev_mode_alone(engine: Engine) -> None:
         assert (dev.stats()["cachedBlocks"], dev.stats()["nextSequence"]) == (0, before + 1)
 
 
-def test_drain_waits_for_requests_and_takes_no_more() -> None:
+def test_drain_finishes_requests_and_refuses_new_ones() -> None:
     body = {"model": "tiny", "prompt": "drain", "max_tokens": 250, "ignore_eos": True}
     with running(device=SLOW) as draining, ThreadPoolExecutor() as threads:
         busy = threads.submit(draining.client.post, "/v1/completions", json=body)
@@ -369,7 +369,7 @@ def test_sigterm_lets_requests_finish() -> None:
         ('{"model": "a", "modelFolder": "/nowhere", "port": 1, "replayEndpoint": "ipc:///x"}', "eventsEndpoint"),
     ],
 )
-def test_a_bad_configuration_says_what_to_change(tmp_path: Path, config: str, names: str) -> None:
+def test_invalid_configuration_names_remedy(tmp_path: Path, config: str, names: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(config)
     command = [sys.executable, "-m", "plumage_engine.simulator", "--config", str(path)]
@@ -379,7 +379,7 @@ def test_a_bad_configuration_says_what_to_change(tmp_path: Path, config: str, na
     assert "Traceback" not in done.stderr
 
 
-def test_each_family_of_the_metrics_has_one_help_and_one_type(engine: Engine) -> None:
+def test_each_metric_family_has_one_help_and_type(engine: Engine) -> None:
     lines = engine.client.get("/metrics").text.splitlines()
     for kind in ("HELP", "TYPE"):
         named = [line.split()[2] for line in lines if line.startswith(f"# {kind} ")]

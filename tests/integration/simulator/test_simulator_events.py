@@ -119,7 +119,7 @@ def rebuilt(batches: list[tuple[int, bytes]]) -> Listener:
     return listener
 
 
-def test_the_cache_rebuilt_from_events_is_the_snapshot(small: Engine) -> None:
+def test_cache_rebuilt_from_events_equals_snapshot(small: Engine) -> None:
     listener = rebuilt(replay(small, 0))
     image = snapshot(small)
     assert image["v"] == 1
@@ -134,20 +134,20 @@ def test_the_cache_rebuilt_from_events_is_the_snapshot(small: Engine) -> None:
     assert max(listener.stored.values()) > 1
 
 
-def test_a_snapshot_names_parents_before_children(small: Engine) -> None:
+def test_snapshot_lists_parents_before_children(small: Engine) -> None:
     seen: set[int | None] = {None}
     for block, parent, *_ in snapshot(small)["blocks"]:
         assert parent in seen
         seen.add(block)
 
 
-def test_the_salt_is_in_the_first_block_only(small: Engine) -> None:
+def test_only_first_block_has_salt(small: Engine) -> None:
     blocks = snapshot(small)["blocks"]
     assert {tuple(entry[6]) for entry in blocks if entry[1] is None and entry[6]} == {("s0",), ("s1",)}
     assert all(entry[6] is None for entry in blocks if entry[1] is not None)
 
 
-def test_a_late_listener_starts_from_the_snapshot_and_follows(small: Engine) -> None:
+def test_late_listener_starts_from_snapshot(small: Engine) -> None:
     image = snapshot(small)
     late = Listener()
     late.next = image["seq"] + 1
@@ -161,7 +161,7 @@ def test_a_late_listener_starts_from_the_snapshot_and_follows(small: Engine) -> 
     assert set(late.blocks) == {entry[0] for entry in snapshot(small)["blocks"]}
 
 
-def test_what_is_published_is_what_is_replayed(small: Engine) -> None:
+def test_replay_equals_published_batches(small: Engine) -> None:
     with socket_to(zmq.SUB, small.events) as subscriber:
         subscriber.subscribe(b"kv@small")
         first: list[bytes] = []
@@ -180,7 +180,7 @@ def test_what_is_published_is_what_is_replayed(small: Engine) -> None:
     assert live == replay(small, start)
 
 
-def test_an_odd_replay_request_does_no_harm(small: Engine) -> None:
+def test_malformed_replay_request_is_ignored(small: Engine) -> None:
     with socket_to(zmq.DEALER, small.replay) as dealer:
         dealer.send_multipart([b"", b"short"])
         dealer.send_multipart([b"no", b"such", b"frames", b"here"])
@@ -188,7 +188,7 @@ def test_an_odd_replay_request_does_no_harm(small: Engine) -> None:
         assert dealer.recv_multipart() == [b"", b"\xff" * 8, b""]
 
 
-def test_only_the_kept_batches_are_replayed() -> None:
+def test_replay_has_only_kept_batches() -> None:
     with running(eventsKept=3) as forgetful:
         for number in range(8):
             forgetful.chat(f"kept {number} {TEXT * 2}", max_tokens=1)
@@ -196,14 +196,14 @@ def test_only_the_kept_batches_are_replayed() -> None:
         assert [number for number, _ in replay(forgetful, 0)] == [end - 3, end - 2, end - 1]
 
 
-def test_the_sockets_are_their_owners_alone(small: Engine) -> None:
+def test_sockets_are_private_to_owner(small: Engine) -> None:
     for name in ("events", "replay"):
         mode = Path(small.folder, name).stat().st_mode
         assert stat.S_ISSOCK(mode)
         assert stat.S_IMODE(mode) & 0o077 == 0
 
 
-def test_a_learned_queue_and_hot_eviction_serve_too() -> None:
+def test_learned_queue_and_hotness_eviction_serve() -> None:
     feather = {"policy": "Bandit", "chunkTokens": 64, "maxWaitSeconds": 2}
     with running(
         cacheBlocks=128, maxModelLen=2048, maxNumSeqs=8, feather=feather, eviction={"policy": "Rlt"}
@@ -213,7 +213,7 @@ def test_a_learned_queue_and_hot_eviction_serve_too() -> None:
         assert set(rebuilt(replay(engine, 0)).blocks) == {entry[0] for entry in snapshot(engine)["blocks"]}
 
 
-def test_the_host_tier_speaks_of_itself_by_medium() -> None:
+def test_host_tier_events_name_medium() -> None:
     tier = {"minFrequency": 1, "admission": "All"}
     with running(cacheBlocks=128, hostBlocks=512, hostTier=tier, maxModelLen=2048, maxNumSeqs=4) as engine:
         converse(engine, 40)

@@ -94,7 +94,7 @@ async def talk(fleet: Fleet) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["stock", "with_plugin"])
-async def test_the_directory_holds_what_vllm_holds(kind: str, request: pytest.FixtureRequest) -> None:
+async def test_directory_lists_blocks_of_vllm(kind: str, request: pytest.FixtureRequest) -> None:
     engine: Served = await asyncio.to_thread(request.getfixturevalue, kind)
     text = read_tokenizer(str(engine.model))
     with LocalServer() as directory:

@@ -14,9 +14,7 @@ from plumage_bench.vllm.engine import Engine, plugin_arguments
 
 
 @pytest.mark.parametrize("taken", ["endpoint", "replay_endpoint"])
-def test_a_socket_that_is_taken_stops_the_start(
-    start_engine: Callable[..., Engine], tmp_path: Path, taken: str
-) -> None:
+def test_used_socket_stops_start(start_engine: Callable[..., Engine], tmp_path: Path, taken: str) -> None:
     paths = {name: f"ipc://{tmp_path}/{name}" for name in ("endpoint", "replay_endpoint")}
     events = {"enable_kv_cache_events": True, "publisher": "zmq", **paths}
     with zmq.Context() as context, context.socket(zmq.XPUB) as other:
@@ -29,7 +27,7 @@ def test_a_socket_that_is_taken_stops_the_start(
             assert other.poll(5000), "its agent still finds it"
 
 
-def test_a_socket_left_behind_does_not(start_engine: Callable[..., Engine], tmp_path: Path) -> None:
+def test_stale_socket_file_is_replaced(start_engine: Callable[..., Engine], tmp_path: Path) -> None:
     path = tmp_path / "events"
     with zmq.Context() as context, context.socket(zmq.XPUB) as other:
         other.bind(f"ipc://{path}")

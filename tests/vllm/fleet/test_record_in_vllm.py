@@ -73,7 +73,7 @@ def pending(engine: Engine) -> Counter[Any]:
     return change
 
 
-def test_after_each_step_it_lists_what_the_pool_holds(start: Callable[..., Engine]) -> None:
+def test_record_lists_cached_blocks_after_each_step(start: Callable[..., Engine]) -> None:
     engine = start()
     looks = Counter[str]()
     own = engine.scheduler.update_from_output
@@ -96,7 +96,7 @@ def test_after_each_step_it_lists_what_the_pool_holds(start: Callable[..., Engin
     assert (record.missing, record.strays) == (0, 0)
 
 
-def test_its_token_ids_are_the_requests_own(start: Callable[..., Engine]) -> None:
+def test_record_has_token_ids_of_requests(start: Callable[..., Engine]) -> None:
     engine, wanted = start(), [prompt for prompt in prompts(2) if prompt.abort is None]
     answers = engine.serve(wanted).answers
     rows = {row.block_hash: row for row in snapshot(engine).blocks}
@@ -125,7 +125,7 @@ def ask(engine: Engine, name: str, count: int, **named: Any) -> None:
         engine.llm.step()
 
 
-def test_what_one_request_leaves(start: Callable[..., Engine]) -> None:
+def test_record_of_one_request(start: Callable[..., Engine]) -> None:
     engine = start()
     ask(engine, "salted", 100, cache_salt="secret")
     snap = snapshot(engine)
@@ -146,7 +146,7 @@ def sleep(engine: Engine) -> None:
     assert engine.core.wake_up()
 
 
-def test_a_snapshot_that_was_sent_is_kept_by_nobody(start: Callable[..., Engine]) -> None:
+def test_sent_snapshot_is_released(start: Callable[..., Engine]) -> None:
     engine = start()
     ask(engine, "one", 100)
     first = engine.core.plumage("snapshot", b"")
@@ -162,7 +162,7 @@ def test_a_snapshot_that_was_sent_is_kept_by_nobody(start: Callable[..., Engine]
     assert len(snapshot(engine).blocks) == 3
 
 
-def test_a_body_that_nobody_can_use_is_refused_and_nothing_fails(start: Callable[..., Engine]) -> None:
+def test_unusable_body_is_refused_without_failure(start: Callable[..., Engine]) -> None:
     engine = start(**plugin_arguments({"feather": {"policy": "Bandit"}}), **host_tier_arguments(64))
     deep = b"[" * 100_000
     for name, body in (
@@ -183,7 +183,7 @@ def test_a_body_that_nobody_can_use_is_refused_and_nothing_fails(start: Callable
     assert all(guard.on for guard in plumage.guards.values())
 
 
-def test_idle_engine_that_resets_its_cache_lists_nothing(start: Callable[..., Engine]) -> None:
+def test_idle_engine_lists_nothing_after_reset(start: Callable[..., Engine]) -> None:
     """vLLM itself would publish it with the next step."""
     engine = start()
     for name, forget in (("reset", engine.core.reset_prefix_cache), ("sleep", lambda: sleep(engine))):
@@ -198,7 +198,7 @@ def test_idle_engine_that_resets_its_cache_lists_nothing(start: Callable[..., En
     assert (record.missing, record.strays) == (0, 0)
 
 
-def test_unreported_reset_keeps_its_effect_and_ends_snapshots(start: Callable[..., Engine]) -> None:
+def test_unreported_reset_ends_snapshots(start: Callable[..., Engine]) -> None:
     engine = start()
     ask(engine, "before", 100)
     engine.scheduler.connector = object()  # has no method to take events
@@ -210,7 +210,7 @@ def test_unreported_reset_keeps_its_effect_and_ends_snapshots(start: Callable[..
     assert len(held(engine)) == 3
 
 
-def test_without_events_there_is_none(start: Callable[..., Engine]) -> None:
+def test_record_needs_events(start: Callable[..., Engine]) -> None:
     engine = start(kv_events_config=None)
     status, body = engine.core.plumage("snapshot", b"")
     assert status == 404
@@ -218,7 +218,7 @@ def test_without_events_there_is_none(start: Callable[..., Engine]) -> None:
     assert "record" not in engine.scheduler.plumage.guards
 
 
-def test_a_failure_of_the_record_ends_snapshots_and_nothing_else(start: Callable[..., Engine]) -> None:
+def test_record_failure_ends_only_snapshots(start: Callable[..., Engine]) -> None:
     engine, wanted = start(), prompts(4, 12)
     engine.scheduler.routes.record.stored = None  # not callable
     answers = engine.serve(wanted).answers
@@ -228,7 +228,7 @@ def test_a_failure_of_the_record_ends_snapshots_and_nothing_else(start: Callable
     assert engine.scheduler.plumage.counters.get("failures", "record") == 1
 
 
-def test_a_repeat_that_can_not_be_noted_ends_snapshots_and_nothing_else(start: Callable[..., Engine]) -> None:
+def test_repeat_failure_ends_only_snapshots(start: Callable[..., Engine]) -> None:
     engine = start()
     ask(engine, "one", 90)
     engine.scheduler.routes._repeats = None
@@ -239,7 +239,7 @@ def test_a_repeat_that_can_not_be_noted_ends_snapshots_and_nothing_else(start: C
     assert len(held(engine)) == 2
 
 
-def test_tables_are_served_merged_and_guarded(start: Callable[..., Engine]) -> None:
+def test_tables_are_served_merged_and_checked(start: Callable[..., Engine]) -> None:
     engine = start(**plugin_arguments({"feather": {"policy": "Bandit"}}))
     engine.serve(prompts(5))
     status, body = engine.core.plumage("tables", b"")
@@ -265,7 +265,7 @@ def test_tables_are_served_merged_and_guarded(start: Callable[..., Engine]) -> N
     assert (counters.get("tables_adopted"), counters.get("tables_refused")) == (1, 5)
 
 
-def test_the_pools_hotness_is_heard(start: Callable[..., Engine]) -> None:
+def test_pool_hotness_is_stored(start: Callable[..., Engine]) -> None:
     engine = start(**host_tier_arguments(64))
     assert engine.core.plumage("promote", b'{"uses": {"12": 3, "18446744073709551615": 1.5}}') == (204, b"")
     hotness = engine.scheduler.routes.hotness
@@ -274,7 +274,7 @@ def test_the_pools_hotness_is_heard(start: Callable[..., Engine]) -> None:
     assert len(hotness) == 2
 
 
-def test_an_engine_without_a_host_tier_has_no_use_for_the_pools_hotness(start: Callable[..., Engine]) -> None:
+def test_engine_without_host_tier_refuses_pool_hotness(start: Callable[..., Engine]) -> None:
     status, body = start().core.plumage("promote", b'{"uses": {"12": 3}}')
     assert status == 404
     assert b"no host tier" in body

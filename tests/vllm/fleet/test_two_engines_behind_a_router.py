@@ -121,7 +121,7 @@ def family(process: int) -> dict[str, int]:
     return {str(one.pid): one.pid for one in psutil.Process(process).children(recursive=True)}
 
 
-async def test_a_fleet_of_real_vllm(pool: Pool) -> None:
+async def test_two_vllm_engines_serve_behind_router(pool: Pool) -> None:
     await pool.until(whole(2), UP_SECONDS)
     async with client(pool) as user:
         assert [model.id for model in (await user.models.list()).data] == [MODEL]
@@ -133,7 +133,7 @@ async def test_a_fleet_of_real_vllm(pool: Pool) -> None:
         await a_drain_lets_streams_end(pool, user)
 
 
-async def test_a_model_by_its_name_is_one_engine(alone: Pool) -> None:
+async def test_model_name_starts_one_engine(alone: Pool) -> None:
     view = await alone.until(whole(1), UP_SECONDS)
     started = family(alone.process.pid)
     assert view["replicas"][0]["engine"]["pid"] in started.values()

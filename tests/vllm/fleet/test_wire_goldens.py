@@ -18,7 +18,7 @@ from plumage_bench.vllm.engine import Engine
 GOLDENS = Path(__file__).parents[2] / "contract" / "vllm_events.json"
 
 
-def test_the_wire_is_what_the_goldens_say(start_engine: Callable[..., Engine], tmp_path: Path) -> None:
+def test_events_equal_goldens(start_engine: Callable[..., Engine], tmp_path: Path) -> None:
     events = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"ipc://{tmp_path}/events"}
     engine = start_engine(num_gpu_blocks_override=9, max_model_len=256, kv_events_config=events)
     batches: list[str] = []

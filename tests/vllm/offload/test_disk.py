@@ -65,7 +65,7 @@ def found(tier: Tier, prefix: int, blocks: int = 4) -> int:
 
 
 class TestWhatGoesWhere:
-    def test_what_memory_has_no_room_for_comes_back_from_the_disk(self, start: Start) -> None:
+    def test_evicted_chunks_load_from_disk(self, start: Start) -> None:
         tier = start()
         fill(tier)
         assert len(tier.manager.residents) == 16
@@ -75,26 +75,26 @@ class TestWhatGoesWhere:
         tier.settle()
         tier.check_idle()
 
-    def test_without_a_disk_it_is_gone(self, start: Start) -> None:
+    def test_evicted_chunks_are_lost_without_disk(self, start: Start) -> None:
         tier = start(disk=None)
         for prefix in range(9):
             for turn in range(3):
                 tier.serve(f"{prefix}.{turn}", chain(prefix, 4))
         assert sum(found(tier, prefix) for prefix in range(5)) <= 16 * 32
 
-    def test_what_is_used_less_often_than_admission_asks_goes_nowhere(self, start: Start) -> None:
+    def test_rare_chunks_are_not_written(self, start: Start) -> None:
         tier = start(min_frequency=9)
         fill(tier)
         assert tier.counters.get("disk_writes") == 0
         assert len(tier.disk) == 0
 
-    def test_nothing_is_written_while_memory_has_room(self, start: Start) -> None:
+    def test_disk_is_unused_while_memory_has_room(self, start: Start) -> None:
         tier = start(chunks=200)
         fill(tier)
         assert tier.counters.get("disk_writes") == 0
 
     @pytest.mark.parametrize("hotter_first", [True, False])
-    def test_a_full_disk_keeps_the_hotter(self, start: Start, tmp_path: Path, hotter_first: bool) -> None:
+    def test_full_disk_keeps_hotter_chunks(self, start: Start, tmp_path: Path, hotter_first: bool) -> None:
         """The disk may be full of the hotter blocks when the colder ones arrive, or the other way round."""
         tier = start(disk=(tmp_path / "kv", 6), priority="frequency")
         first = set().union(*(use(tier, prefix, 9 if hotter_first else 3) for prefix in range(5)))
@@ -107,7 +107,7 @@ class TestWhatGoesWhere:
         assert after == before if hotter_first else after <= then
         assert tier.counters.get("disk_refusals")
 
-    def test_a_full_disk_that_takes_nothing_is_not_asked_at_every_step(
+    def test_refusing_disk_is_not_asked_at_each_step(
         self, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         tier = start(disk=(tmp_path / "kv", 6), priority="frequency")
@@ -123,7 +123,7 @@ class TestWhatGoesWhere:
         assert not asked
         assert tier.counters.get("disk_refusals") == refused
 
-    def test_a_refusal_counts_once_while_the_chunk_is_in_memory(self, start: Start, tmp_path: Path) -> None:
+    def test_refusal_counts_once_per_chunk(self, start: Start, tmp_path: Path) -> None:
         tier = start(disk=(tmp_path / "kv", 6), priority="frequency")
         fill(tier, prefixes=5)
         cold = [key for key in tier.manager.residents.coldest(16) if key not in tier.disk]
@@ -141,13 +141,13 @@ class TestWhatGoesWhere:
         assert tier.engine.reset()
         assert not tier.disk._refused
 
-    def test_a_chunk_larger_than_a_block(self, start: Start) -> None:
+    def test_chunk_of_two_blocks_loads_from_disk(self, start: Start) -> None:
         tier = start(connector={"blocks_per_chunk": 2})
         fill(tier)
         assert tier.counters.get("disk_writes")
         assert found(tier, 0) == 4 * 32
 
-    def test_two_requests_that_need_more_than_memory_holds_do_not_wait_for_ever(self, start: Start) -> None:
+    def test_requests_larger_than_memory_finish(self, start: Start) -> None:
         tier = start(blocks=25, chunks=6)
         fill(tier, prefixes=4, blocks=5)
         for prefix in (0, 1, 2):
@@ -158,7 +158,7 @@ class TestWhatGoesWhere:
 
 
 class TestEvents:
-    def test_events_say_what_lies_on_the_disk(self, start: Start) -> None:
+    def test_events_list_chunks_on_disk(self, start: Start) -> None:
         from vllm.config import KVEventsConfig
 
         events = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
@@ -179,7 +179,7 @@ class TestEvents:
         assert sum(media["STORAGE"].values()) == len(tier.disk)
         assert sum(media["CPU"].values()) == len(tier.manager.residents)
 
-    def test_vllms_metrics_name_the_disk(self, start: Start) -> None:
+    def test_vllm_metrics_name_disk(self, start: Start) -> None:
         tier = start()
         fill(tier)
         found(tier, 0)
@@ -195,17 +195,17 @@ class TestWhatGoesWrong:
         fill(tier, prefixes=3)
         tier.engine.finish()
 
-    def test_no_folder_can_be_made(self, start: Start, tmp_path: Path) -> None:
+    def test_uncreatable_folder_is_refused(self, start: Start, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         self.refused(start(disk=(tmp_path / "file" / "kv", 64)), "nothing can be written to")
 
-    def test_less_room_than_was_asked_for(self, start: Start, tmp_path: Path) -> None:
+    def test_too_little_room_is_refused(self, start: Start, tmp_path: Path) -> None:
         self.refused(start(disk=(tmp_path / "kv", 1 << 45)), "bytes free")
 
-    def test_less_than_a_chunk(self, start: Start) -> None:
+    def test_size_below_one_chunk_is_refused(self, start: Start) -> None:
         self.refused(start(connector={"disk_path": "/tmp", "disk_bytes_to_use": 5}, disk=None), "less than one chunk")
 
-    def test_damaged_places_are_misses(self, start: Start) -> None:
+    def test_damaged_slots_are_misses(self, start: Start) -> None:
         tier = start()
         fill(tier)
         file: SlotFile = tier.disk._io._file
@@ -220,7 +220,7 @@ class TestWhatGoesWrong:
         tier.settle()
         tier.check_idle()
 
-    def test_a_file_cut_short_is_missed_too(self, start: Start) -> None:
+    def test_truncated_file_is_a_miss(self, start: Start) -> None:
         tier = start()
         fill(tier)
         tier.disk._io._file._file.truncate(0)
@@ -228,9 +228,7 @@ class TestWhatGoesWrong:
         assert tier.counters.get("disk_damaged")
         assert tier.disk.guard.on
 
-    def test_a_disk_that_cannot_be_read_is_not_called_damaged(
-        self, start: Start, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_read_error_is_not_damage(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         tier = start()
         fill(tier)
 
@@ -245,9 +243,7 @@ class TestWhatGoesWrong:
         assert tier.counters.get("failures", "disk") == 1
         tier.check()
 
-    def test_a_file_system_without_room_ends_the_tier_and_not_the_engine(
-        self, start: Start, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_full_file_system_disables_only_disk(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         tier = start()
         fill(tier, prefixes=7)
         wrote, there = tier.counters.get("disk_writes"), len(tier.disk)
@@ -267,7 +263,7 @@ class TestWhatGoesWrong:
         assert len(tier.disk) == 0
         tier.check()
 
-    def test_a_disk_that_hangs_holds_up_nobody(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_hanging_disk_blocks_no_request(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         """A request that waits for the disk computes its prompt itself. A reset does not wait for it either."""
         tier = start()
         fill(tier)
@@ -336,20 +332,20 @@ class TestPace:
         for disk in made:
             disk.io.close()
 
-    def test_a_disk_that_is_fast_enough_is_used_by_all_threads(self, shared: Callable[[float], SharedDisk]) -> None:
+    def test_fast_shared_disk_is_not_too_slow(self, shared: Callable[[float], SharedDisk]) -> None:
         """59 MB/s: 300 chunks take 10 s. Each one takes 0.2 s, and alone a chunk may take 0.15 s."""
         disk = shared(59e6)
         assert disk.write(300) == pytest.approx(6 * 300 * disk.size / 59e6)
         assert not disk.io.too_slow()
 
-    def test_one_that_is_not_is_found_out(self, shared: Callable[[float], SharedDisk]) -> None:
+    def test_slow_shared_disk_is_reported(self, shared: Callable[[float], SharedDisk]) -> None:
         disk = shared(10e6)
         disk.write(300)
         assert disk.io.too_slow() == "the last transfers took 60 s, 45 s were allowed"
 
 
 class TestResets:
-    def test_what_was_computed_before_is_not_found_after(self, start: Start) -> None:
+    def test_reset_empties_disk(self, start: Start) -> None:
         tier = start()
         fill(tier)
         assert tier.engine.reset()
@@ -357,7 +353,7 @@ class TestResets:
         tier.check_idle()
         assert found(tier, 0) == 0
 
-    def test_in_the_middle_of_a_copy(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_reset_during_copy_ignores_late_result(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         """The places are used again before the threads of the old copies return. Their late results must have no
         effect."""
         tier = start()

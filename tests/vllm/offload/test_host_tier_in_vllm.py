@@ -63,7 +63,7 @@ def _nothing_left(engine: Engine) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("admission", ["Hotness", "All"])
-def test_answers_are_those_without_it(start_engine: Callable[..., Engine], admission: str) -> None:
+def test_host_tier_keeps_answers(start_engine: Callable[..., Engine], admission: str) -> None:
     """With aborts, chunked prefill, loads and promotions."""
     plain = start_engine(**_SMALL).serve(_prompts(1))
     engine = start_engine(**_SMALL, **host_tier_arguments(4096))
@@ -81,7 +81,7 @@ def test_answers_are_those_without_it(start_engine: Callable[..., Engine], admis
 
 
 @pytest.mark.timeout(300)
-def test_answers_are_those_without_a_disk(start_engine: Callable[..., Engine], tmp_path: Path) -> None:
+def test_disk_keeps_answers(start_engine: Callable[..., Engine], tmp_path: Path) -> None:
     """Little host memory and a disk, with the real worker: blocks from the disk have the content that was written. At
     the end nothing of either is in use."""
     plain = start_engine(**_SMALL).serve(_prompts(1))
@@ -103,9 +103,7 @@ def test_answers_are_those_without_a_disk(start_engine: Callable[..., Engine], t
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("disk", [False, True])
-def test_answers_are_those_without_it_whatever_clients_say_of_copies(
-    start_engine: Callable[..., Engine], tmp_path: Path, disk: bool
-) -> None:
+def test_transfer_parameters_keep_answers(start_engine: Callable[..., Engine], tmp_path: Path, disk: bool) -> None:
     """With the whole plugin. Every other client sends `kv_transfer_params` of any kind."""
     wanted, rng = _prompts(1), random.Random(2)
     plain = start_engine(**_SMALL).serve(wanted)
@@ -122,9 +120,7 @@ def test_answers_are_those_without_it_whatever_clients_say_of_copies(
     assert plumage.counters.get("disk_reads" if disk else "promotions_used")
 
 
-def test_a_page_that_was_copied_wrong_is_seen_in_the_answers(
-    start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_copy_changes_answers(start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch) -> None:
     """A control of the test above."""
     prompts = [Prompt(name, chain(0, 6) + chain(9, 1)[:7], 8, step) for name, step in (("a", 0), ("b", 60))]
     crowd = [Prompt(f"c{number}", chain(50 + number, 8), 8, 15 + number) for number in range(6)]
@@ -148,21 +144,21 @@ def _wrong(copy: Callable[..., int]) -> Callable[..., int]:
 
 
 class TestStart:
-    def test_more_memory_than_there_is(self, tiny_model: Path) -> None:
+    def test_too_much_memory_is_refused(self, tiny_model: Path) -> None:
         with pytest.raises(ConfigurationError, match="but this machine has"):
             PretendEngine(tiny_model, blocks=16, **host_tier_arguments(2**50))
 
     @pytest.mark.parametrize("option", ["store_threshold", "eviction_policy"])
-    def test_an_option_of_vllms_that_we_decide(self, tiny_model: Path, option: str) -> None:
+    def test_option_of_vllm_is_refused(self, tiny_model: Path, option: str) -> None:
         with pytest.raises(ConfigurationError, match=f"{option} has no effect here; set the plugin's hostTier"):
             PretendEngine(tiny_model, blocks=16, **host_tier_arguments(16, **{option: 2}))
 
     @pytest.mark.parametrize("option", ["disk_pth", "disk_bytes", "diskPath"])
-    def test_a_misspelt_option_of_the_disk(self, tiny_model: Path, option: str) -> None:
+    def test_misspelt_disk_option_is_refused(self, tiny_model: Path, option: str) -> None:
         with pytest.raises(ConfigurationError, match=f"no option {option}; of the disk: disk_path, disk_bytes_to_use"):
             PretendEngine(tiny_model, blocks=16, **host_tier_arguments(16, **{option: 2}))
 
-    def test_beside_vllms_own_scheduler_settings_come_from_the_environment(
+    def test_vllm_scheduler_reads_settings_from_environment(
         self, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv(ENVIRONMENT, '{"hostTier": {"minFrequency": 3}}')
@@ -175,7 +171,7 @@ class TestStart:
             engine.finish()
         assert engine.stored_blocks == 2
 
-    def test_without_our_spec_nothing_is_installed(self, tiny_model: Path) -> None:
+    def test_promotion_needs_our_spec(self, tiny_model: Path) -> None:
         guard = Guard("promotion", Counters())
         for arguments in ({}, host_tier_arguments(16, stock=True)):
             engine = PretendEngine(tiny_model, blocks=16, **arguments)
@@ -195,7 +191,7 @@ class TestTorchWorker:
         )
         return TorchWorker(caches, 3, 5), tensors
 
-    def test_what_goes_down_comes_up_elsewhere(self) -> None:
+    def test_stored_blocks_load_into_other_blocks(self) -> None:
         worker, (first, second) = self.make()
         before = first.clone(), second.clone()
         assert worker.submit_store(1, GPULoadStoreSpec([4, 5, 6, 9], [3, 1], [1, 0]), CPULoadStoreSpec([2, 0, 4]))
@@ -210,7 +206,7 @@ class TestTorchWorker:
         assert not worker.get_finished()
         worker.shutdown()
 
-    def test_a_stalled_copy_is_waited_for_and_ends_what_was_submitted(self) -> None:
+    def test_wait_returns_after_stalled_copy(self) -> None:
         worker, (first, _) = self.make()
         gate, copy = threading.Event(), worker._copy
         worker._copy = lambda *given: gate.wait() and copy(*given)  # type: ignore[method-assign]

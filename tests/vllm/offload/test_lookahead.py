@@ -33,7 +33,7 @@ def waiting_for(model: Path, *prefixes: int, blocks: int = 24, answer: int = 12,
 
 
 @pytest.mark.parametrize("eviction", [None, "Hotness", "Rlt"])
-def test_its_blocks_are_in_the_device_when_its_turn_comes(tiny_model: Path, eviction: str | None) -> None:
+def test_waiting_request_finds_promoted_blocks(tiny_model: Path, eviction: str | None) -> None:
     tier = waiting_for(tiny_model, 0, eviction=eviction)
     tier.engine.finish()
     assert tier.engine.cached["asks0"] == (128, 0)
@@ -42,20 +42,20 @@ def test_its_blocks_are_in_the_device_when_its_turn_comes(tiny_model: Path, evic
     tier.check_idle()
 
 
-def test_with_no_lookahead_it_waits_for_the_copy(tiny_model: Path) -> None:
+def test_no_lookahead_waits_for_copy(tiny_model: Path) -> None:
     tier = waiting_for(tiny_model, 0, promotion_lookahead=0)
     tier.engine.finish()
     assert tier.engine.cached["asks0"] == (0, 128)
 
 
-def test_only_the_first_that_wait_are_looked_at(tiny_model: Path) -> None:
+def test_lookahead_is_bounded(tiny_model: Path) -> None:
     tier = waiting_for(tiny_model, 0, 1, 2, promotion_lookahead=2, blocks=40)
     for _ in range(6):
         tier.engine.step()
     assert [tier.in_device(f"asks{place}") for place in range(3)] == [4, 4, 0]
 
 
-def test_what_others_wait_for_does_not_go_for_it(tiny_model: Path) -> None:
+def test_lookahead_keeps_blocks_of_waiting_requests(tiny_model: Path) -> None:
     """There is room for two and a half prefixes beside the decoding request: the first two are promoted, and stay until
     their turns."""
     tier = waiting_for(tiny_model, 0, 1, 2, blocks=13)
@@ -68,7 +68,7 @@ def test_what_others_wait_for_does_not_go_for_it(tiny_model: Path) -> None:
     tier.check_idle()
 
 
-def test_a_prefix_that_several_wait_for_is_copied_once(tiny_model: Path) -> None:
+def test_shared_prefix_is_promoted_once(tiny_model: Path) -> None:
     tier = waiting_for(tiny_model, 0)
     for number in range(5):
         tier.engine.add(f"also{number}", chain(0, 4) + chain(700 + number, 1), 2)
@@ -77,7 +77,7 @@ def test_a_prefix_that_several_wait_for_is_copied_once(tiny_model: Path) -> None
     assert all(tier.engine.cached[f"also{number}"][0] == 128 for number in range(5))
 
 
-def test_a_plan_is_bounded_and_the_rest_follows(tiny_model: Path) -> None:
+def test_lookahead_plan_is_bounded_per_step(tiny_model: Path) -> None:
     tier = waiting_for(tiny_model, 0, promotion_tokens=64, answer=30)
     tier.engine.promotion_steps = 0
     seen = []
@@ -89,7 +89,7 @@ def test_a_plan_is_bounded_and_the_rest_follows(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [4, 6])
-def test_copies_of_earlier_steps_count_against_what_may_be_under_way(tiny_model: Path, most: int) -> None:
+def test_copies_under_way_count_against_bound(tiny_model: Path, most: int) -> None:
     tier = waiting_for(tiny_model, 0, 1, promotion_bytes=most * PAGE, answer=30)
     tier.engine.promotion_steps = 4
     seen = []
@@ -101,7 +101,7 @@ def test_copies_of_earlier_steps_count_against_what_may_be_under_way(tiny_model:
 
 
 @pytest.mark.parametrize("after", range(4))
-def test_its_client_leaves_in_mid_copy(tiny_model: Path, after: int) -> None:
+def test_abort_during_promotion_frees_blocks(tiny_model: Path, after: int) -> None:
     tier = waiting_for(tiny_model, 0)
     tier.engine.promotion_steps = 3
     for _ in range(after):
@@ -112,7 +112,7 @@ def test_its_client_leaves_in_mid_copy(tiny_model: Path, after: int) -> None:
 
 
 @pytest.mark.parametrize("host", [True, False])
-def test_a_reset_in_mid_copy(tiny_model: Path, host: bool) -> None:
+def test_reset_during_promotion_frees_blocks(tiny_model: Path, host: bool) -> None:
     tier = waiting_for(tiny_model, 0)
     tier.engine.promotion_steps = 4
     tier.engine.step()
@@ -122,7 +122,7 @@ def test_a_reset_in_mid_copy(tiny_model: Path, host: bool) -> None:
     tier.check_idle()
 
 
-def test_with_feather_in_charge_of_the_queue(tiny_model: Path) -> None:
+def test_lookahead_works_with_feather(tiny_model: Path) -> None:
     from plumage.settings.plugin_config import PluginSettings
     from plumage_engine.vllm.features import Features
 
@@ -141,7 +141,7 @@ def test_with_feather_in_charge_of_the_queue(tiny_model: Path) -> None:
     assert tier.counters.get("promotions_ahead") == 4
 
 
-def test_a_queue_by_priority_is_not_looked_into(tiny_model: Path) -> None:
+def test_priority_queue_has_no_lookahead(tiny_model: Path) -> None:
     tier = waiting_for(tiny_model, 0, arguments={"scheduling_policy": "priority"})
     tier.engine.finish()
     assert tier.counters.get("promotions_ahead") == 0

@@ -42,7 +42,7 @@ def decode(tier: Tier, name: str = "decodes", tokens: int = 30) -> None:
 
 
 @pytest.mark.parametrize("eviction", [None, "Hotness", "Rlt"])
-def test_a_hot_prefix_is_there_before_it_is_asked_for(tiny_model: Path, eviction: str | None) -> None:
+def test_hot_prefix_is_promoted_before_request(tiny_model: Path, eviction: str | None) -> None:
     tier = warm(tiny_model, eviction=eviction)
     decode(tier)
     assert tier.in_device("hot0") == 4
@@ -53,7 +53,7 @@ def test_a_hot_prefix_is_there_before_it_is_asked_for(tiny_model: Path, eviction
     tier.check_idle()
 
 
-def test_what_goes_for_a_promotion_is_counted(tiny_model: Path) -> None:
+def test_evictions_for_promotion_are_counted(tiny_model: Path) -> None:
     """Also with vLLM's own eviction order."""
     tier = warm(tiny_model)
     own, gone = tier.engine.pool.evict_blocks, list[int]()
@@ -69,7 +69,7 @@ def test_what_goes_for_a_promotion_is_counted(tiny_model: Path) -> None:
     assert tier.counters.get("evictions", "promotion") == len(gone) > 0
 
 
-def test_without_promotion_a_request_waits_for_its_copy(tiny_model: Path) -> None:
+def test_request_without_promotion_waits_for_copy(tiny_model: Path) -> None:
     tier = warm(tiny_model, promotion="Off")
     decode(tier)
     tier.serve("asks", chain(0, 4) + chain(400, 1))
@@ -77,7 +77,7 @@ def test_without_promotion_a_request_waits_for_its_copy(tiny_model: Path) -> Non
     assert tier.engine.promoted_blocks == 0
 
 
-def test_nothing_colder_than_what_would_go_for_it_comes_up(tiny_model: Path) -> None:
+def test_promotion_evicts_only_colder_blocks(tiny_model: Path) -> None:
     tier = warm(tiny_model)
     for turn in range(9):
         for number in range(4):
@@ -88,7 +88,7 @@ def test_nothing_colder_than_what_would_go_for_it_comes_up(tiny_model: Path) -> 
 
 
 @pytest.mark.parametrize("eviction", [None, "Hotness"])
-def test_the_coldest_is_evicted_at_any_place_of_the_order(tiny_model: Path, eviction: str | None) -> None:
+def test_promotion_evicts_coldest_block(tiny_model: Path, eviction: str | None) -> None:
     """The block that has been idle longest is the hottest here, and stays. The evicted one was used once, recently."""
     tier = Tier(tiny_model, blocks=24, min_frequency=2, eviction=eviction)
     turn, tier.promoter._turn = tier.promoter._turn, SimpleNamespace(step=lambda prefill_tokens: False)
@@ -108,7 +108,7 @@ def test_the_coldest_is_evicted_at_any_place_of_the_order(tiny_model: Path, evic
     tier.check_idle()
 
 
-def test_promotions_that_nobody_uses_end_however_large_the_plans_are(tiny_model: Path) -> None:
+def test_unused_promotions_stop_for_large_plans(tiny_model: Path) -> None:
     tier = warm(tiny_model)
     promoter = tier.promoter
     promoter._promote = lambda chunks: (
@@ -126,7 +126,7 @@ def test_promotions_that_nobody_uses_end_however_large_the_plans_are(tiny_model:
     assert len(promoter._unused) <= 512
 
 
-def test_a_plan_is_bounded_and_the_rest_follows_root_first(tiny_model: Path) -> None:
+def test_plan_is_bounded_and_starts_at_root(tiny_model: Path) -> None:
     tier = warm(tiny_model, promotion_tokens=64)
     tier.engine.add("decodes", chain(300, 1)[:-1], 8)
     seen = set()
@@ -139,7 +139,7 @@ def test_a_plan_is_bounded_and_the_rest_follows_root_first(tiny_model: Path) -> 
 
 
 @pytest.mark.parametrize(("allowed", "most"), [(2 * PAGE, 2), (3 * PAGE + 1, 3), (1, 1)])
-def test_bytes_bound_a_plan_and_the_rest_follows(tiny_model: Path, allowed: int, most: int) -> None:
+def test_plan_is_bounded_by_bytes(tiny_model: Path, allowed: int, most: int) -> None:
     """Each step may promote, and a copy takes several steps. A block that exceeds the bound is copied alone."""
     tier = warm(tiny_model, promotion_bytes=allowed)
     tier.promoter._turn = SimpleNamespace(step=lambda prefill_tokens: True)
@@ -154,7 +154,7 @@ def test_bytes_bound_a_plan_and_the_rest_follows(tiny_model: Path, allowed: int,
     tier.check_idle()
 
 
-def test_where_every_step_has_a_prefill_it_comes_up_all_the_same(tiny_model: Path) -> None:
+def test_promotion_runs_if_every_step_has_prefill(tiny_model: Path) -> None:
     """Beside a decoding request there is a prompt in each step. No step copies more than a plan may."""
     tier = warm(tiny_model, promotion_tokens=64, promotion_lookahead=0)
     tier.promoter._turn = PromotionTurn()
@@ -172,7 +172,7 @@ def test_where_every_step_has_a_prefill_it_comes_up_all_the_same(tiny_model: Pat
     assert tier.in_device("hot0") == 4
 
 
-def test_a_request_that_needs_what_is_under_way_waits_for_it(tiny_model: Path) -> None:
+def test_request_waits_for_running_promotion(tiny_model: Path) -> None:
     tier = warm(tiny_model)
     _begin(tier)
     tier.engine.add("asks", chain(0, 4) + chain(400, 1), 2)
@@ -183,7 +183,7 @@ def test_a_request_that_needs_what_is_under_way_waits_for_it(tiny_model: Path) -
 
 
 @pytest.mark.parametrize("host", [True, False])
-def test_a_reset_finds_no_block_in_a_copys_hands(tiny_model: Path, host: bool) -> None:
+def test_reset_abandons_running_promotion(tiny_model: Path, host: bool) -> None:
     tier = warm(tiny_model)
     _begin(tier)
     tier.engine.abort("decodes")
@@ -202,9 +202,7 @@ def test_a_reset_finds_no_block_in_a_copys_hands(tiny_model: Path, host: bool) -
 
 
 @pytest.mark.parametrize("method", ["_send_flush", "_take_flush"])
-def test_flush_that_can_not_be_sent_at_once_is_sent_later(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
+def test_failed_flush_is_sent_later(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     """Then promotion is off, and the engine continues."""
     tier = warm(tiny_model)
     late = _begin(tier)
@@ -227,7 +225,7 @@ def test_flush_that_can_not_be_sent_at_once_is_sent_later(
     assert not tier.promoter.pending
 
 
-def test_a_sleep_in_mid_transfer_frees_all(tiny_model: Path) -> None:
+def test_sleep_during_transfer_frees_blocks(tiny_model: Path) -> None:
     """vLLM's sleep aborts, then resets all caches, and fails if a block is in use."""
     tier = warm(tiny_model)
     _begin(tier)
@@ -238,7 +236,7 @@ def test_a_sleep_in_mid_transfer_frees_all(tiny_model: Path) -> None:
     tier.check_idle()
 
 
-def test_it_ends_when_every_worker_has_reported(tiny_model: Path) -> None:
+def test_promotion_ends_after_last_worker(tiny_model: Path) -> None:
     tier = warm(tiny_model)
     tier.connector.config = tier.connector.config._replace(num_workers=2)
     number = _begin(tier)
@@ -274,7 +272,7 @@ def test_events_of_promoted_blocks_have_their_tokens_and_salt(tiny_model: Path) 
     assert [event.extra_keys for event in stored] == [[("ours",)], [None], [None], [None]]
 
 
-def test_too_many_unused_promotions_stop_it_for_a_while(tiny_model: Path) -> None:
+def test_unused_promotions_pause_promotion(tiny_model: Path) -> None:
     tier = warm(tiny_model)
     tier.promoter.worth.settle(wasted=256)
     decode(tier)
@@ -284,7 +282,7 @@ def test_too_many_unused_promotions_stop_it_for_a_while(tiny_model: Path) -> Non
     assert tier.counters.get("promotions_wasted") == 1
 
 
-def test_a_failure_switches_promotion_off_and_nothing_else(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_disables_only_promotion(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tier = warm(tiny_model)
 
     def fail(limit: int) -> list[Any]:
@@ -299,7 +297,7 @@ def test_a_failure_switches_promotion_off_and_nothing_else(tiny_model: Path, mon
     assert tier.engine.pool.get_num_free_blocks() == tier.engine.pool.num_gpu_blocks - 1
 
 
-def test_unsupported_promotion_is_reported_and_the_tier_works_without(tiny_model: Path) -> None:
+def test_unsupported_promotion_keeps_host_tier(tiny_model: Path) -> None:
     tier = Tier(tiny_model, connector={"blocks_per_chunk": 2}, chunks=40, min_frequency=1)
     assert not tier.guard.on
     assert "chunks of one block" in tier.guard.reason

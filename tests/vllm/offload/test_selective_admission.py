@@ -29,7 +29,7 @@ def serve(tier: Tier, name: str, prefix: int, times: int = 1, blocks: int = 3) -
     return f"{name}{times - 1}"
 
 
-def test_a_prefix_goes_down_at_the_use_that_makes_it_frequent_and_what_only_one_request_has_never(
+def test_prefix_is_admitted_once_frequent(
     tiny_model: Path,
 ) -> None:
     tier = Tier(tiny_model, min_frequency=3)
@@ -41,13 +41,13 @@ def test_a_prefix_goes_down_at_the_use_that_makes_it_frequent_and_what_only_one_
     tier.check_idle()
 
 
-def test_all_takes_everything_and_a_second_use_costs_no_second_copy(tiny_model: Path) -> None:
+def test_admission_all_copies_each_block_once(tiny_model: Path) -> None:
     tier = Tier(tiny_model, admission="All")
     serve(tier, "a", 0, times=4)
     assert tier.engine.stored_blocks == 3 + 4
 
 
-def test_a_hot_prefix_takes_the_place_of_the_coldest_and_a_cold_one_is_refused(tiny_model: Path) -> None:
+def test_hot_prefix_replaces_coldest(tiny_model: Path) -> None:
     tier = Tier(tiny_model, chunks=3, min_frequency=2)
     cold = serve(tier, "cold", 0, times=3)
     warm = serve(tier, "warm", 1, times=3)
@@ -57,13 +57,13 @@ def test_a_hot_prefix_takes_the_place_of_the_coldest_and_a_cold_one_is_refused(t
     tier.check_idle()
 
 
-def test_frequency_alone_keeps_nobody_out(tiny_model: Path) -> None:
+def test_admission_all_ignores_hotness(tiny_model: Path) -> None:
     tier = Tier(tiny_model, chunks=3, min_frequency=2, admission="All")
     serve(tier, "hot", 0, times=4)
     assert held(tier, serve(tier, "new", 1, blocks=2)) == 3
 
 
-def test_a_request_counts_once_in_any_tier(tiny_model: Path) -> None:
+def test_request_counts_once_in_each_tier(tiny_model: Path) -> None:
     """Computed, found on the device, or loaded: each request counts each block of its prompt once."""
     tier = Tier(tiny_model, blocks=12, min_frequency=2, promotion="Off")
     for turn in range(6):
@@ -87,7 +87,7 @@ def test_preempted_requests_count_once(tiny_model: Path) -> None:
     assert tier.manager.hotness.frequency(key) == 4
 
 
-def test_the_pools_word_decides_who_stays(tiny_model: Path) -> None:
+def test_pool_hotness_decides_residents(tiny_model: Path) -> None:
     pool: dict[int, float] = {}
     tier = Tier(tiny_model, chunks=3, min_frequency=2, prior=SimpleNamespace(prior=pool.get))
     here = serve(tier, "here", 0, times=9)
@@ -97,7 +97,7 @@ def test_the_pools_word_decides_who_stays(tiny_model: Path) -> None:
     assert (held(tier, here), held(tier, there)) == (0, 3)
 
 
-def test_a_decision_that_fails_leaves_vllms_own(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_decision_restores_vllm_manager(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tier = Tier(tiny_model, chunks=6, min_frequency=2)
     serve(tier, "a", 0, times=2)
 
@@ -117,12 +117,12 @@ def test_a_decision_that_fails_leaves_vllms_own(tiny_model: Path, monkeypatch: p
     assert tier.engine.pool.get_num_free_blocks() == tier.engine.pool.num_gpu_blocks - 1
 
 
-def test_a_formula_that_is_none_stops_the_start(tiny_model: Path) -> None:
+def test_invalid_formula_stops_start(tiny_model: Path) -> None:
     with pytest.raises(ConfigurationError, match="unknown name 'popularity'"):
         Tier(tiny_model, priority="popularity * clock")
 
 
-def test_with_several_groups_each_chain_begins_at_its_own_root() -> None:
+def test_each_group_has_its_own_root() -> None:
     manager, context = HostTierManager(16, 16, 4096), ReqContext("asks")
     names = [bytes([letter]) * 32 + group.to_bytes(4, "big") for group in (0, 1) for letter in (1, 2, 3)]
     context._offload_key_positions.update(zip(names, (16, 32, 48) * 2, strict=True))

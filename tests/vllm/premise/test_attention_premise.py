@@ -20,7 +20,7 @@ _SMALL = Shape(heads=4, kv_heads=2, head_size=64, layers=2)
 
 
 @pytest.mark.parametrize("vllm", [True, False])
-def test_a_shared_prefix_gives_what_copies_of_it_give(monkeypatch: pytest.MonkeyPatch, vllm: bool) -> None:
+def test_shared_prefix_equals_copied_prefix(monkeypatch: pytest.MonkeyPatch, vllm: bool) -> None:
     if not vllm:
         monkeypatch.setattr(attention_kernels, "find_spec", lambda name: None)
     kernel, step = attention_kernels.make_step(CPU, _SMALL, 3, 4 * BLOCK)
@@ -31,7 +31,7 @@ def test_a_shared_prefix_gives_what_copies_of_it_give(monkeypatch: pytest.Monkey
         assert shared.float().std() > 0
 
 
-def test_the_quick_run(tmp_path: Path) -> None:
+def test_quick_run_reports_all_cells(tmp_path: Path) -> None:
     context = Context("attention-premise", True, 1, tmp_path, Console(file=io.StringIO()))
     report = attention_premise.run(context)
     (table,) = report.tables
@@ -40,7 +40,7 @@ def test_the_quick_run(tmp_path: Path) -> None:
     assert all(len(cell["different"]) == attention_premise.PAIRS_QUICK for cell in report.data["seconds"])
 
 
-def test_a_gpu_that_is_not_there() -> None:
+def test_missing_gpu_is_refused() -> None:
     if torch.cuda.is_available():
         check_device("cuda")
     else:

@@ -14,9 +14,7 @@ from plumage_bench.vllm.engine import Engine, plugin_arguments
 from plumage_engine.vllm.feather import row_order
 
 
-def test_no_policy_sees_what_warms_the_cache(
-    start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_policy_sees_no_warm_up_requests(start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch) -> None:
     """If a policy took these requests, one of each group, for active ones, its first batch would be mixed."""
     monkeypatch.setattr(row_order, "enabled", True)  # the benchmark changes it; later tests need the old value
     cell = Cell("two groups", 2, prefix=2 * BLOCK, requests=4, output=2, batch=2)

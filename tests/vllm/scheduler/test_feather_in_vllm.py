@@ -60,7 +60,7 @@ def nothing_left(engine: Engine) -> None:
     assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1  # vLLM keeps a null block in use
 
 
-def test_each_policy_answers_as_vllm_does(start_engine: Callable[..., Engine]) -> None:
+def test_each_policy_gives_answers_of_vllm(start_engine: Callable[..., Engine]) -> None:
     wanted = prompts(1)
     expected = tokens(start_engine(max_num_seqs=8), wanted)
     assert len(expected) == len(wanted)
@@ -72,7 +72,7 @@ def test_each_policy_answers_as_vllm_does(start_engine: Callable[..., Engine]) -
         nothing_left(engine)
 
 
-def test_preempted_and_aborted_requests_lose_and_leak_nothing(start_engine: Callable[..., Engine]) -> None:
+def test_preemptions_and_aborts_leak_nothing(start_engine: Callable[..., Engine]) -> None:
     few = {"num_gpu_blocks_override": 40, "max_model_len": 512}
     wanted = prompts(2, 80, answer=100, aborts=0.3)
     expected = tokens(start_engine(**few), wanted)
@@ -86,7 +86,7 @@ def test_preempted_and_aborted_requests_lose_and_leak_nothing(start_engine: Call
     nothing_left(engine)
 
 
-def test_a_sibling_goes_before_an_older_stranger(start_engine: Callable[..., Engine]) -> None:
+def test_request_of_group_precedes_older_request(start_engine: Callable[..., Engine]) -> None:
     """One at a time beside one long request of the group: requests of the group are admitted first, the other request
     last."""
     rng = random.Random(3)
@@ -111,7 +111,7 @@ def test_a_sibling_goes_before_an_older_stranger(start_engine: Callable[..., Eng
 
 
 @pytest.mark.parametrize("method", ["insert", "choose", "pop", "put_back", "match", "observe", "end"])
-def test_a_failure_in_any_hook_leaves_vllms_own_queue(start_engine: Callable[..., Engine], method: str) -> None:
+def test_failing_hook_restores_vllm_queue(start_engine: Callable[..., Engine], method: str) -> None:
     """No request is lost, answers stay the same, and the failure is counted and named."""
     few = {"num_gpu_blocks_override": 24, "max_model_len": 384, "max_num_seqs": 8}
     wanted = prompts(4, 30, answer=100)
@@ -141,7 +141,7 @@ def test_a_failure_in_any_hook_leaves_vllms_own_queue(start_engine: Callable[...
     ("arguments", "words"),
     [({"scheduling_policy": "priority"}, "priority"), ({"enable_prefix_caching": False}, "--enable-prefix-caching")],
 )
-def test_feather_stays_off_where_it_has_nothing_to_do(
+def test_feather_is_off_if_unsupported(
     start_engine: Callable[..., Engine], arguments: dict[str, Any], words: str
 ) -> None:
     engine = start_engine(**arguments, **feather("Bandit"))
@@ -152,7 +152,7 @@ def test_feather_stays_off_where_it_has_nothing_to_do(
     assert len(tokens(engine, wanted)) == len(wanted)
 
 
-def test_the_limit_falls_with_preemptions_and_recovers(start_engine: Callable[..., Engine]) -> None:
+def test_batch_limit_falls_with_preemptions_and_recovers(start_engine: Callable[..., Engine]) -> None:
     settings = plugin_arguments({"feather": None, "eviction": None})
     engine = start_engine(num_gpu_blocks_override=40, max_model_len=512, max_num_seqs=16, **settings)
     limits: list[int] = []
@@ -174,7 +174,7 @@ def test_the_limit_falls_with_preemptions_and_recovers(start_engine: Callable[..
     assert max(limits[limits.index(lowest) :]) > lowest
 
 
-def test_a_limit_that_fails_gives_vllms_own_back(
+def test_failing_batch_limit_restores_vllm_limit(
     start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the step after the limit had fallen."""
@@ -200,7 +200,7 @@ def test_a_limit_that_fails_gives_vllms_own_back(
     assert plumage.counters.get("failures", "batchLimit") == 1
 
 
-def test_the_running_batch_stands_by_prefix(start_engine: Callable[..., Engine]) -> None:
+def test_running_batch_is_sorted_by_prefix(start_engine: Callable[..., Engine]) -> None:
     rng = random.Random(7)
     shared = [tuple(rng.choices(range(256), k=BLOCK * 4)) for _ in range(3)]
     wanted = [Prompt(f"{number}", (*shared[number % 3], number), 30, step=number // 4) for number in range(12)]

@@ -41,7 +41,7 @@ def serving(model: Path, limit: int) -> PretendEngine:
     return engine
 
 
-def test_strangers_with_room_in_the_batch_are_held_back(tiny_model: Path) -> None:
+def test_other_prefix_is_held_back_despite_room(tiny_model: Path) -> None:
     engine = serving(tiny_model, limit=8)
     assert [one.request_id for one in engine.scheduler.waiting] == ["stranger 0", "stranger 1"]
     assert held_back(engine) == 2
@@ -51,13 +51,13 @@ def test_strangers_with_room_in_the_batch_are_held_back(tiny_model: Path) -> Non
     assert held_back(engine) == 0
 
 
-def test_who_waits_for_a_full_batch_waits_for_capacity(tiny_model: Path) -> None:
+def test_full_batch_holds_nothing_back(tiny_model: Path) -> None:
     engine = serving(tiny_model, limit=4)
     assert len(engine.scheduler.waiting) == 2
     assert held_back(engine) == 0
 
 
-def test_after_a_failure_nobody_is_held_back(tiny_model: Path) -> None:
+def test_failed_feather_holds_nothing_back(tiny_model: Path) -> None:
     engine = serving(tiny_model, limit=8)
     engine.scheduler.plumage.guards["feather"].failed(RuntimeError("a test's"))
     assert len(engine.scheduler.waiting) == 2

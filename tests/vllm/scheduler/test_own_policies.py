@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "policies"
 SMALL = {"num_gpu_blocks_override": 24, "max_model_len": 384, "max_num_seqs": 8}
 
 
-def test_answers_are_vllms_and_both_policies_decide(
+def test_own_policies_decide_and_answers_equal_vllm(
     start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)

@@ -42,7 +42,7 @@ def queue(*names: str, places: int = 8, sessions: int = 0) -> tuple[FeatherQueue
     return made, order, scheduler
 
 
-def test_after_a_failure_who_was_preempted_comes_first_then_who_came_first() -> None:
+def test_failed_order_serves_preempted_then_oldest() -> None:
     made, order, _ = queue("c", "a", "b")
     preempted = made.pop_request()
     assert preempted.request_id == "a"
@@ -53,7 +53,7 @@ def test_after_a_failure_who_was_preempted_comes_first_then_who_came_first() -> 
     assert len(made) == 0
 
 
-def test_sessions_that_wait_for_their_input_fill_the_batch_too() -> None:
+def test_sessions_waiting_for_input_count_in_batch() -> None:
     made, order, scheduler = queue("a", places=2, sessions=1)
     assert bool(made)
     assert order.asked == 1

@@ -13,5 +13,5 @@ from plumage_router.request.forbidden_fields import FORBIDDEN
 
 
 @pytest.mark.parametrize(("model", "known"), [(ChatCompletionRequest, CHAT), (CompletionRequest, COMPLETION)])
-def test_every_field_is_known_or_refused_with_a_reason(model: Any, known: Any) -> None:
+def test_every_request_field_is_known_or_refused(model: Any, known: Any) -> None:
     assert set(model.model_fields) - known.keys() - FORBIDDEN.keys() == set()

@@ -13,7 +13,7 @@ from plumage_bench.vllm.engine import Engine, Prompt
 from plumage_bench.vllm.server import Server
 
 
-def test_the_large_vocabulary_in_the_server_and_in_process(
+def test_large_vocabulary_gives_equal_answers(
     start_engine: Callable[..., Engine], start_server: Callable[..., Server], bpe_model: Path
 ) -> None:
     prompts = [Prompt(str(number), tuple(random.Random(number).choices(range(30_000), k=90)), 8) for number in range(8)]

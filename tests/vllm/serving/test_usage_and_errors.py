@@ -101,7 +101,7 @@ def _simulator(model: Path) -> dict[str, Any]:
             "device": {"preset": "gpu", "timeScale": 0.02}}  # fmt: skip
 
 
-def test_the_simulator_answers_as_vllm_and_the_router_shows_what_was_asked_for(
+def test_simulator_usage_equals_vllm_and_router_filters_it(
     start_server: Callable[..., Server], process: Callable[[str, dict[str, Any]], str], tiny_model: Path, tmp_path: Path
 ) -> None:
     vllm = start_server(*FLAGS, fork=True).url
@@ -141,7 +141,7 @@ def test_the_simulator_answers_as_vllm_and_the_router_shows_what_was_asked_for(
     assert "plumage_router_usage_missing_total 0\n" in counted
 
 
-def test_forced_usage_is_in_every_event_of_both_and_in_none_behind_a_router(
+def test_forced_usage_is_removed_by_router(
     start_server: Callable[..., Server], process: Callable[[str, dict[str, Any]], str], tiny_model: Path, tmp_path: Path
 ) -> None:
     vllm = start_server(*FLAGS, "--enable-force-include-usage", fork=True).url

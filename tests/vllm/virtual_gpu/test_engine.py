@@ -66,7 +66,7 @@ def spoken() -> dict[str, dict[str, tuple[int, ...]]]:
         ("preempted, asynchronous", {"numBlocks": 66, "asyncScheduling": True}, {}),
     ],
 )
-def test_answers_are_the_same_however_steps_are_formed(
+def test_step_shapes_keep_answers(
     way: str, device: dict[str, Any], others: dict[str, Any], start_engine: Start, spoken: dict[str, Any]
 ) -> None:
     engine = start_engine(**arguments(device, max_model_len=512, **others))
@@ -81,7 +81,7 @@ def test_answers_are_the_same_however_steps_are_formed(
     spent(engine)
 
 
-def test_time_is_what_the_model_says(start_engine: Start) -> None:
+def test_time_equals_cost_model(start_engine: Start) -> None:
     engine = start_engine(**arguments())
     device = engine.core.model_executor
     engine.serve(prompts(6))
@@ -93,7 +93,7 @@ def test_time_is_what_the_model_says(start_engine: Start) -> None:
     assert 0.0249 < lone < 0.026  # 3 ms, 21.9 ms for the weights, and a first step with 0.148 ms a token at most
 
 
-def test_the_next_turn_finds_the_answer_in_the_cache(start_engine: Start) -> None:
+def test_next_turn_finds_answer_in_cache(start_engine: Start) -> None:
     engine = start_engine(**arguments())
     first = Prompt("first", tuple(range(100)), 60)
     said = engine.serve([first]).answers["first"].tokens
@@ -101,7 +101,7 @@ def test_the_next_turn_finds_the_answer_in_the_cache(start_engine: Start) -> Non
     assert run.answers["second"].cached == (100 + 59) // BLOCK * BLOCK  # the last token has no KV yet
 
 
-def test_aborts_leave_nothing_behind(start_engine: Start) -> None:
+def test_aborts_free_blocks(start_engine: Start) -> None:
     engine = start_engine(**arguments({"numBlocks": 80}, max_model_len=512))
     asked = [
         Prompt(one.name, one.tokens, one.answer, one.step, abort=number % 7 if number % 2 else None)
@@ -113,7 +113,7 @@ def test_aborts_leave_nothing_behind(start_engine: Start) -> None:
     spent(engine)
 
 
-def test_an_answer_that_ends_by_itself(start_engine: Start) -> None:
+def test_answer_ends_at_end_token(start_engine: Start) -> None:
     from vllm import SamplingParams
 
     engine = start_engine(**arguments({"answerTokens": 30}))
@@ -129,7 +129,7 @@ def test_an_answer_that_ends_by_itself(start_engine: Start) -> None:
 
 @pytest.mark.filterwarnings("ignore:max_rollback_tokens is deprecated:DeprecationWarning")  # vLLM's own call
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_grammar_is_kept(asynchronous: bool, start_engine: Start) -> None:
+def test_answer_obeys_grammar(asynchronous: bool, start_engine: Start) -> None:
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -158,7 +158,7 @@ def offloading(**device: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_copies_to_and_from_host_memory_take_their_time(asynchronous: bool, start_engine: Start) -> None:
+def test_host_copies_take_modelled_time(asynchronous: bool, start_engine: Start) -> None:
     engine = start_engine(**offloading(asyncScheduling=asynchronous, overrides={"pcie": 1e9}))
     device, moved = engine.core.model_executor, []
     own = device.link.start
@@ -176,7 +176,7 @@ def test_copies_to_and_from_host_memory_take_their_time(asynchronous: bool, star
     spent(engine)
 
 
-def test_aborts_while_blocks_are_on_their_way(start_engine: Start) -> None:
+def test_aborts_during_transfers_free_blocks(start_engine: Start) -> None:
     engine = start_engine(**offloading(overrides={"pcie": 1e8}))
     asked = [Prompt(f"{number}", tuple([number] * 300), 8) for number in range(6)]
     for one in asked:
@@ -186,7 +186,7 @@ def test_aborts_while_blocks_are_on_their_way(start_engine: Start) -> None:
     spent(engine)
 
 
-def test_a_connector_with_unknown_jobs_is_refused(start_engine: Start) -> None:
+def test_connector_with_unknown_jobs_is_refused(start_engine: Start) -> None:
     engine = start_engine(**arguments())
     with pytest.raises(StateError, match="object asks for: it knows the OffloadingConnector's jobs only"):
         engine.core.model_executor._transfers.order(object())
@@ -199,7 +199,7 @@ def test_a_connector_with_unknown_jobs_is_refused(start_engine: Start) -> None:
         ({"additional_config": {"virtualGpu": {"preset": "tpu"}}}, "choose one of gpu, cpu"),
     ],
 )
-def test_what_is_not_modelled_is_refused_at_start(others: dict[str, Any], message: str, start_engine: Start) -> None:
+def test_unmodelled_option_is_refused_at_start(others: dict[str, Any], message: str, start_engine: Start) -> None:
     with pytest.raises(ConfigurationError, match=message):
         start_engine(**{**arguments(), **others})
 

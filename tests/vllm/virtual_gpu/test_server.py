@@ -52,7 +52,7 @@ def ask(server: Server, messages: list[dict[str, str]], tokens: int) -> tuple[st
     return text, usage, pieces
 
 
-def test_a_conversation_streams_and_its_next_turn_is_cached_and_who_leaves_is_forgotten(server: Server) -> None:
+def test_conversation_is_cached_and_aborted_stream_is_freed(server: Server) -> None:
     said = [{"role": "user", "content": "Tell me of the sea. " * 10}]
     answer, usage, pieces = ask(server, said, 100)
     assert (usage["completion_tokens"], len(answer)) == (100, 100)

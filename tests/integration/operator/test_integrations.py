@@ -1,0 +1,169 @@
+"""HTTPRoutes and PodMonitors of a pool, made by an operator process with the chart's rights. Also what is left of an
+Ingress when such a right is removed.
+
+This file has its own cluster: it has the definitions of these kinds, by their projects, before the operator starts. No
+controller handles them here, so the test writes what a gateway's controller would write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.charts import CHART, Rendered
+from support.kube import served
+from support.needs import missing, module
+from support.operator_fleet import USER, Fleet, condition, events, pool
+
+from plumage_operator.kinds import INTEGRATIONS
+
+pytestmark = pytest.mark.api_server  # an operator of its own
+
+ALL = [one.switch for one in INTEGRATIONS]
+ROUTE, MONITOR = "httproutes.gateway.networking.k8s.io", "podmonitors.monitoring.coreos.com"
+ASKS = """
+  replicas: 1
+  router: {{httpRoute: {{parentRefs: [{{name: edge, namespace: gateways}}], hostnames: [{host}]}}}}
+  monitoring: {{enabled: true, intervalSeconds: {seconds}, labels: {{release: prometheus}}}}"""
+ANSWER = {
+    "controllerName": "example.com/gateway",
+    "parentRef": {"name": "edge"},
+    "conditions": [
+        {
+            "type": "Accepted",
+            "status": "True",
+            "reason": "Accepted",
+            "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    ],
+}
+"""The name of a gateway's controller, in the route's status."""
+PLAIN = "  replicas: 1"
+EXPOSED = "  replicas: 1\n  router: {ingress: {host: chat.example}}"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Without an operator yet."""
+    from cluster.errors import NotHereError
+    from cluster.kinds import HTTP_ROUTES, POD_MONITORS, definition
+
+    with served() as server:
+        for wanted in (HTTP_ROUTES, POD_MONITORS):
+            try:
+                server.kubectl("apply", "--server-side", "-f", str(definition(wanted)))
+            except NotHereError as error:
+                missing("definitions of HTTPRoute and PodMonitor", str(error))
+        fleet = Fleet(server, tmp_path_factory.mktemp("operator"))
+        fleet.install()
+        yield fleet
+        for name in list(fleet.operators):
+            fleet.stop(name, kill=True)
+
+
+def upgrade(fleet: Fleet, *switches: str) -> None:
+    """Restarts the operator with the role and the setting that the chart makes of these switches under
+    `integrations`."""
+    with module("helm_python").Chart.load(CHART) as chart:
+        values = {"integrations": dict.fromkeys(switches, True)}
+        rendered = Rendered(chart.render(values, name="plumage", namespace="plumage-system"))
+    for name in list(fleet.operators):
+        fleet.stop(name)
+    fleet.kubectl("apply", "-f", "-", stdin=json.dumps(rendered.one("ClusterRole", "plumage-operator")))
+    for one in INTEGRATIONS:
+        asked = ("auth", "can-i", "delete", f"{one.plural}.{one.group}", "-n", "default", f"--as={USER}")
+        right = one.switch in switches
+        fleet.until(lambda asked=asked, right=right: (fleet.kubectl(*asked, check=False).strip() == "yes") is right)
+    (container,) = rendered.one("Deployment")["spec"]["template"]["spec"]["containers"]
+    variables = {one["name"]: one.get("value", "") for one in container["env"]}
+    fleet.start(PLUMAGE_INTEGRATIONS=variables.get("PLUMAGE_INTEGRATIONS", ""))
+
+
+def apply(fleet: Fleet, namespace: str, spec: str) -> None:
+    """Applies the pool, and waits until the operator has reconciled it."""
+    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool(spec))
+    generation = fleet.get(namespace, "ppool", "chat")["metadata"]["generation"]
+    fleet.until(lambda: condition(fleet, namespace, "Accepted").get("observedGeneration") == generation)
+
+
+def spec_of(fleet: Fleet, namespace: str, kind: str, name: str) -> dict[str, Any]:
+    """Empty where there is none."""
+    return dict(fleet.get(namespace, kind, name).get("spec", {}))
+
+
+def has_event(fleet: Fleet, namespace: str, reason: str, what: str) -> bool:
+    return any(one == reason and what in said for one, said in events(fleet, namespace))
+
+
+@pytest.mark.timeout(300)
+def test_route_and_monitors_follow_spec(fleet: Fleet, namespace: str) -> None:
+    upgrade(fleet, *ALL)
+    apply(fleet, namespace, ASKS.format(host="chat.example", seconds=30))
+    assert condition(fleet, namespace, "Accepted")["status"] == "True"
+    route = fleet.get(namespace, ROUTE, "chat-router")
+    (parent,), (rule,) = route["spec"]["parentRefs"], route["spec"]["rules"]
+    assert (parent["name"], parent["namespace"]) == ("edge", "gateways")
+    (backend,) = rule["backendRefs"]
+    assert (backend["name"], backend["port"]) == ("chat-router", 8000)
+    monitors = fleet.get(namespace, MONITOR)["items"]
+    assert {one["metadata"]["name"] for one in monitors} == {"chat-engine", "chat-router"}
+    uid = fleet.get(namespace, "ppool", "chat")["metadata"]["uid"]
+    for one in (route, *monitors):
+        assert [(owner["uid"], owner["controller"]) for owner in one["metadata"]["ownerReferences"]] == [(uid, True)]
+    assert all(one["metadata"]["labels"]["release"] == "prometheus" for one in monitors)
+
+    status = json.dumps({"status": {"parents": [ANSWER]}})
+    fleet.kubectl("-n", namespace, "patch", ROUTE, "chat-router", "--subresource=status", "--type=merge", "-p", status)
+    apply(fleet, namespace, ASKS.format(host="new.example", seconds=15))
+    after = fleet.get(namespace, ROUTE, "chat-router")
+    assert after["spec"]["hostnames"] == ["new.example"]
+    assert after["metadata"]["uid"] == route["metadata"]["uid"]
+    assert after["status"]["parents"][0]["controllerName"] == "example.com/gateway", "the gateway's own word stays"
+    for name in ("chat-engine", "chat-router"):
+        ends = spec_of(fleet, namespace, MONITOR, name)["podMetricsEndpoints"]
+        assert {end["interval"] for end in ends} == {"15s"}
+    assert not has_event(fleet, namespace, "ChildRepaired", ""), (
+        "defaults that the server wrote do not count as an edit"
+    )
+
+    theirs = json.dumps({"spec": {"hostnames": ["theirs.example"]}})
+    fleet.kubectl("-n", namespace, "patch", ROUTE, "chat-router", "--type=merge", "-p", theirs)
+    fleet.until(lambda: spec_of(fleet, namespace, ROUTE, "chat-router")["hostnames"] == ["new.example"])
+    fleet.until(lambda: has_event(fleet, namespace, "ChildRepaired", "HTTPRoute chat-router"))
+    path, other = "/spec/rules/0/backendRefs/-", {"name": "theirs", "port": 80}
+    added = json.dumps([{"op": "add", "path": path, "value": other}])
+    fleet.kubectl("-n", namespace, "patch", ROUTE, "chat-router", "--type=json", "-p", added)
+    fleet.until(lambda: spec_of(fleet, namespace, ROUTE, "chat-router")["rules"][0]["backendRefs"] == [backend])
+    added = json.dumps({"spec": {"selector": {"matchLabels": {"theirs": "1"}}}})
+    fleet.kubectl("-n", namespace, "patch", MONITOR, "chat-router", "--type=merge", "-p", added)
+    fleet.until(lambda: has_event(fleet, namespace, "ChildRepaired", "spec.selector.matchLabels.theirs"))
+    fleet.kubectl("-n", namespace, "delete", MONITOR, "chat-engine")
+    fleet.until(lambda: spec_of(fleet, namespace, MONITOR, "chat-engine"))
+    fleet.until(lambda: has_event(fleet, namespace, "ChildRecreated", "PodMonitor chat-engine"))
+
+    apply(fleet, namespace, PLAIN)
+    assert condition(fleet, namespace, "Accepted")["status"] == "True"
+    assert fleet.get(namespace, f"{ROUTE},{MONITOR}")["items"] == []
+    assert "forbidden" not in fleet.log()
+
+
+@pytest.mark.timeout(300)
+def test_removed_permission_keeps_existing_objects(fleet: Fleet, namespace: str) -> None:
+    upgrade(fleet, "ingress")
+    apply(fleet, namespace, EXPOSED)
+    assert spec_of(fleet, namespace, "ingress", "chat-router")
+
+    upgrade(fleet)
+    fleet.until(lambda: condition(fleet, namespace, "Accepted").get("reason") == "ChildRefused")
+    said = condition(fleet, namespace, "Ready")["message"]
+    assert "helm upgrade with integrations.ingress=true" in said
+    assert "Or remove spec.router.ingress, and delete the object that was made for it." in said
+    apply(fleet, namespace, PLAIN)
+    fleet.until(lambda: condition(fleet, namespace, "Accepted").get("status") == "True")
+    assert spec_of(fleet, namespace, "ingress", "chat-router"), "as docs/how-to/install.md warns"
+
+    upgrade(fleet, "ingress")
+    fleet.until(lambda: not spec_of(fleet, namespace, "ingress", "chat-router"))
