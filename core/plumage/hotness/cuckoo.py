@@ -1,18 +1,18 @@
 """The hotness-aware cuckoo filter (HotPrefix §3.2): frequency, clock and depth of prefix nodes in a few bytes each.
 
-A hash table of buckets with four entries; an entry holds a fingerprint, not the key, and may sit in either of two
-buckets, so that the table fills to about 95 %. Two keys with one fingerprint in one bucket are taken for the same node:
-false positives, about 8 / 2^fingerprint_bits in a full table.
+A hash table of buckets with four entries. An entry holds a fingerprint instead of the key, and may be in either of two
+buckets, so that the table fills to about 95 %. Two keys with one fingerprint in one bucket count as the same node. The
+rate of these false positives is about 8 / 2^fingerprint_bits in a full table.
 
 Errata and what the paper leaves open:
-- Eq. 3 and 4 as printed give b2 = hash(f) xor hash(f) = 0 for every node. Meant is the cuckoo filter's own
-  b1 = hash(x), b2 = b1 xor hash(f).
-- Eight bits a field are the paper's; here each width is an option. The paper does not say what a full counter does.
-  Here it stays full, and no other counter changes; 16 bits, our default, keep the order up to 65,535 uses (0205).
-- A full filter drops the coldest entry it can reach, instead of failing ("may be shuffled to host memory").
-- A key may also be an engine's own name of a block: a hash of 8 bytes or more, of which the first 8 count.
-- Frequency outlives the eviction of the node's blocks: nothing is removed when a node leaves the cache. Else a node
-  evicted early would never reach the threshold of admission.
+- Eq. 3 and 4 as printed give b2 = hash(f) xor hash(f) = 0 for every node. The cuckoo filter itself has
+  b1 = hash(x), b2 = b1 xor hash(f), and we use that.
+- The paper has eight bits for each field; here each width is an option. The paper does not define a full counter.
+  Here it stays full, and no other counter changes. Our default, 16 bits, keeps the order up to 65,535 uses (0205).
+- A full filter drops the coldest entry that it can reach. It does not fail ("may be shuffled to host memory").
+- A key may also be an engine's name of a block: a hash of 8 bytes or more, of which the first 8 count.
+- Frequency outlives the eviction of the node's blocks. Otherwise a node that is evicted early would never reach the
+  threshold of admission.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ def mix64(value: int) -> int:
 
 
 class CuckooFilter:
-    """capacity: entries, rounded up to four times a power of two. Widths in bits, 1 to 32. aging_interval: requests
-    between two ageings; `tick` counts them. rng chooses which entry a full bucket moves."""
+    """The filter. ConfigurationError for an option out of range.
+
+    capacity: entries, rounded up to four times a power of two. Widths are in bits, 1 to 32.
+    aging_interval: requests between two ageings; `tick` counts them. rng: chooses the entry that a full bucket moves.
+    """
 
     def __init__(
         self,
@@ -81,23 +84,24 @@ class CuckooFilter:
 
     @property
     def slots(self) -> int:
-        """Entries there is room for."""
+        """The number of entries that fit."""
         return len(self._fingerprints)
 
     @property
     def bytes(self) -> int:
-        """Memory of the table."""
+        """Memory of the table, in bytes."""
         fields = (self._fingerprints, self._clocks, self._frequencies, self._depths)
         return sum(field.itemsize * len(field) for field in fields)
 
     def get(self, key: Key) -> NodeUses | None:
-        """The node's uses, or None; with the false-positive rate, that of another."""
+        """The node's uses, or None. At the false-positive rate they are those of another node."""
         slot = self._find(*self._places(key))
         return None if slot < 0 else self._uses_of(slot)
 
     def touch(self, key: Key, depth: int = 1) -> NodeUses:
-        """A request used the node: frequency + 1, at most max_frequency, and the clock back to max_age; a new node
-        starts at 1. No other node's uses change, but a full filter may drop one."""
+        """Count one use of the node: frequency + 1, at most max_frequency, and the clock is max_age again.
+
+        A new node starts with frequency 1. No other node changes, but a full filter may drop one."""
         fingerprint, first, second = self._places(key)
         slot = self._find(fingerprint, first, second)
         if slot < 0:
@@ -110,7 +114,7 @@ class CuckooFilter:
         return self._uses_of(slot)
 
     def put(self, key: Key, uses: NodeUses) -> None:
-        """Set the node's uses: a node that was split or cut takes them over under its new key."""
+        """Set the node's uses: after a split or a cut a node keeps them under its new key."""
         fingerprint, first, second = self._places(key)
         slot = self._find(fingerprint, first, second)
         if slot < 0:
@@ -120,7 +124,7 @@ class CuckooFilter:
         self._depths[slot] = min(uses.depth, self._max_depth)
 
     def tick(self) -> bool:
-        """One more request; True when that aged the filter."""
+        """Count one request. True if the filter aged."""
         self._requests += 1
         if self._requests % self._interval:
             return False
@@ -128,7 +132,7 @@ class CuckooFilter:
         return True
 
     def age(self) -> None:
-        """Every clock one less, never below zero."""
+        """Decrease every clock by one, never below zero."""
         if self._clocks.typecode == "B":
             self._clocks = array("B", self._clocks.tobytes().translate(_ONE_LESS))
         else:
@@ -170,9 +174,9 @@ class CuckooFilter:
         return slot
 
     def _make_room(self, bucket: int) -> int:
-        """Free a slot of `bucket`: find a chain of moves to a free slot, and do the moves from its end.
+        """Free a slot of `bucket`: find a chain of moves to a free slot, and move entries from its end.
 
-        Where the chain gets too long, the coldest entry on it is dropped and the chain ends there.
+        If the chain gets too long, it ends at its coldest entry, which is dropped.
         """
         chain: list[int] = []
         while len(chain) < self._max_moves:
@@ -191,7 +195,7 @@ class CuckooFilter:
         return self._shift(chain[:coldest], chain[coldest])
 
     def _pick(self, bucket: int, chain: list[int]) -> int:
-        """A random slot of `bucket` that the chain does not move already; -1 when all are."""
+        """A random slot of `bucket` that is not in the chain; -1 if all are."""
         start = int(self._rng.random() * SLOTS)
         for step in range(SLOTS):
             slot = bucket * SLOTS + (start + step) % SLOTS

@@ -30,23 +30,24 @@ _U32 = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class HotnessDelta:
-    """requests: served since the last delta.
+    """The uses at one sender since its last delta.
 
-    uses: key → (uses since the last delta, tokens from the root to its end). left_out: uses of nodes beyond the
-    capacity."""
+    requests: served since then. uses: key → (uses since then, tokens from the root to its end).
+    left_out: uses of nodes beyond the capacity.
+    """
 
     requests: int
     uses: dict[int, tuple[int, int]] = field(default_factory=dict)
     left_out: int = 0
 
     def to_bytes(self) -> bytes:
-        """Packed, 16 bytes a node."""
+        """Pack the delta, 16 bytes per node."""
         head = _HEAD.pack(_VERSION, min(self.requests, _U32), min(self.left_out, _U32), len(self.uses))
         return head + b"".join(_ENTRY.pack(key, *pair) for key, pair in self.uses.items())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> HotnessDelta:
-        """ConfigurationError: another version, or an incomplete message."""
+        """Unpack a delta. ConfigurationError for another version or an incomplete message."""
         if len(data) < _HEAD.size or data[0] != _VERSION:
             raise ConfigurationError(f"hotness delta: expected version {_VERSION}, got {data[:1].hex() or 'nothing'}")
         _, requests, left_out, count = _HEAD.unpack_from(data)
@@ -57,7 +58,7 @@ class HotnessDelta:
 
 
 class DeltaCounter:
-    """Collects one agent's next delta. capacity: nodes; uses of further nodes are only counted."""
+    """Collects one sender's next delta. capacity: nodes. Uses of further nodes are only counted."""
 
     def __init__(self, capacity: int = 4096) -> None:
         self._capacity = capacity
@@ -79,7 +80,7 @@ class DeltaCounter:
         self._uses[key] = (min(counted, _U32), min(tokens, _U32))
 
     def take(self) -> HotnessDelta:
-        """The delta so far; counting starts again."""
+        """Return the delta, and start to count the next one."""
         delta = HotnessDelta(self._requests, self._uses, self._left_out)
         self._requests = self._left_out = 0
         self._uses = {}
@@ -136,28 +137,27 @@ class FleetHotness:
         self._bound()
 
     def get(self, key: int) -> NodeUses | None:
-        """Uses of the node; its depth is not known here and reads 1."""
+        """The uses of the node, or None. The depth is not known here and is 1."""
         node = self._nodes.get(key)
         return None if node is None else self._uses_of(node)
 
     def aged(self, key: int) -> int:
-        """Uses of the node, faded as its clock has run down, rounded up: what may be added up over nodes. 0 where it is
-        not known, or forgotten."""
+        """The uses of the node × its clock ÷ max_age, rounded up: sums over nodes are valid. 0 for an unknown node."""
         uses = self.get(key)
         return 0 if uses is None else -(-uses.frequency * uses.clock // self._max_age)
 
     def hottest(self, count: int) -> list[HotNode]:
-        """The `count` hottest nodes, hottest first; of equals, the longer prefix."""
+        """The `count` hottest nodes, hottest first. Of equals the longer prefix is first."""
         hottest = heapq.nlargest(count, self._ranked())
         return [HotNode(key, tokens, self._uses_of(self._nodes[key])) for _, tokens, key in hottest]
 
     def to_bytes(self) -> bytes:
-        """Packed, 24 bytes a node."""
+        """Pack the view, 24 bytes per node."""
         head = _VIEW.pack(_VERSION, self._interval, self.requests, len(self._nodes))
         return head + b"".join(_NODE.pack(key, *node) for key, node in self._nodes.items())
 
     def load(self, data: bytes) -> None:
-        """Replace the view by a packed one. ConfigurationError for another version or a torn message."""
+        """Replace the view by a packed one. ConfigurationError for another version or an incomplete message."""
         if len(data) < _VIEW.size or data[0] != _VERSION:
             raise ConfigurationError(f"hotness view: expected version {_VERSION}, got {data[:1].hex() or 'nothing'}")
         _, interval, requests, count = _VIEW.unpack_from(data)
@@ -175,7 +175,7 @@ class FleetHotness:
         return NodeUses(node[0], max(0, self._max_age - age))
 
     def _ranked(self) -> list[tuple[int, int, int]]:
-        """(hotness, tokens, key) of each node. Plain numbers: there may be tens of thousands."""
+        """(hotness, tokens, key) of each node. Tuples, because there may be tens of thousands."""
         requests, interval, most = self.requests, self._interval, self._max_age
         return [
             (uses * max(0, most - (requests - last) // interval), tokens, key)
@@ -183,7 +183,7 @@ class FleetHotness:
         ]
 
     def _bound(self) -> None:
-        """Down to the capacity, by an eighth more, so that this happens seldom."""
+        """Drop the coldest nodes above the capacity, and an eighth more, so that this is rare."""
         if len(self._nodes) <= self._capacity:
             return
         kept = max(1, self._capacity - self._capacity // 8)

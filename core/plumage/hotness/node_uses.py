@@ -10,8 +10,11 @@ __all__ = ["Layered", "NodeUses", "UsesSource"]
 
 @dataclass(frozen=True, slots=True)
 class NodeUses:
-    """frequency: uses, also those before an eviction. clock: max_age after a use, one less per ageing, never below
-    zero. depth: nodes from the root."""
+    """The uses of one node.
+
+    frequency: uses, also those before an eviction. clock: max_age after a use, and one less after each ageing, at
+    least 0. depth: nodes from the root.
+    """
 
     frequency: int
     clock: int
@@ -19,7 +22,7 @@ class NodeUses:
 
     @property
     def hotness(self) -> float:
-        """frequency · clock (HotPrefix Eq. 6): a full filter drops the smallest first."""
+        """frequency · clock (HotPrefix Eq. 6). A full filter drops the smallest first."""
         return float(self.frequency * self.clock)
 
 
@@ -27,12 +30,12 @@ class UsesSource(Protocol):
     """Gives the uses of nodes, by the hash of a node's last block."""
 
     def get(self, key: int) -> NodeUses | None:
-        """None when the node is unknown."""
+        """The node's uses; None for an unknown node."""
         ...
 
 
 class Layered:
-    """The pool-wide view, and for nodes that it does not know this engine's own: the directory may be away."""
+    """The pool-wide view, and the engine's own uses for nodes that the view lacks, as without a directory."""
 
     def __init__(self, first: UsesSource, fallback: UsesSource) -> None:
         self._first = first

@@ -1,8 +1,8 @@
 """Priority formulas that users write: `frequency + clock / length` (HotPrefix §4, Eq. 5 and 6).
 
-Text is parsed into a tree of our own and never evaluated as code. Length and number of terms are bounded, only four
-names, numbers and four operators exist, and every result is finite: a zero divisor counts as a tiny one, and results
-are held within ±1e18.
+The text is parsed into a tree and never evaluated as code. Its length and its number of terms are bounded. Only four
+names, numbers and four operators are valid. Every result is finite: a zero divisor counts as a tiny one, and results
+stay within ±1e18.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _Node = _Term | _Binary
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A parsed formula; calling it gives a finite number."""
+    """A parsed formula. A call gives a finite number."""
 
     text: str
     _tree: _Node
@@ -67,7 +67,7 @@ class Formula:
 
 
 def parse_formula(text: str) -> Formula:
-    """Parse `text`; ConfigurationError says where it went wrong and what may be written."""
+    """Parse `text`. ConfigurationError names the wrong place and the valid words."""
     if len(text) > MAX_CHARACTERS:
         raise ConfigurationError(f"formula: {len(text)} characters, at most {MAX_CHARACTERS} are allowed")
     terms, operators = _scan(text)
@@ -105,7 +105,7 @@ def _term(match: re.Match[str], text: str) -> _Term:
 
 
 def _sum(terms: list[_Term], operators: list[str]) -> _Node:
-    """Left to right, products before sums."""
+    """Build the tree from left to right, products before sums."""
     tree: _Node | None = None
     joint = "+"
     place = 0

@@ -1,8 +1,8 @@
 """The hotness record of one engine's prefix tree: the uses of runs, in a cuckoo filter.
 
-A node's key is the chained hash of its last block, which stands for all tokens down to its end (HotPrefix Eq. 2).
-The end of a run moves when it is split, grows or loses blocks. Its hotness is then copied to the new key. It also stays
-under the old key, because the same prompt may come back.
+A node's key is the chained hash of its last block, which identifies all tokens up to its end (HotPrefix Eq. 2). A run
+has another end after a split, growth or eviction. Its uses are then copied to the new key. They also stay under the old
+key, because the same prompt may come again.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ __all__ = ["NodeRecord", "Recorded"]
 
 
 class NodeRecord:
-    """aged: True after the filter aged, until the policy that orders runs by clock resets it."""
+    """The record. aged: True after the filter aged, until the policy that orders runs by clock resets it."""
 
     def __init__(self, table: CuckooFilter) -> None:
         self.table = table
         self.aged = False
-        self._last: Run | None = None  # used last, and its depth: uses come from the root downwards
+        self._last: Run | None = None  # the last used run; a request uses runs from the root downwards
         self._depth = 0
 
     def get(self, key: int) -> NodeUses | None:
-        """Uses of the node that ends with block `key`."""
+        """The uses of the node that ends with block `key`, or None."""
         return self.table.get(key)
 
     def uses(self, run: Run) -> NodeUses:
-        """Uses of a run; a node the full filter has dropped counts as used once, long ago."""
+        """The uses of a run. A node that a full filter has dropped counts as used once, long ago."""
         return self.table.get(run.hashes[-1]) or NodeUses(1, 0)
 
     def use(self, run: Run) -> None:
-        """A request used the run, cached or just computed. Each request uses exactly one root."""
+        """Count one request's use of the run, cached or just computed. Each request uses exactly one root."""
         if run.parent is None and self.table.tick():
             self.aged = True
         self._depth = self._depth + 1 if run.parent is not None and run.parent is self._last else run.depth
@@ -43,8 +43,8 @@ class NodeRecord:
         self.table.touch(run.hashes[-1], self._depth)
 
     def moved(self, run: Run, old_end: int) -> None:
-        """The run ended with block `old_end` and ends elsewhere now."""
-        self._last = None  # a split may have moved it down
+        """Copy the uses of a run to its new end. old_end: the block with which it ended before."""
+        self._last = None  # a split may have changed its depth
         uses = self.table.get(old_end)
         if uses is not None:
             self.table.put(run.hashes[-1], uses)

@@ -1,18 +1,17 @@
-"""W as we keep it: what a replica still owes in prefill, and what a second of it buys there.
+"""W as we keep it: the prefill work of a replica that is not done, and the replica's speed.
 
-The paper halves W every 437 ms whatever the replica does, so in overload W says how much came lately, not how much is
-left. Ours drains one second a second and is put right at every first token: the request at the head can have at most
-its own share worked off, the rest is still to come. It is kept in thousands of tokens, so that what is learned of the
-replica's speed holds at once for what was routed before.
+The paper halves W every 437 ms, whatever the replica does. So in overload its W shows how much came lately, not how
+much is left. Our W falls by one second per second, and every first token corrects it: the request at the head can have
+done at most its own work, and the rest is still to come. W is kept in thousands of tokens, so that a new estimate of
+the replica's speed also counts for requests that were routed before.
 
-An answer in one piece shows no first token (0023). Engines serve in order, so the next first token behind it says that
-it is past its prefill, as does its own end at the latest; until then the clock works it off, once it stands in front of
-all whose first token is still to come. A gap is the time of all the tokens that were computed in it.
+An answer in one piece shows no first token (decision 0023). Engines serve in order. So the next first token behind it
+shows that its prefill is done, and so does its own end. Until then the clock counts its work as done, once no streamed
+request without a first token is before it. A gap between two first tokens is the time of all tokens computed in it.
 
-That speed, c_miss, is learned from the gaps between first tokens: seconds the replica was busy ÷ thousands of tokens
-it had to compute, both fading, so that a large prompt weighs as much as it took. A gap that is much longer
-than expected (a stall, a clock) counts for no more than `_SURPRISE` times what was expected. So one stall keeps no
-traffic away.
+The speed, c_miss, is learned from these gaps: busy seconds of the replica ÷ thousands of tokens that it computed. Both
+sums fade, so a large prompt weighs as much as it took. A gap that is much longer than expected (a stall, a step of the
+clock) counts for at most `_SURPRISE` times the expected one. So one stall keeps no traffic away.
 """
 
 from __future__ import annotations
@@ -25,12 +24,16 @@ __all__ = ["Backlog", "Share"]
 _TRUST = 2.0
 _MEMORY = 0.98  # of each first token: about the last fifty requests count
 _SURPRISE = 10.0
-_LEAST_GAP = 0.5  # seconds that surprise nobody: a step with other requests' prefill in it
+_LEAST_GAP = 0.5  # seconds: a shorter expected gap counts as this, since a step may hold other prefills
 
 
 class Share:
-    """What one request owes: `tokens` (in thousands) to compute, `hit` and `miss` as predicted. `seen`: its first token
-    will be. `owing`: until that, or what stands for it. `open`: counted among the answers in one piece under way."""
+    """The prefill of one request.
+
+    tokens: to compute, in thousands. hit, miss: predicted, in thousands of tokens. seen: whether the request streams,
+    so that its first token is visible. owing: whether the prefill is still counted as work. open: whether it counts
+    among the answers in one piece that are in flight.
+    """
 
     __slots__ = ("hit", "miss", "number", "open", "owing", "seen", "tokens")
 
@@ -42,9 +45,12 @@ class Share:
 
 
 class Backlog:
-    """Of one replica. `owed`: thousand tokens to compute for `requests` that were routed and have no first token yet.
-    `c_miss`: seconds for a thousand computed tokens. `doubt`: of what is unseen and has not ended, how much is owed
-    whatever the clock says."""
+    """The prefill work of one replica.
+
+    owed: thousand tokens to compute for `requests`, which were routed and have no first token yet.
+    c_miss: seconds for a thousand computed tokens.
+    doubt: the share of unseen work that counts as owed although the clock says it is done; from 0 to 1.
+    """
 
     __slots__ = (
         "_ahead", "_front", "_last_end", "_number", "_open", "_prior", "_rear", "_seen", "_unsure", "_worked",
@@ -52,37 +58,40 @@ class Backlog:
     )  # fmt: skip
 
     def __init__(self, prior: float) -> None:
-        """`prior`: the fleet's c_miss, which counts for as much as `_TRUST` thousand tokens of its own experience."""
+        """prior: the fleet's c_miss. It weighs as much as `_TRUST` thousand tokens that this replica computed."""
         self.busy_seconds = 0.0
         self.computed = 0.0
         self.owed = 0.0
         self.requests = 0
         self.since = 0.0
         self._number = 0
-        self._seen: dict[int, None] = {}  # whose first token is to come, by the order of routing
-        self._front: deque[Share] = deque()  # of the others those before all of these …
-        self._rear: deque[Share] = deque()  # … and those behind the first of them
+        self._seen: dict[int, None] = {}  # requests that stream, without a first token yet, in routing order
+        self._front: deque[Share] = deque()  # requests without a stream, routed before all of `_seen`
+        self._rear: deque[Share] = deque()  # requests without a stream, routed after the first of `_seen`
         self._ahead = 0.0  # thousand tokens of `_front`
-        self._worked: deque[Share] = deque()  # those that the clock worked off, as far as nothing has confirmed it
-        self._unsure = 0.0  # thousand tokens of these
-        self._open = 0  # answers in one piece under way
-        self._last_end = 0.0  # of one of them, or the start of the first
+        self._worked: deque[Share] = deque()  # done by the clock, and not confirmed by an event yet
+        self._unsure = 0.0  # thousand tokens of `_worked`
+        self._open = 0  # answers in one piece in flight
+        self._last_end = 0.0  # the last end of such an answer, or the start of the first
         self.doubt = 0.0
         self.expect(prior)
 
     def expect(self, prior: float) -> None:
-        """The fleet's c_miss is `prior` today."""
+        """Set the fleet's c_miss, in seconds per thousand tokens, as the prior."""
         self._prior = prior
         self._average()
 
     def start_from(self, c_miss: float, computed: float, prior: float) -> None:
-        """Count what another router saw as experience: `computed` thousand tokens at `c_miss` seconds each."""
+        """Start with the experience of another router: `computed` thousand tokens at `c_miss` seconds each."""
         self.busy_seconds, self.computed = c_miss * computed, computed
         self.expect(prior)
 
     def bounds(self) -> tuple[float, float]:
-        """W is the larger of two: what is left until the first, when all would be done if the head's progress were
-        unbounded, and the second, seconds that no progress can have touched unseen. (0, 0) without work."""
+        """(done_at, behind). W at time t is the larger of done_at − t and behind.
+
+        done_at: when all work ends at the learned speed. behind: seconds of work that cannot have begun unseen.
+        (0, 0) without work.
+        """
         requests, c_miss = self.requests, self.c_miss
         if not requests and not self._worked:
             return 0.0, 0.0
@@ -94,7 +103,7 @@ class Backlog:
         return self.since + seconds, behind + self.doubt * (self._ahead + self._unsure) * c_miss
 
     def add(self, share: Share, now: float) -> None:
-        """One more request's share is to be computed."""
+        """Count the work of one more request."""
         if self._front:
             self._drain(now)
         if not self.requests:
@@ -116,8 +125,10 @@ class Backlog:
             self._ahead += share.tokens
 
     def first_token(self, share: Share, now: float) -> tuple[float, Sequence[Share]]:
-        """The request has its first token. Returns the seconds that it is held to have taken, with all that were
-        computed before it and not seen, and these."""
+        """Handle the first token of a request, and learn from its time.
+
+        Returns the seconds that the request and all unseen requests before it took, and these unseen requests.
+        """
         passed, tokens = self._pass(share), share.tokens
         for one in passed:
             tokens += one.tokens
@@ -128,21 +139,23 @@ class Backlog:
         return gap, passed
 
     def learn(self, seconds: float, tokens: float) -> None:
-        """So many thousand tokens took so many seconds."""
+        """Learn that `tokens` thousand tokens took `seconds`."""
         self.busy_seconds = self.busy_seconds * _MEMORY + seconds
         self.computed = self.computed * _MEMORY + tokens
         self._average()
 
     def ended(self, share: Share, now: float) -> float:
-        """An answer in one piece is there: nothing before it is owed any more. Returns the seconds since the last one,
-        as far as such answers were under way: it took no longer than that."""
+        """Handle the end of an answer in one piece: all work before it is done.
+
+        Returns an upper bound of its seconds: the time since the last such end, or since the first such answer began.
+        """
         busy, self._last_end = max(now - self._last_end, 0.0), now
         self._pass(share)
         self.give_up(share, now)
         return busy
 
     def give_up(self, share: Share, now: float) -> None:
-        """A request is computed or ended, perhaps without a first token: nothing is learned from its time."""
+        """Remove the work of a request that is computed or ended. Its time teaches nothing."""
         if share.open:
             self._open -= 1
             share.open = False
@@ -166,13 +179,13 @@ class Backlog:
             self._ahead = 0.0
 
     def fade(self) -> None:
-        """Nobody tested this for long: half of the experience is forgotten, and the prior counts for more."""
+        """Forget half of the experience after a long time without requests, so that the prior counts for more."""
         self.busy_seconds /= 2.0
         self.computed /= 2.0
         self._average()
 
     def _drain(self, now: float) -> None:
-        """The clock worked off what stands in front unseen."""
+        """Move requests from `_front` to `_worked` whose time has passed by the clock."""
         front, c_miss = self._front, self.c_miss
         while front and self.since + front[0].tokens * c_miss <= now:
             share = front.popleft()
@@ -183,7 +196,7 @@ class Backlog:
             self._unsure += share.tokens
 
     def _confirm(self, last: Share) -> None:
-        """The clock was right: what was routed up to `last` is computed."""
+        """Everything that was routed up to `last` is computed: the clock was right."""
         worked = self._worked
         while worked and worked[0].number <= last.number:
             self._unsure -= worked.popleft().tokens
@@ -191,7 +204,7 @@ class Backlog:
             self._unsure = 0.0
 
     def _pass(self, last: Share) -> list[Share]:
-        """Takes out whatever was routed before `last` and can't be seen."""
+        """Remove and return the unseen requests that were routed before `last`."""
         if not self._front and not self._rear and not self._worked:
             return []
         passed = []
@@ -211,7 +224,7 @@ class Backlog:
         self.requests -= 1
 
     def _move_up(self) -> None:
-        """What had only seen requests before it, and has none any more, stands in front now."""
+        """Move requests from `_rear` to `_front` once no streamed request is before them."""
         rear, front = self._rear, self._front
         first = next(iter(self._seen), None)
         while rear and (first is None or rear[0].number < first):

@@ -1,14 +1,14 @@
 """The cost of context for the tokens of a prompt, learned for the whole fleet.
 
-A token attends to all before it, so m computed tokens behind h cached ones take c·m·(1 + κ·(h + m/2)): the second part
-counts query-key pairs. Without it a long prompt's ŝ is too small, and so is the wait behind it (40k tokens take the gpu
-preset 1.7 times what their number says), while c_miss is too high for the short ones. κ is a property of the model, not
-of a replica: it is learned from the first tokens of the whole fleet, with a prior of 0.
+A token attends to all tokens before it. So m computed tokens behind h cached ones take c·m·(1 + κ·(h + m/2)) seconds;
+the second part counts query-key pairs. Without it ŝ of a long prompt is too small, and so is the wait behind it: 40k
+tokens take the gpu preset 1.7 times what their number says. c_miss is then too high for short prompts. κ depends on the
+model, not on the replica. It is learned from the first tokens of the whole fleet, with a prior of 0.
 
-One gap between first tokens shows little: an engine fills its steps, so a short prompt's step is mostly other prompts,
-and small gaps would all look alike. Gaps are therefore summed up to `_LONG` tokens, and least squares fit those sums:
-seconds ≈ a·tokens + b·pairs + d·requests, κ = b ÷ a. The last part takes up what a request costs beside its tokens.
-Each sum is divided by the root of its tokens, as its variance rises with them.
+One gap between first tokens shows little. An engine fills its steps, so the step of a short prompt is mostly other
+prompts, and all small gaps look alike. Gaps are therefore summed up to `_LONG` tokens, and least squares fit the sums:
+seconds ≈ a·tokens + b·pairs + d·requests, κ = b ÷ a. d is the cost of a request beside its tokens. Each sum is divided
+by the root of its tokens, since its variance rises with them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ _FORGETTING = 0.999
 
 
 class Stretch:
-    """Recent work of one replica that was not learned from yet: thousands of tokens, their pairs in 10⁶, requests, and
-    seconds."""
+    """Recent work of one replica that is not learned yet: thousands of tokens, pairs in 10⁶, requests and seconds."""
 
     __slots__ = ("pairs", "requests", "seconds", "tokens")
 
@@ -61,8 +60,8 @@ class ContextCost:
     def learn(self, stretch: Stretch, c_miss: float) -> None:
         """Learn from a stretch that is long enough, and clear it.
 
-        Its seconds are those of a replica of the fleet's speed. `c_miss`, seconds per 1k tokens there, is the unit in
-        which they are counted; the first is kept, since what c_miss means moves with κ."""
+        The seconds of the stretch are scaled to the fleet's speed. c_miss: the fleet's, in seconds per 1k tokens. The
+        first one becomes the unit of the seconds, because the meaning of c_miss changes with κ."""
         if stretch.tokens < _LONG:
             return
         self._unit = self._unit or c_miss

@@ -25,10 +25,12 @@ POLICY_NAMES = tuple(_POLICIES)
 
 
 def make_policy(name: str, *, rng: Randomness, **options: Any) -> RoutingPolicy:
-    """The policy called `name` with its own options as keywords; ConfigurationError names what is known.
+    """The policy with this name. ConfigurationError lists the known names or options.
 
-    name: one of `POLICY_NAMES`, or "package.module:Class" for a policy of your own. rng: seeded by the caller; a class
-    of your own gets it if its constructor has a parameter of that name."""
+    name: one of `POLICY_NAMES`, or "package.module:Class" for a policy of your own.
+    rng: seeded by the caller. A class of your own gets it if its constructor has a parameter of that name.
+    options: keywords of the policy's constructor.
+    """
     policy = _find(name)
     what = f"routing policy {name}"
     if policy is Lbgr:
@@ -42,7 +44,7 @@ def make_policy(name: str, *, rng: Randomness, **options: Any) -> RoutingPolicy:
 
 
 def policy_options(name: str) -> list[str]:
-    """The names of `make_policy`'s options for it; of a policy that there isn't, none."""
+    """The names of the policy's options; empty for an unknown policy."""
     if name not in _POLICIES and not is_import_path(name):
         return []
     policy = _find(name)

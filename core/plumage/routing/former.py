@@ -81,13 +81,13 @@ class FormerHomes:
             del ends[next(iter(ends))]
 
     def forget(self, slot: int) -> None:
-        """The slot's replica is gone, and what it remembered."""
+        """Remove all prompts of a slot whose replica was deleted."""
         self._ends = {chunk: end for chunk, end in self._ends.items() if end[0] != slot}
         self._found = None
 
 
 def _searched(chunks: int, share: float, ends: Sequence[int]) -> tuple[int, int]:
-    """From which chunk to which one to search, of so many: the last one is behind `share` of the prompt."""
+    """The first and the last chunk to search, of `chunks`. The last one ends at `share` of the prompt."""
     if not ends:
         last = min(int(share * chunks + 1.5), chunks)
         return max(last - _SEARCHED, 0), last

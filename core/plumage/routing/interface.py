@@ -14,7 +14,7 @@ __all__ = ["Choice", "Query", "Randomness", "ReplicaState", "RoutingPolicy", "Ti
 
 
 class Randomness(Protocol):
-    """What policies need of `random.Random`; passed in, so that a run repeats by its seed."""
+    """The methods of `random.Random` that policies use. It is a parameter, so that a seed repeats a run."""
 
     def random(self) -> float: ...
 
@@ -23,26 +23,30 @@ class Randomness(Protocol):
 
 @dataclass(slots=True)
 class ReplicaState:
-    """What the router knows of one replica when a request arrives. `routed`: its own requests in flight there.
+    """What the router knows of one replica when a request arrives. routed: this router's requests in flight there.
 
-    The other values are the engine's last report and may be stale or absent (zero)."""
+    The other values are the engine's last report. They may be stale, or zero where the report is missing."""
 
     slot: int
     routed: int = 0
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
-    prefill_tokens: float = 0.0  # routed and not yet past their first token: prompt tokens still to compute
+    prefill_tokens: float = 0.0  # prompt tokens to compute for routed requests without a first token
     decode_blocks: float = 0.0  # KV blocks of the requests routed there and not finished
     foreign_work: float = 0.0  # seconds of work that other routers have in flight there (shared through the directory)
 
 
 @dataclass(slots=True)
 class Query:
-    """One request. `hits`: tokens of its prefix each slot holds (absent = 0), from the directory. `chunks`: its
-    byte-chunk chain. `text`: the rendered prompt, for policies that look at characters. `stream`: its first token will
-    be seen; of an answer in one piece only the end is. `ends`: the size of the first n chunks of any prompt, by n from
-    0, in a unit of which a prompt's first chunk has some; empty where all chunks have one size."""
+    """One request.
+
+    hits: slot → tokens of the prompt's prefix that its replica holds, by the directory; absent means 0.
+    chunks: the chain of the prompt's chunks.
+    text: the rendered prompt, for policies that read characters.
+    stream: whether its first token will be visible. An answer in one piece shows only its end.
+    ends: by n from 0, the size of the first n chunks of any prompt, in pieces. Empty if all chunks have one size.
+    """
 
     now: float
     tokens: float
@@ -55,8 +59,11 @@ class Query:
 
 @dataclass(slots=True)
 class Ticket:
-    """One routed request, handed back to the policy with its outcome. `state` is the policy's own.
-    `predicted_latency`: seconds to the end of the answer; None until the policy learned it from answers."""
+    """One routed request. The policy gets it again with the outcome.
+
+    state: belongs to the policy.
+    predicted_latency: seconds to the end of the answer; None until the policy has learned it from answers.
+    """
 
     slot: int
     routed_at: float
@@ -69,8 +76,11 @@ class Ticket:
 
 @dataclass(slots=True)
 class Choice:
-    """The slot chosen. `scores`: each candidate's score in candidate order (lower is better), kept for explanations.
-    `considered`: the candidates that were scored, in the order of their scores, where not all were."""
+    """The chosen slot.
+
+    scores: one score for each candidate, in their order; the lowest wins. Explanations show them.
+    considered: the scored candidates, in the order of `scores`; empty if all candidates were scored.
+    """
 
     slot: int
     scores: Sequence[float] = ()
@@ -78,7 +88,7 @@ class Choice:
 
 
 class RoutingPolicy(Protocol):
-    """A policy gets every change of the slots. `replicas` is never empty, and a passed list does not change."""
+    """A routing policy. `replicas` is never empty, and a list does not change after the call."""
 
     name: str
 

@@ -26,9 +26,9 @@ What differs from the printed form:
 - Behind a long queue the hits are those of the request's turn (`queued`). `crowding` looks at most `foresight` seconds
   ahead, since the fleet changes. Without that bound an overloaded fleet lets queues differ by minutes.
 - Of a large fleet `considered` candidates are scored: the best owners, the former home and a sample (`shortlist`).
-- An answer in one piece shows no first token: `_ended` and `backlog` say what is learned from its end.
-- Equal scores are drawn at random. A new slot starts from the fleet's averages. An estimate that no request tested for
-  long moves towards them.
+- An answer in one piece shows no first token. `_ended` and `backlog` learn from its end.
+- Equal scores are drawn at random. A new slot starts from the fleet's averages. An estimate moves towards them after a
+  long time without requests.
 """
 
 from __future__ import annotations
@@ -53,29 +53,33 @@ from plumage.routing.work import DecayingWork
 
 __all__ = ["Lbgr", "LbgrSettings"]
 
-_LEAST_MISS = 0.016  # 1k tokens: an engine recomputes the last block even of a prompt it holds whole
+_LEAST_MISS = 0.016  # 1k tokens: an engine computes the last block again even if it holds the whole prompt
 _LEAST_SHARE = 0.1  # of ŝ + W: a correction never predicts less
-_LEAST_C_MISS = 1e-6  # seconds per 1k tokens: a clock that stands still, not a replica
+_LEAST_C_MISS = 1e-6  # seconds per 1k tokens: less means that the clock stands still
 _MOST_COPYING = 45.0  # seconds: without a bound a long prompt would wait minutes for its own replica
 _MOST_FILLED = 3.0  # times ŝ, by `spread`
 _FLEET_MEMORY = 0.995  # of each first token anywhere
-_SETTLED = 20.0  # 1k tokens: before that ŝ is a guess, and its error nothing to remember
-_LEAST_WINDOW = 0.5  # seconds: a rate of arrivals from less is a guess
-_REPORTED = 4  # the end-to-end latency is learned from one answer in so many: it is only reported
-_LESSONS = 50.0  # outcomes a second that a replica's regression learns from: more would leave it the last moment only
-_DOUBT = 0.5  # where no stream shows how far a replica is: how little its clock is believed (`Backlog.doubt`)
+_SETTLED = 20.0  # 1k computed tokens, before which ŝ is too inaccurate to learn from its error
+_LEAST_WINDOW = 0.5  # seconds: a shorter window gives no useful rate of arrivals
+_REPORTED = 4  # one answer in this many teaches the end-to-end latency, which is only reported
+_LESSONS = 50.0  # outcomes a second that a regression learns from; more would erase all but the last moment
+_DOUBT = 0.5  # `Backlog.doubt` of a replica without streams, whose progress is not visible
 _TESTED = 20  # outcomes after which a replica's weights count in the fleet's
 
 
 @dataclass(frozen=True, slots=True)
 class LbgrSettings:
-    """c_hit, c_miss: seconds per 1k tokens; c_miss until it is learned, and at most where nothing streams.
-    forgetting: of the regressions. initial_variance: of their weights, around the fleet's.
-    crowding: how much the delay of others counts. spread: how much the tokens computed there in the last
-    `spread_seconds` do. copying, most_correction: see the module. arrival_seconds: over which the rate of arrivals is
-    averaged. stale_seconds: untested for so long, an estimate moves half way to the fleet's. considered: the most
-    candidates that are scored for one request. loyalty: see `former`. long_queue: seconds of work, see `queued`.
-    foresight: seconds.
+    """Settings of LBGR; the module explains them.
+
+    c_hit, c_miss: seconds per 1k tokens. c_miss counts until it is learned, and is a maximum without streams.
+    forgetting: factor of the regressions. initial_variance: of their weights, around those of the fleet.
+    crowding: weight of the delay of others. copying: weight of a second copy, in times ŝ.
+    spread: weight of the tokens that the replica computed in the last `spread_seconds`.
+    most_correction: largest share of ŝ + W that θ·x may add or subtract.
+    arrival_seconds: window of the average rate of arrivals.
+    stale_seconds: after this time without outcomes an estimate moves half way to the fleet's.
+    considered: the most candidates that are scored for one request.
+    loyalty: see `former`. long_queue: seconds of work, see `queued`. foresight: seconds.
     """
 
     c_hit: float = defaults.HIT_MILLISECONDS_PER_KILOTOKEN / 1000
@@ -107,12 +111,12 @@ class LbgrSettings:
             raise ConfigurationError(f"lbgr.considered must be at least 2, got {self.considered}")
 
 
-# What `choose` reads of a slot: when its backlog is done, its part behind the head, c_miss, trust in hits, θ.
+# What `choose` reads of a slot: both values of `Backlog.bounds`, c_miss, trust in hits, the four weights θ.
 _Known = tuple[float, float, float, float, float, float, float, float]
 
 
 class Lbgr:
-    """`foreign_work` of the chosen replica is remembered from `choose` to `routed`: call them in pairs."""
+    """LBGR. `choose` stores the chosen replica's `foreign_work` for `routed`: call them in pairs."""
 
     name = "Lbgr"
 
@@ -153,7 +157,7 @@ class Lbgr:
         return Choice(best.slot, scores, () if considered is replicas else considered)
 
     def _former_home(self, query: Query, replicas: Sequence[ReplicaState]) -> tuple[int | None, float]:
-        """The slot to prefer where no candidate caches half of a conversation; else what a copy costs, in times ŝ."""
+        """(slot to prefer, cost of a copy in times ŝ). The slot is None if a candidate caches half of the prompt."""
         hits = query.hits
         former = self._former.of(query, max(hits.values(), default=0.0))
         if former is None:
@@ -162,7 +166,7 @@ class Lbgr:
         return (former, 0.0) if held < MOST_HELD * query.tokens else (None, self.settings.copying)
 
     def _at_its_turn(self, query: Query, replicas: Sequence[ReplicaState]) -> Query:
-        """The query with the hits of its turn at each of `replicas`."""
+        """The query with the hits that are expected when its turn comes at each of `replicas`."""
         known, now = self._known, query.now
         waits = {}
         for replica in replicas:
@@ -173,8 +177,8 @@ class Lbgr:
         return replace(query, hits=self._queued.expected(query, waits))
 
     def _scores(self, query: Query, replicas: Sequence[ReplicaState], candidates: int, copying: float) -> list[float]:
-        """Of `replicas`, which are all `candidates` or some. Written out in one loop: it runs once per replica and
-        request."""
+        """One score for each of `replicas`, which are all or some of the `candidates`. One loop without calls, because
+        it runs once per replica and request."""
         known, hits, now = self._known, query.hits, query.now
         c_hit, tokens = self.settings.c_hit, query.tokens / 1000.0
         recent = self._recent.scaled
@@ -200,7 +204,7 @@ class Lbgr:
                 service = c_hit * hit + c_miss * miss * (1.0 + kappa * (hit + miss / 2.0))
                 base = service + work
                 correction = per_hit * hit + per_miss * miss + per_work * work + bias
-            else:  # nearly all of a large fleet: what a hit of zero adds is left out
+            else:  # most replicas of a large fleet: leave out the terms of a hit
                 service = c_miss * cold
                 base = service + work
                 correction = per_miss * whole + per_work * work + bias
@@ -221,8 +225,10 @@ class Lbgr:
         return scores
 
     def _prices(self, now: float, candidates: int) -> tuple[float, float]:
-        """What a score adds for a second of work, by the requests a second that each replica gets, and for a thousand
-        tokens computed lately (as `_recent` has them), at the fleet's speed: room in caches is shared out."""
+        """(crowd, spread): what a score adds for a second of work, and for a thousand recently computed tokens.
+
+        crowd follows the requests a second that each replica gets. spread is in the scale of `_recent`.
+        """
         settings = self.settings
         window, long = settings.arrival_seconds, settings.spread_seconds
         quiet, age = self._arrived - now, self._began - now
@@ -252,7 +258,7 @@ class Lbgr:
         found = hit * trust / 1000.0
         miss = max(query.tokens / 1000.0 - found, _LEAST_MISS)
         service = settings.c_hit * found + c_miss * miss * (1.0 + self._context.kappa * (found + miss / 2.0))
-        owed = service / max(c_miss, _LEAST_C_MISS)  # in computed tokens, hits at what they cost of one
+        owed = service / max(c_miss, _LEAST_C_MISS)  # in computed tokens; a hit counts by its share of their cost
         share = Share(owed, hit=found, miss=miss, seen=query.stream)
         replica.backlog.add(share, now)
         self._recent.add(slot, owed, now)
@@ -268,7 +274,7 @@ class Lbgr:
         correction = per_hit * found + per_miss * miss + per_work * work + bias
         ttft = max(base + correction, base * _LEAST_SHARE)
         x = (found, miss, work, 1.0)
-        # Before any answer ended it would be the time to first token, which says nothing of a whole answer.
+        # Before any answer ended the estimator knows only the time to first token, which is not the latency.
         latency = max(base + replica.latency.predict(x), ttft) if any(replica.latency.weights) else None
         return Ticket(
             slot,
@@ -337,11 +343,11 @@ class Lbgr:
             replica.graded(ticket.hit_tokens / 1000.0, cached_tokens / 1000.0)
 
     def _ended(self, slot: int, state: Routed, now: float) -> None:
-        """An answer in one piece: the time of its first token is unknown.
+        """Handle the end of an answer in one piece. The time of its first token is unknown.
 
         Without streams c_miss is the busy time, decoding included, ÷ the computed tokens, and at most the setting. That
-        is too high, which does less harm than too low. The fleet has one such c_miss: with one for each replica, an
-        error would send a replica all requests or none."""
+        is too high, but a value that is too low does more harm. The whole fleet has one such c_miss: with one for each
+        replica, an error would send a replica all requests or none."""
         replica, tokens = state.replica, state.share.tokens
         busy = replica.backlog.ended(state.share, now)
         self._busy_seconds = self._busy_seconds * _FLEET_MEMORY + busy
@@ -362,7 +368,7 @@ class Lbgr:
             self._publish(ticket.slot)
 
     def _current(self, slot: int, state: object) -> bool:
-        """Does the state belong to the replica that has the slot now?"""
+        """Whether the state belongs to the replica that has the slot now."""
         return isinstance(state, Routed) and self._replicas[slot] is state.replica
 
     # --- state that routers share (`learned`) ------------------------------------------------------------------------
@@ -410,7 +416,7 @@ class Lbgr:
             self._publish(len(self._replicas) - 1)
 
     def _new_replica(self) -> Replica:
-        """Starts from the fleet's prior; its weights may move from there as freely as anyone's did."""
+        """A replica with the fleet's prior, and with the variance of a new regression."""
         return Replica(
             Backlog(self._fleet_c_miss()),
             self._regression([replica.ttft for replica in self._replicas]),
@@ -427,13 +433,14 @@ class Lbgr:
         )
 
     def _fleet_c_miss(self) -> float:
-        """What a thousand tokens took anywhere of late; the setting before that is known."""
+        """The recent seconds per thousand computed tokens, over all replicas; before any outcome, the setting."""
         return self._fleet_seconds / self._fleet_computed if self._fleet_computed else self.settings.c_miss
 
     def _revisit(self, now: float) -> None:
-        """One slot a request: give it the fleet's prior of today, and let go of what nothing has tested for long.
+        """Give one slot per request the fleet's current prior, and fade its estimates after a long time without
+        outcomes.
 
-        Without it a replica that was never tried keeps a prior that the fleet has left behind, and is never tried."""
+        Otherwise a replica that was never chosen keeps an old prior, and is never chosen."""
         self._turn = (self._turn + 1) % len(self._replicas)
         replica = self._replicas[self._turn]
         replica.backlog.expect(self._fleet_c_miss())

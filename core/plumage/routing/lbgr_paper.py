@@ -27,7 +27,7 @@ __all__ = ["LbgrPaper"]
 
 @dataclass(slots=True)
 class _Routed:
-    """What a ticket remembers: its features, ŝ and W at routing, and whose estimator they belong to."""
+    """State of a ticket: its features, ŝ and W at routing, and the estimator that they belong to."""
 
     model: object
     x: Features

@@ -1,4 +1,4 @@
-"""What LBGR (`lbgr`) keeps of one replica, and of one request on its way there."""
+"""The state of LBGR (`lbgr`) for one replica, and for one request in flight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_LESSONS = 20.0  # lessons of the regression that may come at once
 
 
 class Replica:
-    """What is known of the replica that has a slot. Its successor is another object, so late tickets miss it."""
+    """State of the replica that has a slot. Its successor is another object, so late tickets do not change it."""
 
     __slots__ = (
         "adopted", "answers", "backlog", "heard", "kept", "latency", "lessons", "promised", "seen", "stretch", "ttft",
@@ -37,16 +37,16 @@ class Replica:
 
     @property
     def trust(self) -> float:
-        """Share of the tokens said to be cached there that the engine then found."""
+        """Found ÷ predicted cached tokens of the replica."""
         return self.kept / self.promised
 
     def graded(self, promised: float, kept: float) -> None:
-        """Thousand tokens that were said to be cached, and that were: never more, luck is no merit."""
+        """Learn from one answer: thousand tokens predicted as cached, and found. More than predicted counts as all."""
         self.promised = (self.promised - _GOOD_FAITH) * _TRUST_MEMORY + promised + _GOOD_FAITH
         self.kept = (self.kept - _GOOD_FAITH) * _TRUST_MEMORY + min(kept, promised) + _GOOD_FAITH
 
     def fade(self) -> None:
-        """Nothing tested it for long."""
+        """Forget half of the estimates after a long time without outcomes."""
         self.backlog.fade()
         self.promised = (self.promised + _GOOD_FAITH) / 2.0
         self.kept = (self.kept + _GOOD_FAITH) / 2.0
@@ -54,8 +54,10 @@ class Replica:
 
 @dataclass(slots=True)
 class Routed:
-    """One request on its way there. x: (hit, miss, W, 1); service: ŝ. doubted: thousand tokens that were held there
-    when it was routed, where fewer are expected at its turn."""
+    """One request in flight. x: (hit, miss, W, 1). service: ŝ, in seconds.
+
+    doubted: thousand tokens that the replica held at routing, if fewer are expected when its turn comes; else 0.
+    """
 
     replica: Replica
     x: Features

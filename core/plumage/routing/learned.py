@@ -1,8 +1,8 @@
 """The learned state of a policy in the form that routers share (the directory's `estimators` row).
 
-A policy that can share its state is a `Learner`; most policies are not. State from other routers initialises a slot of
-which this router has none: after a restart, or for a replica that only others used. From then on its own outcomes
-count. Pure: bytes in, numbers out; times are ages in seconds.
+A policy that can share its state is a `Learner`; most policies are not. State from other routers initialises a slot
+that this router has not learned about: after a restart, or for a replica that only others used. After that only its own
+outcomes count. Pure: bytes in, numbers out. Times are ages in seconds.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ __all__ = ["MOST_UPDATES", "Learned", "Learner", "merge", "pack", "unpack"]
 
 MOST_UPDATES = 1000  # outcomes; the regressions forget older ones
 MOST_REPLICAS = 4096
-_HALF_LIFE = 3600.0  # seconds: an offer so old weighs half
-_LARGEST = 1e6  # seconds or seconds a unit: more is damage, not a measurement
+_HALF_LIFE = 3600.0  # seconds: an offer of this age weighs half
+_LARGEST = 1e6  # seconds, or seconds per unit: a larger value is damaged
 
 
 class Learned(msgspec.Struct, array_like=True, frozen=True):
-    """Of one replica.
+    """The learned state of one replica.
 
-    c_miss: seconds for a thousand computed tokens. experience: the thousands of tokens that it was measured on.
-    ttft, latency: the weights of the two regressions. updates: the outcomes that they were learned from."""
+    c_miss: seconds for a thousand computed tokens. experience: thousands of tokens behind that measurement.
+    ttft, latency: the weights of the two regressions. updates: the outcomes that they were learned from.
+    """
 
     c_miss: float
     experience: float
@@ -56,11 +57,11 @@ class Learner(Protocol):
     name: str
 
     def learned(self, slot: int) -> Learned | None:
-        """What it learned of the slot from its own outcomes; None while they are too few."""
+        """The state that it learned from its own outcomes of the slot; None while they are too few."""
         ...
 
     def adopt(self, slot: int, learned: Learned, now: float) -> bool:
-        """Initialise the slot with this state. False, and no change, if the policy has learned of the slot already."""
+        """Initialise the slot with this state. False, and no change, if the policy has own outcomes of the slot."""
         ...
 
 
@@ -69,13 +70,13 @@ _decode = msgspec.msgpack.Decoder(_Offer).decode
 
 
 def pack(policy: str, replicas: Mapping[str, Learned]) -> bytes:
-    """One router's offer: replicas by id. The most tested are kept where there are too many."""
+    """Pack one router's offer: replicas by id. Of too many replicas those with most outcomes are kept."""
     kept = sorted(replicas, key=lambda name: -replicas[name].updates)[:MOST_REPLICAS]
     return _encode(_Offer(policy, {name: replicas[name] for name in kept}))
 
 
 def unpack(data: bytes, policy: str) -> dict[str, Learned]:
-    """The replicas of an offer; empty if it is of another policy. ConfigurationError if it cannot be read."""
+    """Unpack the replicas of an offer; empty for another policy. ConfigurationError if it is malformed."""
     try:
         offer = _decode(data)
     except msgspec.DecodeError as error:
@@ -84,7 +85,7 @@ def unpack(data: bytes, policy: str) -> dict[str, Learned]:
 
 
 def merge(offers: Iterable[tuple[float, Mapping[str, Learned]]]) -> dict[str, Learned]:
-    """(age in seconds, replicas) of several routers into one: means, weighted by outcomes and halved every hour."""
+    """Merge (age in seconds, replicas) of several routers: means, weighted by outcomes and halved every hour."""
     found: dict[str, list[tuple[float, Learned]]] = {}
     for age, replicas in offers:
         for name, learned in replicas.items():

@@ -1,8 +1,8 @@
-"""Policies that look at load alone, or at nothing: the floor that prefix-aware routing is measured against.
+"""Policies that use only load, or nothing, and `PrefixAware`: the least that LBGR must surpass.
 
 Sources: PowerOfTwo is Mitzenmacher's, The Power of Two Choices in Randomized Load Balancing, IEEE TPDS 12(10), 2001;
 PrefixAware routes by the longest match, as does `prefixaware` of vllm-project/production-stack, but breaks ties by
-load (see `production_stack`). The rest are folklore.
+load (see `production_stack`). The others have no single source.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["LeastLoad", "PowerOfTwo", "PrefixAware", "Random", "RoundRobin", "in
 
 
 def in_flight(replica: ReplicaState) -> float:
-    """Requests there: the engine's own count where it is larger, as other routers may feed it too."""
+    """Requests in flight: this router's count, or the engine's if that is larger, since other routers send too."""
     return max(replica.routed, replica.running + replica.waiting)
 
 
 class Random(ScoringPolicy):
-    """Each candidate with equal chance."""
+    """Draws a candidate; all are equally likely."""
 
     name = "Random"
 
@@ -30,7 +30,7 @@ class Random(ScoringPolicy):
 
 
 class RoundRobin(ScoringPolicy):
-    """The candidates in turn, by slot number, so that one that comes or goes does not reset the turn."""
+    """Takes the candidates in turn, by slot number. A replica that is added or deleted does not reset the turn."""
 
     name = "RoundRobin"
 
@@ -46,7 +46,7 @@ class RoundRobin(ScoringPolicy):
 
 
 class LeastLoad(ScoringPolicy):
-    """Fewest requests in flight."""
+    """Takes the replica with the fewest requests in flight."""
 
     name = "LeastLoad"
 
@@ -55,7 +55,8 @@ class LeastLoad(ScoringPolicy):
 
 
 class PowerOfTwo(ScoringPolicy):
-    """The less loaded of two drawn at random: nearly as even as LeastLoad, and stale load does not herd."""
+    """Draws two candidates and takes the less loaded one. The load is nearly as even as with LeastLoad, and stale
+    reports do not send all routers to one replica."""
 
     name = "PowerOfTwo"
 
@@ -69,10 +70,10 @@ class PowerOfTwo(ScoringPolicy):
 
 
 class PrefixAware(ScoringPolicy):
-    """Most tokens of the prompt's prefix held, by the directory; least load among equals. Ignores queues otherwise."""
+    """Takes the replica that holds most of the prompt's prefix, by the directory. Load decides between equals only."""
 
     name = "PrefixAware"
 
     def scores(self, query: Query, replicas: Sequence[ReplicaState]) -> list[float]:
-        # A token held outweighs any load: loads stay far below 10^6, so one tuple's worth of order fits in a float.
+        # One held token outweighs any load: loads stay far below 10^6, so both fit into one float.
         return [in_flight(replica) * 1e-6 - query.hits.get(replica.slot, 0.0) for replica in replicas]

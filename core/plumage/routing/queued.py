@@ -1,13 +1,13 @@
-"""What a replica holds when a request's turn comes, where that is not what it holds now.
+"""What a replica will hold when a request's turn comes.
 
-Engines' events tell what a cache holds now. Behind a long queue that says little: blocks that are held now are evicted
-before a new request's turn, and blocks that are not are computed for the requests before it. Requests of one document
-then spread over the fleet, each replica computes the document again, and the queues grow.
+Engines' events say what a cache holds now. Behind a long queue that is of little use: blocks of now are evicted before
+a new request's turn, and other blocks are computed for the requests before it. Then requests of one document spread
+over the fleet, each replica computes the document again, and the queues grow.
 
-So the prompts in long queues are noted. A prompt that begins like one of them counts as held there; what is held
-otherwise, behind such a queue, counts by the share that earlier answers still found. A chain is noted at sizes that
-grow by a fifth: some thirty steps for a note or a lookup, and at least five sixths of what two prompts share is found.
-While queues are short nothing is noted and nothing is looked up.
+So this module stores the prompts in long queues. A prompt with the same beginning counts as held there. Other held
+blocks, behind such a queue, count by the share that earlier answers still found. A chain is stored at sizes that grow
+by a fifth. So a write or a look-up takes about thirty steps, and finds at least five sixths of a shared beginning.
+While all queues are short, nothing is stored or looked up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["QueuedPrefixes"]
 
 _GROWTH = 1.2
 _MOST_SIZE = 1 << 20  # first chunks' sizes
-_DOUBTED = 8.0  # 1k tokens: what the prior is worth, by which half of what is held is still found
+_DOUBTED = 8.0  # 1k tokens: weight of the prior, which is that half of the held tokens are still found
 _MEMORY = 0.98  # of each graded answer
 
 
@@ -39,7 +39,7 @@ _SIZES = tuple(_sizes())
 
 
 class QueuedPrefixes:
-    """long: seconds of work from which on a queue is long. most: notes kept, the latest."""
+    """The prompts in long queues. long: seconds of work that make a queue long. most: the bound of stored entries."""
 
     __slots__ = ("_depths", "_ends", "_expiring", "_found", "_held", "_last", "_long", "_most", "_until")
 
@@ -48,17 +48,17 @@ class QueuedPrefixes:
         self._most = most
         self._until: dict[tuple[int, int], float] = {}  # (chunk, slot): the turn of the last request that computes it
         self._expiring: deque[tuple[float, tuple[int, int]]] = deque()
-        self._last = -inf  # the latest turn of any
+        self._last = -inf  # the latest turn of all requests
         self._held, self._found = _DOUBTED, _DOUBTED / 2.0
         self._ends: Sequence[int] = ()
         self._depths: Sequence[int] = _SIZES
 
     def any_at(self, now: float) -> bool:
-        """Whether a request waits in a long queue, as far as its turn was predicted."""
+        """Whether a request waits in a long queue, by its predicted turn."""
         return now < self._last
 
     def sent(self, query: Query, slot: int, wait: float) -> None:
-        """The prompt goes to `slot`, and has `wait` seconds of work before it."""
+        """Store a prompt that was sent to `slot`, behind `wait` seconds of work."""
         chunks, now = query.chunks, query.now
         if wait > self._long:
             turn = now + wait
@@ -71,7 +71,7 @@ class QueuedPrefixes:
             self._expire(now)
 
     def expected(self, query: Query, waits: Mapping[int, float]) -> dict[int, float]:
-        """slot → tokens of the prompt that it holds at the request's turn, of the slots of `waits`: seconds of work."""
+        """slot → tokens of the prompt that it will hold at the request's turn. waits: slot → seconds of work."""
         count, ends = len(query.chunks), query.ends
         per_unit = query.tokens / (ends[count] if ends and count else max(count, 1))
         hits = {}
@@ -86,20 +86,20 @@ class QueuedPrefixes:
 
     @property
     def survival(self) -> float:
-        """Share of what is held that a request behind a long queue still finds."""
+        """The share of held tokens that a request behind a long queue still finds."""
         return self._found / self._held
 
     def graded(self, held: float, found: float) -> None:
-        """Of so many thousand tokens that were held when a request joined a long queue it found so many."""
+        """Learn from one answer behind a long queue: thousand tokens held when it joined, and found at its turn."""
         self._held = self._held * _MEMORY + held
         self._found = self._found * _MEMORY + min(found, held)
 
     def forget(self, slot: int) -> None:
-        """The slot's replica is gone, with its queue."""
+        """Remove the queue of a slot whose replica was deleted."""
         self._until = {key: turn for key, turn in self._until.items() if key[1] != slot}
 
     def _depth(self, query: Query, slot: int) -> int:
-        """Leading chunks that a request in the slot's queue has too."""
+        """The number of leading chunks that a request in the slot's queue shares."""
         chunks, found, until = query.chunks, 0, self._until
         for depth in takewhile(len(chunks).__ge__, self._noted(query.ends)):
             if until.get((chunks[depth - 1], slot), 0.0) <= query.now:
@@ -108,7 +108,7 @@ class QueuedPrefixes:
         return found
 
     def _noted(self, ends: Sequence[int]) -> Sequence[int]:
-        """The numbers of the chunks that are noted: those that end at `_SIZES`, or before."""
+        """The numbers of the chunks that are stored: the last one that ends at or before each of `_SIZES`."""
         if ends is not self._ends:
             self._ends = ends
             sizes = (bisect_right(ends, size * ends[1]) - 1 for size in _SIZES) if ends else _SIZES
@@ -116,7 +116,7 @@ class QueuedPrefixes:
         return self._depths
 
     def _expire(self, now: float) -> None:
-        """Drop notes of requests whose turn is over, as far as they are in front."""
+        """Drop leading entries whose turn is over, and the oldest ones above the bound."""
         expiring, until = self._expiring, self._until
         while expiring and (expiring[0][0] <= now or len(expiring) > self._most):
             turn, key = expiring.popleft()

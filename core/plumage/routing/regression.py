@@ -1,10 +1,10 @@
 """Recursive least squares in four dimensions, for LBGR's residual (KVRouting §4.2, App. A: "learning rate 0.992").
 
-The paper's learning rate is the forgetting factor of its code. Forgetting divides the covariance by it at each update;
-a direction that traffic never excites (a worker that never misses, say) then grows without end and overflows after some
-90,000 updates. So the covariance is bounded: while its trace stands at the bound, nothing is forgotten, and when
-rounding has broken it (a variance that is not positive, anything not finite), it starts over and keeps the weights.
-Unrolled by hand on the upper triangle, which keeps it symmetric: a matrix library costs ten times as much at this size.
+The paper's learning rate is the forgetting factor of its code. Each update divides the covariance by it. A direction
+that no traffic excites, such as misses of a replica that never misses, then grows without end. It overflows after some
+90,000 updates. So the covariance has a bound: at the bound nothing is forgotten. If rounding makes a variance negative
+or not finite, the covariance starts again and the weights stay. The code is written out for the upper triangle, which
+keeps the matrix symmetric. A matrix library takes ten times as long at this size.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ __all__ = ["Features", "RecursiveLeastSquares"]
 
 Features = tuple[float, float, float, float]
 
-# Past this a feature or an outcome is a clock gone wrong, not a measurement: 11 days, or a billion tokens.
+# A larger feature or outcome is an error of a clock, not a measurement: 11 days, or a billion tokens.
 _LIMIT = 1e6
 
 
 class RecursiveLeastSquares:
-    """y ≈ θ·x, learned one (x, y) at a time. `weights` is θ, `trace_limit` bounds the sum of variances."""
+    """y ≈ θ·x, learned from one (x, y) at a time. weights: θ. trace_limit: the bound of the sum of variances."""
 
     __slots__ = ("_covariance", "forgetting", "initial_variance", "trace_limit", "updates", "weights")
 
@@ -46,7 +46,7 @@ class RecursiveLeastSquares:
         return w[0] * x[0] + w[1] * x[1] + w[2] * x[2] + w[3] * x[3]
 
     def update(self, x: Features, y: float) -> float:
-        """Learn from one outcome; returns the error made before learning. Wild input teaches nothing."""
+        """Learn from one outcome, and return the error before learning. Input out of range changes nothing."""
         a, b, c, d = x
         w0, w1, w2, w3 = self.weights
         error = y - (w0 * a + w1 * b + w2 * c + w3 * d)

@@ -1,10 +1,10 @@
-"""Which replicas of a large fleet are worth a score.
+"""Which replicas of a large fleet are scored.
 
-A score costs under a microsecond, and at a thousand replicas all of them cost more than the rest of a decision. So no
-more than `most` are scored: up to half of them those that hold most of the prompt, then its former home, the others
-drawn from all. Replicas that hold nothing differ by what waits there, and the best of a few dozen draws is nearly the
-best of all: with d draws the longest queue is ln ln n ÷ ln d + O(1) (Azar, Broder, Karlin, Upfal: Balanced Allocations,
-SIAM J. Comput. 1999).
+A score takes less than a microsecond, but at a thousand replicas all scores take longer than the rest of a decision. So
+at most `most` replicas are scored. Up to half are those that hold most of the prompt; then its former home; the others
+are drawn from all. Replicas that hold nothing differ only by their queues, and the best of a few dozen draws is nearly
+the best of all. With d draws the longest queue is ln ln n ÷ ln d + O(1) (Azar, Broder, Karlin, Upfal: Balanced
+Allocations, SIAM J. Comput. 1999).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Some = TypeVar("Some")
 
 
 class Shortlist:
-    """`most`: replicas of a list, 2 or more."""
+    """Chooses the replicas to score. most: the bound of a list, at least 2."""
 
     def __init__(self, most: int, rng: Randomness) -> None:
         self._most = most
@@ -31,9 +31,11 @@ class Shortlist:
     def of(
         self, hits: Mapping[int, float], replicas: Sequence[ReplicaState], home: int | None = None
     ) -> Sequence[ReplicaState]:
-        """`replicas` itself when it is no longer than `most`, else some of it, each once: first those that hold much.
-        `hits`: tokens of the prompt that each slot holds. `home`: a slot that is to be among them, if it is one of
-        theirs. A list that comes again must be what it was."""
+        """`replicas` itself if it has at most `most` entries; otherwise some of them, each once, largest hits first.
+
+        hits: slot → tokens of the prompt that it holds. home: a slot to include if it is among `replicas`.
+        The same list object must have the same content at each call.
+        """
         if len(replicas) <= self._most:
             return replicas
         if replicas is not self._replicas:
@@ -47,7 +49,7 @@ class Shortlist:
         return list(kept.values())
 
     def _deepest(self, hits: Mapping[int, float], most: int) -> Iterable[int]:
-        """The slots that hold most; of equals at the bound, which can be the whole fleet, some are drawn."""
+        """The slots that hold most. Equals at the bound, which may be the whole fleet, are drawn."""
         if len(hits) <= most:
             return hits
         least = sorted(hits.values(), reverse=True)[most - 1]
@@ -56,7 +58,7 @@ class Shortlist:
         return deeper + self._draw(equal, most - len(deeper))
 
     def _draw(self, things: Sequence[Some], count: int) -> list[Some]:
-        """`count` of them, each as likely as any other: from a random place on, at a random distance."""
+        """Draw `count` of `things`, all equally likely: from a random start, at a random distance."""
         size = len(things)
         if not count:
             return []

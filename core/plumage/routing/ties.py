@@ -1,7 +1,7 @@
 """The lowest score wins; equals are drawn at random.
 
-A tie given to the first in the list sends every cold request to one replica (KVRouting's code does), and two routers
-with the same view then melt it together.
+If the first of equals won, as in KVRouting's code, every cold request would reach one replica. Two routers with the
+same view would overload it together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["lowest", "lowest_index"]
 
 
 def lowest_index(scores: Sequence[float], rng: Randomness) -> int:
-    """Where the least score is, at random among equals."""
+    """The index of the lowest score; equals are drawn."""
     best = min(scores)
     index = scores.index(best)
     equals = scores.count(best)
@@ -24,5 +24,5 @@ def lowest_index(scores: Sequence[float], rng: Randomness) -> int:
 
 
 def lowest(replicas: Sequence[ReplicaState], scores: Sequence[float], rng: Randomness) -> Choice:
-    """The candidate with the least score, at random among equals."""
+    """The candidate with the lowest score; equals are drawn."""
     return Choice(replicas[lowest_index(scores, rng)].slot, scores)

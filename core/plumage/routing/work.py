@@ -1,9 +1,9 @@
-"""W, the decaying work of each replica (KVRouting §4.2, eq. 6): seconds of service routed there and not yet worked off.
+"""W, the decaying work of each replica (KVRouting §4.2, eq. 6): seconds of service that were routed and are not done.
 
-It decays by 31/32 every 20 ms (half-life about 437 ms), rises by a request's service time when it is routed, and falls
-by what is left of that when the request ends. Decay is linear in W, so what is left of one request is its own share
-decayed by the same factor: no ledger of requests is needed. One common factor serves all slots, so reading W costs a
-multiplication, whatever the number of replicas.
+W decays by 31/32 every 20 ms, a half-life of about 437 ms. It rises by a request's service time when the request is
+routed, and falls by the rest of that time when the request ends. Decay is linear in W, so the rest of one request is
+its own time after the same decay; no list of requests is needed. All slots share one factor, so a read of W is one
+multiplication.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from math import exp, log
 
 __all__ = ["DecayingWork"]
 
-_REBASE_EXPONENT = 60.0  # e^60 keeps the stored sums far from overflow and from losing their low digits
+_REBASE_EXPONENT = 60.0  # e^60: stored sums neither overflow nor lose their low digits
 
 
 class DecayingWork:
-    """Values are kept scaled up by e^(rate·(t − base)); `fade(now)` scales them down to `now`."""
+    """Values are stored multiplied by e^(rate·(t − base)). `fade(now)` is the factor that scales them down to `now`."""
 
     __slots__ = ("_at", "_base", "_fade", "_rate", "_scaled")
 
     def __init__(self, *, factor: float = 31 / 32, interval: float = 0.020) -> None:
         self._rate = -log(factor) / interval
         self._base = 0.0
-        self._at, self._fade = 0.0, 1.0  # the last fade asked for: a request asks twice for the same moment
+        self._at, self._fade = 0.0, 1.0  # the last fade: a request needs it twice for one moment
         self._scaled: list[float] = []
 
     @property
     def scaled(self) -> list[float]:
-        """By slot; multiply by `fade(now)`. For loops over many slots; do not change it."""
+        """The stored values by slot, for loops over many slots: multiply by `fade(now)`, and do not change the list."""
         return self._scaled
 
     def grow(self, slots: int) -> None:
@@ -37,7 +37,7 @@ class DecayingWork:
     def fade(self, now: float) -> float:
         if now == self._at:
             return self._fade
-        exponent = max(self._rate * (now - self._base), 0.0)  # a clock that steps back decays nothing
+        exponent = max(self._rate * (now - self._base), 0.0)  # a clock that steps back causes no decay
         if exponent > _REBASE_EXPONENT:
             self._rebase(now, exp(-exponent) if exponent < 700.0 else 0.0)
             exponent = 0.0
@@ -53,7 +53,7 @@ class DecayingWork:
         self._scaled[slot] += seconds / fade
 
     def release(self, slot: int, seconds: float, added_at: float, now: float) -> None:
-        """Take back what is left of `seconds` added at `added_at`; never below zero (rounding)."""
+        """Subtract the rest of `seconds` that were added at `added_at`. Rounding never makes the value negative."""
         fade = self.fade(now)
         left = seconds * exp(-min(self._rate * max(now - added_at, 0.0), 700.0))
         self._scaled[slot] = max(self._scaled[slot] - left / fade, 0.0)
