@@ -56,14 +56,25 @@ def test_containers_outside_strings_are_counted(value: Any, window: int, split: 
         b'{"prompt":"' + b"\\" * 15_000_000 + b'"}',
         b'{"prompt":"' + b"\\" * 15_000_001,
         b'{"prompt":"' + b'\\"' * 7_000_000 + b'"}',
+        b'{"prompt":[' + b",".join([b"1" * 30] * 500_000) + b"]}",
+        b'{"prompt":"x"' + b" " * 15_000_000 + b"}",
     ],
-    ids=["parts", "objects", "ids", "nested", "texts", "keys", "backslashes", "open backslashes", "escaped quotes"],
+    ids=[
+        *("parts", "objects", "ids", "nested", "texts", "keys", "backslashes", "open backslashes", "escaped quotes"),
+        *("long numbers", "spaces"),
+    ],
 )
 def test_hostile_body_is_refused_before_parsing(hostile: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumage_router.request.body.orjson.loads", lambda _: pytest.fail("parsed"))
     with pytest.raises(RequestError) as refused:
         parse_body(hostile)
     assert (refused.value.status, refused.value.code) == (400, "too_many")
+
+
+def test_prompt_of_token_ids_may_have_the_most_values() -> None:
+    ids = [200_000 + n % 1000 for n in range(json_bounds.MAX_VALUES - 1)]
+    raw = json.dumps({"prompt": ids}).encode()
+    assert parse_body(raw) == {"prompt": ids}
 
 
 def test_long_text_may_contain_brackets() -> None:
@@ -75,8 +86,9 @@ def test_long_text_may_contain_brackets() -> None:
 def test_walk_and_split_count_alike(one: Any, other: Any) -> None:
     """From a place between two strings, and from one inside a string."""
     for raw, inside in ((json.dumps([one, other]).encode(), False), (json.dumps(["", one]).encode()[2:], True)):
-        walked = json_bounds._walk(raw + b" " * 100_000, 0, len(raw) + 100_000, inside)
-        assert walked == json_bounds._split(raw, inside, 1000)
+        padded = raw + b" " * 100_000
+        walked = json_bounds._walk(padded, 0, len(padded), inside)
+        assert walked == json_bounds._split(padded, inside, 1000)
 
 
 def test_long_run_of_backslashes_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,10 @@ def _ids() -> bytes:
     return _HEAD + b'"prompt":[' + b",".join([b"1"] * 8_000_000) + b"]}"
 
 
+def _numbers(count: int, digits: int) -> bytes:
+    return _HEAD + b'"prompt":[' + b",".join([b"1" * digits] * count) + b"]}"
+
+
 def _nested() -> bytes:
     inner = b"[" * 200 + b"]" * 200
     return _HEAD + b'"prompt":"x","logit_bias":{"a":[' + b",".join([inner] * 39_000) + b"]}}"
@@ -76,6 +80,8 @@ BODIES: Final[Mapping[str, Hostile]] = {
     "600,000 content parts": Hostile(CHAT, _parts),
     "5 M objects, quote as \\u0022": Hostile(CHAT, _objects),
     "8 M token ids": Hostile(COMPLETION, _ids),
+    "500,000 numbers of 30 digits": Hostile(COMPLETION, lambda: _numbers(500_000, 30)),
+    "500,000 token ids": Hostile(COMPLETION, lambda: _numbers(500_000, 6)),
     "nested lists": Hostile(COMPLETION, _nested),
     "16 MB of text": Hostile(COMPLETION, lambda: _text(_SIZE)),
     "16 MB of text, to be cut": Hostile(COMPLETION, lambda: _text(_SIZE, truncate_prompt_tokens=100)),

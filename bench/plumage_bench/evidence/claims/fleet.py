@@ -35,7 +35,7 @@ HOT_PATH = (
           at_most(1.5), "", "plumage bench longprompt"),
     Claim("… of the decision path, without sockets and background work, ms", "longprompt", Key("path_ms"),
           at_most(1.5), "", "plumage bench longprompt"),
-    Claim("Hostile bodies of 16 MB, the worst of eleven kinds: 99th percentile of what they add to a small request, ms",
+    Claim("Hostile bodies of 16 MB, the worst of 13 kinds: 99th percentile of what they add to a small request, ms",
           "hostile-bodies", Key("worst_delay_p99_ms"), at_most(50), "", "plumage bench hostile-bodies --quick"),
     Claim("Storm of faults: crashes", "storm", Key("crashes"), exactly(0), "", "plumage bench storm"),
     Claim("… answers of 5xx without an error code", "storm", Key("unnamed_5xx"), exactly(0), "",
