@@ -56,12 +56,13 @@ def test_containers_outside_strings_are_counted(value: Any, window: int, split: 
         b'{"prompt":"' + b"\\" * 15_000_000 + b'"}',
         b'{"prompt":"' + b"\\" * 15_000_001,
         b'{"prompt":"' + b'\\"' * 7_000_000 + b'"}',
+        b'{"prompt":"' + b"\\u00e9" * 2_600_000 + b'"}',
         b'{"prompt":[' + b",".join([b"1" * 30] * 500_000) + b"]}",
         b'{"prompt":"x"' + b" " * 15_000_000 + b"}",
     ],
     ids=[
         *("parts", "objects", "ids", "nested", "texts", "keys", "backslashes", "open backslashes", "escaped quotes"),
-        *("long numbers", "spaces"),
+        *("escapes", "long numbers", "spaces"),
     ],
 )
 def test_hostile_body_is_refused_before_parsing(hostile: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +76,12 @@ def test_prompt_of_token_ids_may_have_the_most_values() -> None:
     ids = [200_000 + n % 1000 for n in range(json_bounds.MAX_VALUES - 1)]
     raw = json.dumps({"prompt": ids}).encode()
     assert parse_body(raw) == {"prompt": ids}
+
+
+def test_million_escaped_characters_pass() -> None:
+    """Python's json escapes every character outside of ASCII."""
+    text = "é" * 1_000_000
+    assert parse_body(json.dumps({"prompt": text}).encode()) == {"prompt": text}
 
 
 def test_long_text_may_contain_brackets() -> None:

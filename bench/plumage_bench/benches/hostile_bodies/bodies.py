@@ -55,7 +55,7 @@ def _text(size: int, **more: object) -> bytes:
 
 
 def _escapes() -> bytes:
-    return _HEAD + b'"prompt":"' + b"\\u00e9" * (_SIZE // 6) + b'"}'
+    return _HEAD + b'"prompt":"' + b"\\u00e9" * 2_097_000 + b'"}'
 
 
 def _keys() -> bytes:
@@ -85,7 +85,7 @@ BODIES: Final[Mapping[str, Hostile]] = {
     "nested lists": Hostile(COMPLETION, _nested),
     "16 MB of text": Hostile(COMPLETION, lambda: _text(_SIZE)),
     "16 MB of text, to be cut": Hostile(COMPLETION, lambda: _text(_SIZE, truncate_prompt_tokens=100)),
-    "16 MB of escapes": Hostile(COMPLETION, _escapes),
+    "12 MB of escapes": Hostile(COMPLETION, _escapes),
     "500,000 keys of a message": Hostile(CHAT, _keys),
     "16 MB of backslashes": Hostile(COMPLETION, _backslashes),
     "8 M escaped quotes": Hostile(COMPLETION, _escaped_quotes),
