@@ -73,8 +73,8 @@ def test_fields_are_explained(access: Access, pool: Pool) -> None:
     for sentence in (
         "The engine of each replica.",
         "vLLM, or the simulated engine.",
-        "Container image; the operator's own for the runtime when absent.",
-        "Where downloaded weights are kept.",
+        "Container image. When absent, the operator's image for the runtime.",
+        "Where downloaded weights are stored.",
     ):
         assert sentence in explained
 

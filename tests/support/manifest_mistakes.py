@@ -104,7 +104,7 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
     (
         put("apiVersion", "inference.networking.k8s.io/v1"),
         "apiVersion: must be inference.plumage.dev/v1alpha1, got 'inference.networking.k8s.io/v1': that InferencePool "
-        "is a kind of the Gateway API Inference Extension, which has the same name and other fields; Plumage's are in "
+        "belongs to the Gateway API Inference Extension and has other fields; Plumage's are in "
         "docs/reference/manifest.md",
     ),
     (

@@ -11,7 +11,7 @@ __all__ = ["CHANGES", "GATEWAY_RULES", "RULES"]
 RULES: list[tuple[Mutation, str]] = [
     (
         put("spec.model.aliases", ["Qwen3-8B"]),
-        "spec.model: may not give one name to two of: the model, its aliases, its adapters, got 2 entries",
+        "spec.model: must give the model, its aliases and its adapters different names, got 2 entries",
     ),
     (
         put("spec.engine.feather.heuristic", {"lossThreshold": 9}),
@@ -24,16 +24,16 @@ RULES: list[tuple[Mutation, str]] = [
     *(
         (
             put("spec.engine.env", [{"name": name, "value": "{}"}]),
-            "spec.engine.env[0].name: may not be set: Plumage sets it itself; feather, eviction, hostMemory and "
-            f"batchLimit say what its plugin does, keysRef which key it asks for, got {name!r}",
+            "spec.engine.env[0].name: may not be set: Plumage sets it itself, from feather, eviction, hostMemory, "
+            f"batchLimit and keysRef, got {name!r}",
         )
         for name in ("PLUMAGE_VLLM", "POD_NAME", "VLLM_API_KEY")
     ),
     *(
         (
             put("spec.engine.env", [{"name": "VLLM_PLUGINS", **fields}]),
-            "spec.engine.env: may not set VLLM_PLUGINS without plumage in its value: vLLM loads what is named there "
-            "alone, got 1 entry",
+            "spec.engine.env: may not set VLLM_PLUGINS without plumage in its value: vLLM loads only the plugins "
+            "named there, got 1 entry",
         )
         for fields in ({}, {"value": "other, plumages"}, {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}})
     ),
@@ -62,22 +62,22 @@ RULES: list[tuple[Mutation, str]] = [
     ),
     (
         put("spec.engine.hostMemory", {"capacity": "8Gi", "minFrequency": 64, "filter": {"frequencyBits": 6}}),
-        "spec.engine.hostMemory.minFrequency: must be at most the highest count that filter.frequencyBits has room "
-        "for, got 64",
+        "spec.engine.hostMemory.minFrequency: must be at most the largest count of filter.frequencyBits, "
+        "got 64",
     ),
     (
         put("spec.engine.eviction.hotness.filter", {"clockBits": 16}),
-        "spec.engine.eviction.hotness.filter: may not be changed where form is Adaptive, which has no filter, "
+        "spec.engine.eviction.hotness.filter: may not be changed with form Adaptive, which has no filter, "
         "got 1 entry",
     ),
     (
         put("spec.engine.eviction.hotness.agingInterval", 7),
-        "spec.engine.eviction.hotness.agingInterval: may not be changed where form is Adaptive, which has no clocks, "
+        "spec.engine.eviction.hotness.agingInterval: may not be changed with form Adaptive, which has no clocks, "
         "got 7",
     ),
     (
         put("spec.engine.eviction.hotness", {"form": "Adaptive", "priority": "clock"}),
-        "spec.engine.eviction.hotness.priority: may not be changed where form is Adaptive, which has no formula, "
+        "spec.engine.eviction.hotness.priority: may not be changed with form Adaptive, which has no formula, "
         "got 'clock'",
     ),
     (
@@ -90,8 +90,8 @@ RULES: list[tuple[Mutation, str]] = [
     ),
     (
         put("spec.engine", {"runtime": "Simulator", "simulator": {"maxNumSeqs": 64, "maxBatchedTokens": 32}}),
-        "spec.engine.simulator.maxBatchedTokens: must be above maxNumSeqs: each running request takes a token of "
-        "a step, prompts need what is left, got 32",
+        "spec.engine.simulator.maxBatchedTokens: must be above maxNumSeqs: each running request takes one token of "
+        "a step, and prompts use the others, got 32",
     ),
     (put("spec", {**pool()["spec"], "replicas": 2, "autoscaling": {"maxReplicas": 3}}),
      "spec.replicas: must be absent, or 1, when autoscaling is set: autoscaling chooses the number, got 2"),
@@ -134,20 +134,20 @@ RULES: list[tuple[Mutation, str]] = [
     ),
     (
         put("spec.directory.managed", {"resources": {"limits": {"memory": "256Mi"}}}),
-        "spec.directory.managed.maxMemory: must be below resources.limits.memory: buffers of clients come on top, "
+        "spec.directory.managed.maxMemory: must be below resources.limits.memory: buffers of clients need memory too, "
         "got nothing",
     ),
     (
         put("spec.rollout", {"maxSurge": 0, "maxUnavailable": "0%"}),
-        "spec.rollout.maxSurge: may not be 0 when maxUnavailable is 0: nothing could ever be replaced, got 0",
+        "spec.rollout.maxSurge: may not be 0 when maxUnavailable is 0: no replica could be replaced, got 0",
     ),
     (
         put("spec", {"model": {"uri": "builtin://nope"}, "engine": {"runtime": "Simulator"}}),
-        "spec.model.uri: must name a built-in model where it is builtin://: tiny-chat, tiny-llama, got 'builtin://nope'",
+        "spec.model.uri: must name a built-in model after builtin://: tiny-chat, tiny-llama, got 'builtin://nope'",
     ),
     (
         put("spec.model.tokenizer", "builtin://nope"),
-        "spec.model.tokenizer: must name a built-in model where it is builtin://: tiny-chat, tiny-llama, got 'builtin://nope'",
+        "spec.model.tokenizer: must name a built-in model after builtin://: tiny-chat, tiny-llama, got 'builtin://nope'",
     ),
     (
         put("spec.model.adapters", [{"name": "law", "uri": "builtin://law"}]),
@@ -155,8 +155,8 @@ RULES: list[tuple[Mutation, str]] = [
     ),
     (
         put("spec.model.uri", "builtin://tiny-chat"),
-        "spec.model.uri: may not be a builtin:// model with engine.runtime VLLM, builtin://tiny-llama apart: it has no "
-        "weights, got 'builtin://tiny-chat'",
+        "spec.model.uri: may not be builtin:// with engine.runtime VLLM, except builtin://tiny-llama: other models "
+        "have no weights, got 'builtin://tiny-chat'",
     ),
 ]  # fmt: skip
 
@@ -180,8 +180,7 @@ RULES += [
     ),
     (
         put("spec.directory.redisRef", {"url": "redis+sentinel://a:1,b:1/main", "caRef": {"name": "ca", "key": "crt"}}),
-        "spec.directory.redisRef.caRef: may not be set where url is not rediss://: nothing is encrypted there, "
-        "got 2 entries",
+        "spec.directory.redisRef.caRef: may not be set without rediss:// in url: other URLs have no TLS, got 2 entries",
     ),
     *(
         (
@@ -223,7 +222,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     (
         {"spec": {"model": {"uri": "hf://Qwen/Qwen3-32B"}}},
         "spec.model: may not change the name that clients ask for (name, or the last part of uri): engines of both "
-        "names would stand behind one router; keep the old one by setting name, or make a new pool, got 1 entry",
+        "names would be behind one router; set name to the old one, or make a new pool, got 1 entry",
     ),
 ]
 """Changes of a pool that only a server can refuse, each as a merge patch of the base object."""
@@ -239,7 +238,7 @@ GATEWAY_RULES: list[tuple[Mutation, str]] = [
     ),
     (
         put("spec.models", [{"name": "chat", "pools": [{"poolRef": {"name": "a"}, "weight": 0}]}]),
-        "spec.models[0].pools: must have a weight above 0 somewhere, got 1 entry",
+        "spec.models[0].pools: must have a pool with a weight above 0, got 1 entry",
     ),
     (
         put("spec.models", [{"name": "chat", "pools": [{"poolRef": {"name": "a"}}] * 2}]),

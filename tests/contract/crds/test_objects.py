@@ -59,11 +59,11 @@ def test_optional_sections_are_never_filled_in(kinds: Kinds) -> None:
     ("path", "phrases"),
     [
         ("ppool", "A pool of engines for one model"),
-        ("ppool.spec.engine", "What runs in each replica|The engine of each replica"),
-        ("ppool.spec.engine.feather.policy", "ENUM:|Who decides when a batch is closed"),
+        ("ppool.spec.engine", "The engine of each replica"),
+        ("ppool.spec.engine.feather.policy", "Which policy decides when a batch is closed"),
         ("ppool.spec.router.policy", "Lbgr when absent."),
-        ("ppool.spec.autoscaling.metrics", "Signals; the one that wants most replicas counts."),
-        ("ppool.status.conditions", "Ready, and what it rests on."),
+        ("ppool.spec.autoscaling.metrics", "Metrics. The one that asks for the most replicas counts."),
+        ("ppool.status.conditions", "Ready, and the conditions that it depends on."),
         ("pgw.spec.models", "Models, and the pools that serve them."),
     ],
 )

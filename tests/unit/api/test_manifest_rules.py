@@ -118,12 +118,12 @@ BESIDE = [
     (
         "spec.engine.env",
         [{"name": "POD_NAME", "value": "x"}],
-        "spec.engine.env[0].name: may not be set: Plumage sets it itself; feather, eviction, hostMemory and batchLimit "
-        "say what its plugin does, keysRef which key it asks for, got 'POD_NAME'",
+        "spec.engine.env[0].name: may not be set: Plumage sets it itself, from feather, eviction, hostMemory, "
+        "batchLimit and keysRef, got 'POD_NAME'",
     ),
     ("spec.engine.resources", {"limits": {"cpu": "much"}}, "spec.engine.resources.limits[cpu]: must be a quantity"),
 ]
-BUILTIN = "spec.model.uri: may not be a builtin:// model with engine.runtime VLLM"
+BUILTIN = "spec.model.uri: may not be builtin:// with engine.runtime VLLM"
 
 
 @pytest.mark.parametrize(("path", "value", "message"), BESIDE, ids=[path for path, *_ in BESIDE])

@@ -43,7 +43,7 @@ def test_duplicate_name_is_refused() -> None:
     with pytest.raises(ManifestError) as caught:
         load_manifests(text, "all.yaml")
     assert caught.value.mistakes == [
-        "document 3: metadata.name: must be its own, got that of document 1: InferencePool default/chat"
+        "document 3: metadata.name: must be unique, got that of document 1: InferencePool default/chat"
     ]
     other = f"{POOL}---\n{POOL.replace('chat}', 'chat, namespace: other}')}---\n{GATEWAY.replace('front', 'chat')}"
     assert len(load_manifests(other, "all.yaml")) == 3

@@ -123,7 +123,7 @@ def test_inference_pool_of_another_project_is_recognized(tmp_path: Path) -> None
     done = plumage("validate", str(file))
     assert done.returncode == 1
     assert "1 mistake\n" in done.stderr
-    assert "a kind of the Gateway API Inference Extension" in done.stderr
+    assert "belongs to the Gateway API Inference Extension" in done.stderr
 
 
 def test_empty_kubeconfig_is_reported_with_a_remedy(tmp_path: Path) -> None:

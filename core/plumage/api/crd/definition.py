@@ -16,7 +16,7 @@ from plumage.cluster import GROUP, VERSION
 __all__ = ["FINGERPRINT", "definition", "definition_name", "definitions"]
 
 FINGERPRINT = f"{GROUP}/schema"
-"""Annotation of a definition: a hash of what it says, by which `plumage doctor` checks its version."""
+"""Annotation of a definition: a hash of its content. `plumage doctor` compares it."""
 
 _CATEGORY = "plumage"
 _READY = '.status.conditions[?(@.type=="Ready")]'
@@ -71,17 +71,17 @@ _KINDS = (
 
 
 def definitions() -> list[dict[str, Any]]:
-    """Those of all kinds."""
+    """The definitions of all kinds."""
     return [_definition(kind) for kind in _KINDS]
 
 
 def definition(model: type[Struct]) -> dict[str, Any]:
-    """That of one kind."""
+    """The definition of one kind."""
     return _definition(next(kind for kind in _KINDS if kind.model is model))
 
 
 def definition_name(model: type[Struct]) -> str:
-    """Its name in a cluster: the plural and the group."""
+    """The name of the definition in a cluster: the plural and the group."""
     return next(f"{kind.plural}.{GROUP}" for kind in _KINDS if kind.model is model)
 
 

@@ -1,7 +1,7 @@
-"""A manifest's model → the structural schema that an API server wants: no `$ref`, no `anyOf` but int-or-string, static
-defaults, a bound on everything, the rules between fields as CEL.
+"""The structural schema of a manifest's model, for an API server.
 
-It starts from pydantic's JSON schema and takes what that leaves out from the models: rules, and bounds of quantities.
+It has no `$ref`, and no `anyOf` except int-or-string. It has static defaults, a bound on everything, and the rules
+between fields as CEL. Its source is pydantic's JSON schema. Rules and bounds of quantities come from the models.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INT32 = 2**31 - 1
 
 
 def structural_schema(model: type[Struct], *, defaults: bool = True) -> Schema:
-    """The schema of `model`, whole. defaults: whether the API server is to fill in what is absent."""
+    """The whole schema of `model`. defaults: whether the API server fills in absent fields."""
     whole = model.model_json_schema()
     structs = {struct.__name__: struct for struct in structs_in(model)}
     return _struct(model, whole, _Definitions(whole.get("$defs", {}), structs, defaults))
@@ -40,7 +40,7 @@ def structs_in(form: Any) -> Iterator[type[Struct]]:
 
 
 class _Definitions:
-    """What `$ref` points at: the JSON schema, and the struct if it is one."""
+    """Resolves `$ref` to the JSON schema, and to the struct if it is one."""
 
     def __init__(self, schemas: Mapping[str, Schema], structs: Mapping[str, type[Struct]], defaults: bool) -> None:
         self._schemas, self._structs, self.defaults = schemas, structs, defaults
@@ -79,7 +79,7 @@ def _default(value: Any) -> Schema:
 
 
 def _expanded(struct: Struct) -> Schema:
-    """A struct's default with the defaults of its fields: an API server checks the rules before it fills them in."""
+    """A struct's default with the defaults of its fields. An API server checks the rules before it fills them in."""
     unwritten = {name for rule in struct.rules for name in rule.written}
     fields = {
         field.alias or name: getattr(struct, name)
@@ -98,12 +98,12 @@ def _plain(value: Any) -> Any:
 
 
 def _default_in_words(value: Any) -> str:
-    """The default as part of the description, for fields where a rule asks whether they were written."""
+    """The default as part of the description. For fields whose rule depends on whether a user set them."""
     return f" {value} when absent." if isinstance(value, str | int) else ""
 
 
 def _node(schema: Schema, definitions: _Definitions) -> Schema:
-    """One node, without its default, which the field has."""
+    """The schema of one node. Its default belongs to the field and is not included."""
     overrides = _overrides(schema)
     if "$ref" in schema:
         schema, struct = definitions.resolve(schema["$ref"], overrides)
@@ -200,5 +200,7 @@ def _validations(rules: list[Schema]) -> Schema:
 
 
 def _validation(rule: Rule | Change) -> Schema:
-    path = {} if not rule.at or rule.at.startswith("metadata.") else {"fieldPath": f".{rule.at}"}  # no field of ours
+    path = (
+        {} if not rule.at or rule.at.startswith("metadata.") else {"fieldPath": f".{rule.at}"}
+    )  # the field is not in this schema
     return {"rule": rule.cel, "message": rule.must, **path}

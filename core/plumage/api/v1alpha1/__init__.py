@@ -1,4 +1,4 @@
-"""`inference.plumage.dev/v1alpha1`: the kinds a person writes, as frozen models, and how to read them from YAML.
+"""`inference.plumage.dev/v1alpha1`: the kinds that a user writes, as frozen models, and their YAML reader.
 
 These models are the single source of the field reference and of the CustomResourceDefinitions. Conventions are
 Kubernetes': camelCase fields, PascalCase enums, no floats, static defaults, bounds on everything.

@@ -1,6 +1,6 @@
-"""`spec.autoscaling`: the bounds of the pool's size, and the signals that it follows.
+"""`spec.autoscaling`: the bounds of the pool's size, and the metrics that set it.
 
-Names and behaviour are those of Kubernetes' HorizontalPodAutoscaler where it has them: stabilization windows, policies,
+Names and behaviour are those of Kubernetes' HorizontalPodAutoscaler, if it has them: stabilization windows, policies,
 tolerance. The defaults suit replicas that start slowly and have cold caches at first.
 """
 
@@ -49,7 +49,7 @@ _AMOUNT = ("TotalTokensPerSecond", "OutputTokensPerSecond", "RequestsInFlight")
 
 
 def _target(at: str, name: str, types: tuple[str, ...]) -> Rule:
-    """A target that belongs to these types alone."""
+    """The rule that a target is set for these types, and for no others."""
     return Rule(
         at=at,
         must=f"must be set for {', '.join(types[:-1])} and {types[-1]}, and absent for other types",
@@ -63,16 +63,16 @@ class MetricSpec(Struct):
     """A metric and its target; each type has a target in its own unit."""
 
     type: MetricType = Field(
-        description="What is measured. CacheHitRatio: cached ÷ all prompt tokens. TotalTokensPerSecond: prompt tokens, "
-        "cached ones included, and output tokens. OutputTokensPerSecond: output tokens "
-        "alone. TimeToFirstToken and QueueWait: the 95th percentile of the last minute. KvCacheUsage: KV "
+        description="The measured metric. CacheHitRatio: cached ÷ all prompt tokens. TotalTokensPerSecond: prompt "
+        "tokens, including cached ones, and output tokens. OutputTokensPerSecond: only output tokens. "
+        "TimeToFirstToken and QueueWait: the 95th percentile of the last minute. KvCacheUsage: KV "
         "blocks in use. RequestsInFlight: running and waiting requests."
     )
     target_percent: Annotated[int, Field(ge=1, le=100)] | None = Field(
-        None, description="Percentage to hold; for CacheHitRatio (at least) and KvCacheUsage (at most)."
+        None, description="Target in percent: the least CacheHitRatio, or the highest KvCacheUsage."
     )
     target_milliseconds: Annotated[int, Field(ge=1, le=86_400_000)] | None = Field(
-        None, description="Time to stay under; for TimeToFirstToken and QueueWait."
+        None, description="Highest TimeToFirstToken or QueueWait, in milliseconds."
     )
     target: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
         None,
@@ -87,32 +87,33 @@ class MetricSpec(Struct):
 
 
 def target_of(metric: MetricSpec) -> int:
-    """The one target that is set: percent, milliseconds, or an amount for one replica, by the type."""
+    """The target of the metric: percent, milliseconds, or an amount for one replica, by its type."""
     held = (metric.target_percent, metric.target_milliseconds, metric.target)
     return next(target for target in held if target is not None)
 
 
 class ScalingPolicy(Struct):
-    """A bound on how much may change within a period."""
+    """A bound of the change within a period."""
 
-    type: Literal["Pods", "Percent"] = Field(description="Whether value counts replicas, or percent of those there.")
+    type: Literal["Pods", "Percent"] = Field(description="Unit of value: replicas, or percent of the current replicas.")
     value: Annotated[int, Field(ge=1, le=1000)] = Field(
-        description="How many replicas may be added or deleted within the period."
+        description="The most replicas that are added or deleted within the period."
     )
     period_seconds: Annotated[int, Field(ge=1, le=1800)] = Field(60, description="Length of the period.")
 
 
 class ScalingRules(Struct):
-    """How the pool's size may change in one direction. Base of the two; each has its own defaults."""
+    """Rules for changes of the pool's size in one direction. Base of both directions, which have their own defaults."""
 
     stabilization_window_seconds: Window
     select_policy: Select = Field(
         "Max",
-        description="Of several policies the one that allows most (Max) or least (Min); Disabled: never this way.",
+        description="Which of several policies counts: the one that allows most (Max) or least (Min). Disabled: the "
+        "size never changes in this direction.",
     )
     policies: tuple[ScalingPolicy, ...]
     tolerance_percent: Percent = Field(
-        10, description="A metric this near to its target, in percent of the target, changes nothing."
+        10, description="Distance from the target, in percent of it, within which a metric changes nothing."
     )
 
 
@@ -120,7 +121,7 @@ class ScaleUpRules(ScalingRules):
     """How the pool grows."""
 
     stabilization_window_seconds: Window = Field(
-        0, description="The smallest proposal of the last seconds counts, so that a short peak changes nothing."
+        0, description="Seconds of which the smallest proposal counts, so that a short peak changes nothing."
     )
     policies: tuple[ScalingPolicy, ...] = Field(
         (
@@ -130,50 +131,52 @@ class ScaleUpRules(ScalingRules):
         strict=False,
         min_length=1,
         max_length=8,
-        description="How much may come within a period.",
+        description="The most replicas that are added within a period.",
     )
 
 
 class ScaleDownRules(ScalingRules):
-    """How the pool shrinks; the replica with the coldest cache is deleted first."""
+    """How the pool shrinks. The replica with the coldest cache is deleted first."""
 
     stabilization_window_seconds: Window = Field(
-        300, description="The largest proposal of the last seconds counts, so that a short dip changes nothing."
+        300, description="Seconds of which the largest proposal counts, so that a short dip changes nothing."
     )
     policies: tuple[ScalingPolicy, ...] = Field(
         (ScalingPolicy(type="Pods", value=1, periodSeconds=60),),
         strict=False,
         min_length=1,
         max_length=8,
-        description="How many replicas may be deleted within a period.",
+        description="The most replicas that are deleted within a period.",
     )
 
 
 class BehaviorSpec(Struct):
-    """Up is quick, down is slow: a cold replica costs more than an idle one."""
+    """How fast the size may change: up fast, down slowly, since a cold replica costs more than an idle one."""
 
     scale_up: ScaleUpRules = Field(ScaleUpRules(), description="How the pool grows.")
     scale_down: ScaleDownRules = Field(
-        ScaleDownRules(), description="How the pool shrinks; the replica with the coldest cache is deleted first."
+        ScaleDownRules(), description="How the pool shrinks. The replica with the coldest cache is deleted first."
     )
 
 
 class AutoscalingSpec(Struct):
-    """Bounds and signals of the pool's size."""
+    """Bounds of the pool's size, and the metrics that set it."""
 
-    min_replicas: Replicas = Field(1, description="Fewest replicas; 0 lets an unused pool sleep.")
-    max_replicas: Annotated[int, Field(ge=1, le=1000)] = Field(description="Most replicas.")
+    min_replicas: Replicas = Field(1, description="The fewest replicas. With 0 an unused pool scales to zero.")
+    max_replicas: Annotated[int, Field(ge=1, le=1000)] = Field(description="The most replicas.")
     metrics: tuple[MetricSpec, ...] = Field(
         (MetricSpec(type="RequestsInFlight", target=32),),
         strict=False,
         min_length=1,
         max_length=8,
         json_schema_extra={LIST_KEY: "type"},
-        description="Signals; the one that wants most replicas counts.",
+        description="Metrics. The one that asks for the most replicas counts.",
     )
     behavior: BehaviorSpec = Field(BehaviorSpec(), description="How fast the size may change.")
     idle_seconds: Seconds = Field(
-        600, description="With minReplicas 0: after so long without a request the pool sleeps; the next one wakes it."
+        600,
+        description="Seconds without a request after which a pool with minReplicas 0 scales to zero. The next request "
+        "wakes it.",
     )
     dry_run: bool = Field(False, description="Decide and report, but change nothing.")
     rules: ClassVar = (
@@ -195,15 +198,17 @@ class AutoscalingSpec(Struct):
 
 
 class MetricStatus(Struct):
-    """What one metric said at the last decision. Units are the target's: percent, milliseconds, an amount a replica."""
+    """One metric at the last decision. Its unit is that of the target: percent, milliseconds, an amount per replica."""
 
     model_config = ConfigDict(extra="ignore")
 
     type: Annotated[str, Field(max_length=64)] = Field(description="The metric.")
-    current: Amount | None = Field(None, description="Its value; absent where it is missing or stale.")
-    target: Amount = Field(0, description="What it should be.")
-    proposed_replicas: Tally | None = Field(None, description="Replicas that it asks for; absent where it holds.")
-    message: str = Field("", max_length=1024, description="Why, in words.")
+    current: Amount | None = Field(None, description="Its value. Absent if missing or stale.")
+    target: Amount = Field(0, description="Its target.")
+    proposed_replicas: Tally | None = Field(
+        None, description="Replicas that it asks for. Absent if it asks for no change."
+    )
+    message: str = Field("", max_length=1024, description="The reason, as text.")
 
 
 class AutoscalingStatus(Struct):
@@ -211,9 +216,9 @@ class AutoscalingStatus(Struct):
 
     model_config = ConfigDict(extra="ignore")
 
-    decision: str = Field("", max_length=4096, description="What was decided and why, in words with their numbers.")
+    decision: str = Field("", max_length=4096, description="The decision and its reason, as text.")
     wanted_replicas: Tally | None = Field(
-        None, description="Replicas that the metrics ask for, within the bounds; a dry run stops here."
+        None, description="Replicas that the metrics ask for, within the bounds. A dry run only reports it."
     )
     last_scale_time: Annotated[str, Field(max_length=64)] | None = Field(
         None, description="When the size last changed (RFC 3339)."
@@ -222,6 +227,6 @@ class AutoscalingStatus(Struct):
         (),
         strict=False,
         max_length=8,
-        description="What each metric said.",
+        description="Each metric at this decision.",
         json_schema_extra={LIST_KEY: "type"},
     )

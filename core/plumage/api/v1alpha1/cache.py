@@ -1,4 +1,4 @@
-"""`spec.engine.eviction` and `spec.engine.hostMemory`: which KV blocks stay, and where (RLT, HotPrefix)."""
+"""`spec.engine.eviction` and `spec.engine.hostMemory`: which KV blocks stay in which tier (RLT, HotPrefix)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HotnessFilterSpec(Struct):
         defaults.FILTER_BITS, description="Width of the clock that counts down while a prefix is not used."
     )
     frequency_bits: Bits = Field(
-        defaults.FREQUENCY_BITS, description="Width of the access count, which stays at its maximum once full."
+        defaults.FREQUENCY_BITS, description="Width of the access count, which stays at its maximum."
     )
     depth_bits: Bits = Field(defaults.FILTER_BITS, description="Width of the depth in the prefix tree.")
 
@@ -40,12 +40,12 @@ _EIGHT_BITS = HotnessFilterSpec(frequencyBits=8)  # the default before frequency
 
 
 def _for_paper(at: str, name: str, what: str, *defaults: int | str | HotnessFilterSpec) -> Rule:
-    """A setting of form Paper alone. An API server writes defaults out, and a pool that it stored keeps them:
-    `defaults` are the present one and the earlier ones."""
+    """The rule of a setting that only form Paper has. An API server stores defaults in the object, and old objects keep
+    them: `defaults` are the current one and the earlier ones."""
     same = " || ".join(f"({_equal(f'self.{at}', default)})" for default in defaults)
     return Rule(
         at=at,
-        must=f"may not be changed where form is Adaptive, which has no {what}",
+        must=f"may not be changed with form Adaptive, which has no {what}",
         cel=f"self.form == 'Paper' || {same}",
         reads=("form", name),
         holds=lambda spec: spec.form == "Paper" or getattr(spec, name) in defaults,
@@ -58,24 +58,24 @@ def _equal(place: str, default: int | str | HotnessFilterSpec) -> str:
 
 
 class HotnessSpec(Struct):
-    """Hotness eviction: blocks that were used often stay longer than recency alone would keep them (HotPrefix §3.3)."""
+    """Hotness eviction: blocks that were used often stay longer than with LRU (HotPrefix §3.3)."""
 
     form: Literal["Adaptive", "Paper"] = Field(
         "Adaptive",
-        description="Adaptive finds its own balance of frequency and recency; Paper is HotPrefix's formula.",
+        description="Adaptive learns the balance of frequency and recency. Paper is HotPrefix's formula.",
     )
     priority: Priority = Field(
         defaults.PAPER_PRIORITY,
-        description="Formula of a prefix's priority, lowest evicted first; for Paper, since Adaptive has no formula.",
+        description="Formula of a prefix's priority; the lowest is evicted first. Only for form Paper.",
     )
     aging_interval: AgingInterval = Field(
         defaults.AGING_INTERVAL,
-        description="Requests after which every clock decreases by one; for Paper, since Adaptive has no clocks.",
+        description="Requests after which every clock decreases by one. Only for form Paper.",
     )
     filter: HotnessFilterSpec = Field(
         HotnessFilterSpec(),
-        description="Widths of the filter that counts accesses; for Paper, since Adaptive has no filter. The host "
-        "tier's is hostMemory.filter.",
+        description="Widths of the filter that counts accesses. Only for form Paper. The host tier has its own, "
+        "hostMemory.filter.",
     )
     rules: ClassVar = (
         _for_paper("priority", "priority", "formula", defaults.PAPER_PRIORITY),
@@ -89,7 +89,7 @@ class EvictionSpec(Struct):
 
     policy: Literal["Hotness", "Rlt", "Lru"] = Field(
         defaults.EVICTION_POLICY,
-        description="Hotness (HotPrefix), Rlt (randomized leaf tokens: robust to bad orders), or plain Lru.",
+        description="Hotness (HotPrefix), Rlt (randomized leaf tokens, for orders that are bad for LRU), or Lru.",
     )
     hotness: HotnessSpec = Field(HotnessSpec(), description="Settings of the Hotness policy.")
 
@@ -100,17 +100,17 @@ class DiskSpec(Struct):
     capacity: Memory = Field(description="Room for KV blocks on disk, of one replica.")
     claim_name: Subdomain | None = Field(
         None,
-        description="A PersistentVolumeClaim that every replica may write to (ReadWriteMany), each a file of its own; "
-        "an emptyDir of that capacity when absent.",
+        description="A PersistentVolumeClaim with ReadWriteMany; each replica writes its own file. When absent, an "
+        "emptyDir of that capacity.",
     )
     path: Path = Field(
         "/var/cache/plumage",
-        description="Where the volume is mounted in the engine's container; a folder in local mode.",
+        description="Path of the volume in the engine's container. In local mode, a folder.",
     )
 
 
 class HostFilterSpec(HotnessFilterSpec):
-    """Widths of the host tier's own hotness filter; other eviction policies than HotPrefix's keep none."""
+    """Widths of the host tier's hotness filter. It has its own, because not all eviction policies have one."""
 
     fingerprint_bits: Bits = Field(
         defaults.HOST_FINGERPRINT_BITS, description="8 bits give about 3 % false positives, 16 about 0.01 %."
@@ -122,35 +122,36 @@ class HostMemorySpec(Struct):
 
     capacity: Memory | None = Field(
         None,
-        description="Host memory for KV blocks. VLLM needs it; a Simulator has simulator.hostBlocks.",
+        description="Host memory for KV blocks. Required for VLLM; a Simulator has simulator.hostBlocks instead.",
     )
     min_frequency: Annotated[int, Field(ge=1, le=4_294_967_295)] = Field(
-        defaults.MIN_FREQUENCY, description="Accesses below which an evicted prefix is dropped rather than copied."
+        defaults.MIN_FREQUENCY, description="Accesses that a prefix needs to be copied to host memory."
     )
     admission: Literal["Hotness", "Frequency", "All"] = Field(
         defaults.ADMISSION,
-        description="Which prefixes are copied: hotter than the coldest resident, used minFrequency times, or all.",
+        description="Which prefixes are copied: those hotter than the coldest in host memory (Hotness), those used "
+        "minFrequency times (Frequency), or all (All).",
     )
     promotion: Literal["Hotness", "Recency", "Frequency", "Depth", "Off"] = Field(
         defaults.PROMOTION,
-        description="How prefixes are ranked that are copied back to the GPU before their next request.",
+        description="Ranking of the prefixes that are copied back to the GPU before their next request.",
     )
     priority: Priority = Field(
         defaults.HOST_PRIORITY,
-        description="Formula of a prefix's hotness, highest is hottest. Admission by Frequency, and promotion by "
-        "anything but Hotness, do not ask it.",
+        description="Formula of a prefix's hotness; the highest is hottest. Admission by Frequency does not use it, "
+        "nor do other promotions than Hotness.",
     )
     aging_interval: AgingInterval = Field(
         defaults.AGING_INTERVAL, description="Requests after which every clock decreases by one."
     )
     filter: HostFilterSpec = Field(HostFilterSpec(), description="Widths of the filter that counts accesses.")
     disk: DiskSpec | None = Field(
-        None, description="A tier below host memory, which needs a capacity then; none when absent. Not simulated."
+        None, description="A tier below host memory; it needs a capacity. None when absent. Not simulated."
     )
     rules: ClassVar = (
         Rule(
             at="minFrequency",
-            must="must be at most the highest count that filter.frequencyBits has room for",
+            must="must be at most the largest count of filter.frequencyBits",
             cel=f"self.minFrequency < {[1 << bits for bits in range(4, 33)]}[self.filter.frequencyBits - 4]",
             reads=("min_frequency", "filter"),
             holds=lambda spec: spec.min_frequency < 1 << spec.filter.frequency_bits,

@@ -1,4 +1,4 @@
-"""`spec.directory`: where replicas record what they hold, and how a new one is warmed from it."""
+"""`spec.directory`: where replicas publish their cached prefixes, and how a new replica warms up from it."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class ManagedDirectory(Placement):
 
     max_memory: Annotated[Quantity, between("16Mi", "64Ti")] = Field(
         Quantity("256Mi"),
-        description="Memory for hashes and counts. Each replica has a share; the coldest of a full one are deleted.",
+        description="Memory for hashes and counts. Each replica has a share. A full share drops its coldest entries.",
     )
     resources: Resources = Field(
         Resources(),
-        description="Compute of the directory. It requests 50m and maxMemory, with a limit of 64Mi above 1.5 times "
-        "maxMemory, where nothing is named.",
+        description="Compute of the directory. By default it requests 50m and maxMemory, with a limit of 64Mi above "
+        "1.5 times maxMemory.",
     )
     rules: ClassVar = (
         Rule(
             at="maxMemory",
-            must="must be below resources.limits.memory: buffers of clients come on top",
+            must="must be below resources.limits.memory: buffers of clients need memory too",
             cel="!has(self.resources.limits) || !('memory' in self.resources.limits) || "
             "quantity(string(self.maxMemory)).isLessThan(quantity(string(self.resources.limits['memory'])))",
             reads=("resources", "max_memory"),
@@ -53,14 +53,14 @@ class ManagedDirectory(Placement):
 
 
 class RedisRef(Struct):
-    """A Redis or Valkey that exists already (6.2 or newer)."""
+    """An existing Redis or Valkey, 6.2 or newer."""
 
     url: Annotated[str, Field(min_length=1, max_length=1024, pattern=REDIS_URL)] = Field(
         description="Its address: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT or "
         "redis+sentinel://HOST:PORT,HOST:PORT/PRIMARY; with rediss for TLS."
     )
     username: Annotated[str, Field(min_length=1, max_length=256, pattern=USER)] | None = Field(
-        None, description="Its ACL user; the default user when absent."
+        None, description="Its ACL user. When absent, the default user."
     )
     password_ref: SecretKeyRef | None = Field(None, description="Its password.")
     ca_ref: SecretKeyRef | None = Field(None, description="Certificates to trust with rediss://.")
@@ -74,7 +74,7 @@ class RedisRef(Struct):
         ),
         Rule(
             at="caRef",
-            must="may not be set where url is not rediss://: nothing is encrypted there",
+            must="may not be set without rediss:// in url: other URLs have no TLS",
             cel="!has(self.caRef) || self.url.startsWith('rediss')",
             reads=("url", "ca_ref"),
             holds=lambda ref: ref.ca_ref is None or ref.url.startswith("rediss"),
@@ -85,21 +85,21 @@ class RedisRef(Struct):
 class WarmupSpec(Struct):
     """A new replica computes the pool's hottest prefixes before it is Ready."""
 
-    enabled: bool = Field(defaults.WARMUP, description="Whether new replicas are warmed.")
+    enabled: bool = Field(defaults.WARMUP, description="Whether new replicas warm up.")
     max_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = Field(
         defaults.WARMUP_TOKENS, description="Prompt tokens to compute."
     )
     timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = Field(
-        defaults.WARMUP_SECONDS, description="After this it is Ready, warm or not."
+        defaults.WARMUP_SECONDS, description="Seconds after which a replica is Ready even if it is not warm."
     )
 
 
 class DirectorySpec(Struct):
-    """A directory of the pool's own (the default), or a reference to one: never both."""
+    """The pool's own directory (the default), or a reference to one; never both."""
 
     managed: ManagedDirectory = Field(ManagedDirectory(), description="A directory that Plumage runs.")
     redis_ref: RedisRef | None = Field(None, description="A Redis to use instead.")
-    warmup: WarmupSpec = Field(WarmupSpec(), description="How new replicas are warmed.")
+    warmup: WarmupSpec = Field(WarmupSpec(), description="How new replicas warm up.")
     rules: ClassVar = (
         Rule(
             at="redisRef",

@@ -1,7 +1,7 @@
-"""YAML text → plain documents, safely: size, depth and expansion are bounded, and duplicate keys are reported.
+"""Reads YAML text safely: size, depth and expansion are bounded, and duplicate keys are reported.
 
-The bounds are checked on the parser's events and on the node graph, before anything is built from them: an alias costs
-nothing there, while what it expands to ("a billion laughs") would cost everything.
+The bounds are checked on the parser's events and on the node graph, before any value is built. There an alias costs
+nothing, but its expansion ("a billion laughs") could fill the memory.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """Reads numbers as kubectl does, which knows YAML 1.2's forms too: `1e3` is no text there, nor is `0o17`."""
+    """Reads numbers as kubectl does, also in the forms of YAML 1.2: `1e3` and `0o17` are numbers, not text."""
 
     def construct_yaml_int(self, node: Any) -> int:
         text = self.construct_scalar(node)
         return int(text, 8) if "0o" in text else int(super().construct_yaml_int(node))
 
     def construct_yaml_float(self, node: Any) -> float | str:
-        """What is too large for a float is text, such as a commit's `12e4567`."""
+        """A float. A number that is too large is text, such as the commit `12e4567`."""
         text, number = str(self.construct_scalar(node)), float(super().construct_yaml_float(node))
         return text if isinf(number) and "inf" not in text.lower() else number
 
@@ -50,10 +50,11 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of a text, empty ones left out.
+    """One document of a text. Empty documents are left out.
 
-    number: its place in the text, from 1. content: the mapping, nulls taken for absent as Kubernetes does; None when it
-    is none. mistakes: keys set twice (the last one is in `content`), or that it is no mapping.
+    number: its place in the text, from 1.
+    content: the mapping, without nulls, as Kubernetes reads it. None if the document is not a mapping.
+    mistakes: duplicate keys (the last one is in `content`), or that the document is not a mapping.
     """
 
     number: int
@@ -62,7 +63,7 @@ class Document:
 
 
 def read_documents(text: str, source: str) -> list[Document]:
-    """The documents in `text`. ManifestError when it is no YAML or breaks a bound, so that nothing can be built."""
+    """The documents in `text`. ManifestError if it is not YAML or breaks a bound."""
     if len(text) > MAX_TEXT:
         raise ManifestError(source, [f"must be at most {MAX_TEXT:,} characters of YAML, got {len(text):,}"])
     try:
@@ -102,7 +103,7 @@ def _documents(text: str, source: str) -> Iterator[Document]:
 
 
 def _measure(node: yaml.Node, known: dict[int, tuple[int, int]], source: str) -> tuple[int, int]:
-    """Nodes and levels of what `node` expands to; a node inside itself would have no end."""
+    """(nodes, levels) of the expansion of `node`. ManifestError if it contains itself or breaks a bound."""
     if id(node) in known:
         if known[id(node)] == _OPEN:
             raise ManifestError(source, [f"may not contain itself{_at(node)}"])
@@ -143,8 +144,7 @@ def _repeated_keys(node: yaml.Node, seen: set[int], path: str = "") -> Iterator[
 
 
 def _merged(node: yaml.Node) -> Iterator[str]:
-    """The keys that `<<: node` sets. One that is set beside it too is set twice to an API server, which asks for plain
-    words rather than know which of them counts."""
+    """The keys that `<<: node` sets. If the mapping sets one of them too, an API server refuses it as a duplicate."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             yield from _merged(value) if key.tag == _MERGE else [str(key.value)]

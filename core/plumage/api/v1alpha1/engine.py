@@ -1,4 +1,4 @@
-"""`spec.engine`: the engine of each replica. Creating one is creating a pod, so its fields are an allow-list."""
+"""`spec.engine`: the engine of each replica. Its fields are an allow-list, because they create a pod."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 
 __all__ = ["OWNED_ARGS", "VLLM_PLUGIN", "EngineSpec", "ModelCacheSpec"]
 
-# Plumage sets these itself: a second value would break routing, the directory or the drain.
+# Plumage sets these itself. A second value would break routing, the directory or the drain.
 OWNED_ARGS = (
     "--additional-config", "--api-key", "--download-dir", "--enable-prompt-tokens-details", "--host",
     "--kv-events-config", "--kv-transfer-config", "--model", "--port",
@@ -27,11 +27,11 @@ OWNED_ARGS = (
     "-tp",
 )  # fmt: skip
 VLLM_PLUGIN = "plumage"
-"""Among what VLLM_PLUGINS names, for vLLM loads nothing else then."""
+"""The plugin that VLLM_PLUGINS must name if it is set, because vLLM then loads only the named plugins."""
 
 
 def _is_free(arg: str) -> bool:
-    """vLLM takes underscores for dashes."""
+    """Whether a user may set this argument. vLLM reads underscores as dashes."""
     return arg.split("=", 1)[0].replace("_", "-") not in OWNED_ARGS
 
 
@@ -55,21 +55,21 @@ def _host_memory_fits(engine: Any) -> bool:
 
 
 def _gpus_suffice(engine: Any) -> bool:
-    """Where none are asked for, vLLM runs on a CPU, or on what another resource gives it."""
+    """Whether the limit has enough GPUs. Without GPUs vLLM runs on a CPU, or on the device of another resource."""
     limit = engine.resources.limits.get(GPU)
     return limit is None or limit.value == 0 or engine.tensor_parallel_size <= limit.value
 
 
 class ModelCacheSpec(Struct):
-    """Where downloaded weights are kept."""
+    """Where downloaded weights are stored."""
 
     claim_name: Subdomain | None = Field(
         None,
-        description="A PersistentVolumeClaim that all replicas mount, which must allow that (ReadWriteMany); each "
-        "replica downloads for itself when absent.",
+        description="A PersistentVolumeClaim with ReadWriteMany that all replicas mount. When absent, each replica "
+        "downloads its own copy.",
     )
     size_limit: Memory | None = Field(
-        None, description="Most disk of a replica's own download; no limit but the node's when absent."
+        None, description="The most disk space of a replica's own download. When absent, the node is the limit."
     )
     rules: ClassVar = (
         Rule(
@@ -86,7 +86,7 @@ class EngineSpec(Placement):
     """The engine of each replica and its settings."""
 
     runtime: Literal["VLLM", "Simulator"] = Field("VLLM", description="vLLM, or the simulated engine.")
-    image: Text | None = Field(None, description="Container image; the operator's own for the runtime when absent.")
+    image: Text | None = Field(None, description="Container image. When absent, the operator's image for the runtime.")
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field(
         "IfNotPresent", description="When the kubelet pulls the image."
     )
@@ -94,49 +94,47 @@ class EngineSpec(Placement):
         (),
         strict=False,
         max_length=64,
-        description=f"Further arguments for vLLM; refused are those that Plumage sets itself: {', '.join(OWNED_ARGS)}.",
+        description=f"Further arguments for vLLM, except those that Plumage sets itself: {', '.join(OWNED_ARGS)}.",
     )
     env: tuple[EnvVar, ...] = Field(
         (),
         strict=False,
         max_length=64,
-        description="Further environment variables; refused are those that Plumage sets itself: "
-        f"{', '.join(OWNED_ENV)}.",
+        description=f"Further environment variables, except those that Plumage sets itself: {', '.join(OWNED_ENV)}.",
         json_schema_extra={LIST_KEY: "name"},
     )
     resources: Resources = Field(
         Resources(),
-        description=f"Compute of the engine's container. GPUs are limits; VLLM asks for as many {GPU} as "
-        f"tensorParallelSize says where none is named, of no vendor. {GPU}: 0 asks for none, for vLLM on a CPU. Where "
-        "nothing is named, VLLM requests 1 CPU and 4Gi, with a limit of 32Gi for each of tensorParallelSize, and "
-        "the size of /dev/shm on top of both. Simulator requests 100m and 192Mi, with a limit of 1Gi. CPU has no "
-        "default limit.",
+        description=f"Compute of the engine's container. GPUs are limits. If no GPU resource of any vendor is named, "
+        f"VLLM asks for tensorParallelSize times {GPU}. {GPU}: 0 asks for none, for vLLM on a CPU. By default VLLM "
+        "requests 1 CPU and 4Gi, with a limit of 32Gi times tensorParallelSize, and the size of /dev/shm added to "
+        "both. Simulator requests 100m and 192Mi by default, with a limit of 1Gi. CPU has no default limit.",
     )
     agent_resources: Resources = Field(
         Resources(),
-        description="Compute of the agent, the sidecar of each replica. It requests 50m and 192Mi, with a limit of "
-        "1Gi, where nothing is named.",
+        description="Compute of the agent, the sidecar of each replica. By default it requests 50m and 192Mi, with a "
+        "limit of 1Gi.",
     )
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = Field(
         1,
-        description="GPUs of one replica that share each layer; a pod asks for so many where resources name no GPU.",
+        description="GPUs of one replica that share each layer. A pod asks for this number if resources name no GPU.",
     )
     shared_memory: Memory | None = Field(
         None,
-        description="Size of /dev/shm, out of the pod's memory; 1Gi with tensorParallelSize above 1 when absent, else "
-        "the container's own.",
+        description="Size of /dev/shm, from the pod's memory. When absent, 1Gi with tensorParallelSize above 1, "
+        "otherwise the container's default.",
     )
-    model_cache: ModelCacheSpec = Field(ModelCacheSpec(), description="Where downloaded weights are kept.")
+    model_cache: ModelCacheSpec = Field(ModelCacheSpec(), description="Where downloaded weights are stored.")
     startup_timeout_seconds: Seconds = Field(
-        1800, description="How long loading and compiling the model may take before a replica counts as failed."
+        1800, description="Seconds to load and compile the model, after which a replica counts as failed."
     )
     feather: FeatherSpec = Field(FeatherSpec(), description="Batching by shared prefix.")
     eviction: EvictionSpec = Field(EvictionSpec(), description="Which KV blocks are evicted first.")
-    host_memory: HostMemorySpec | None = Field(None, description="Host memory as a second tier; off when absent.")
+    host_memory: HostMemorySpec | None = Field(None, description="Host memory as a second tier. Off when absent.")
     batch_limit: Literal["Adaptive", "Static"] = Field(
         defaults.BATCH_LIMIT,
-        description="Shrink the running batch when requests are preempted for want of KV blocks and let it grow again "
-        "below 95 % of KV use, or leave it at its maximum.",
+        description="Adaptive shrinks the running batch when requests are preempted because KV blocks are missing, and "
+        "lets it grow again below 95 % of KV use. Static leaves it at its maximum.",
     )
     simulator: SimulatorSpec = Field(SimulatorSpec(), description="Size and speed of a simulated engine.")
     runtime_class_name: Subdomain | None = Field(None, description="Runtime class of the pods.")
@@ -159,7 +157,8 @@ class EngineSpec(Placement):
         ),
         Rule(
             at="env",
-            must=f"may not set VLLM_PLUGINS without {VLLM_PLUGIN} in its value: vLLM loads what is named there alone",
+            must=f"may not set VLLM_PLUGINS without {VLLM_PLUGIN} in its value: vLLM loads only the plugins named "
+            "there",
             cel="!has(self.env) || self.env.all(one, one.name != 'VLLM_PLUGINS' || "
             f"(has(one.value) && '{VLLM_PLUGIN}' in one.value.split(',')))",
             reads=("env",),

@@ -1,5 +1,5 @@
-"""How a pool is reached from outside, and who may reach it within the cluster: `router.ingress`, `router.httpRoute`,
-`networkPolicy`, `monitoring`. Each is off, or closed, unless it is asked for."""
+"""Who may reach a pool, from outside and within the cluster: `router.ingress`, `router.httpRoute`, `networkPolicy`,
+`monitoring`. By default each is off or closed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class IngressSpec(Struct):
     """An Ingress to the router."""
 
     host: Subdomain = Field(description="Host name that clients use.")
-    class_name: Subdomain | None = Field(None, description="Ingress class; the cluster's default when absent.")
-    tls_secret_ref: ObjectRef | None = Field(None, description="Secret with the certificate; plain HTTP when absent.")
+    class_name: Subdomain | None = Field(None, description="Ingress class. When absent, the cluster's default.")
+    tls_secret_ref: ObjectRef | None = Field(None, description="Secret with the certificate. When absent, plain HTTP.")
     annotations: StringMap = Field({}, max_length=64, description="Annotations of the Ingress.")
 
 
@@ -40,35 +40,35 @@ class ParentRef(Struct):
     """A Gateway of the Gateway API, which must admit routes from the pool's namespace."""
 
     name: Subdomain = Field(description="Name of the Gateway.")
-    namespace: Label | None = Field(None, description="Its namespace; the pool's when absent.")
-    section_name: Subdomain | None = Field(None, description="The listener; all of the Gateway's when absent.")
+    namespace: Label | None = Field(None, description="Its namespace. When absent, the pool's.")
+    section_name: Subdomain | None = Field(None, description="The listener. When absent, all listeners of the Gateway.")
 
 
 class HTTPRouteSpec(Struct):
     """An HTTPRoute to the router."""
 
     parent_refs: tuple[ParentRef, ...] = Field(
-        strict=False, min_length=1, max_length=16, description="The Gateways that it is attached to."
+        strict=False, min_length=1, max_length=16, description="The Gateways of the route."
     )
     hostnames: Hosts = Field(
         (),
         strict=False,
         max_length=16,
-        description="Host names that clients use; all of the Gateway's when absent.",
+        description="Host names that clients use. When absent, all host names of the Gateway.",
         json_schema_extra={LIST_KEY: ""},
     )
     rules: ClassVar = (_once("hostnames", "hostnames", "a host"),)
 
 
 class NetworkPolicySpec(Struct):
-    """Which pods may reach the pool's pods: clients the router; router, agents and operator the rest."""
+    """Which pods may reach the pool's pods. Clients reach the router; router, agents and operator reach the others."""
 
     enabled: bool = Field(True, description="Whether NetworkPolicies are made.")
     client_namespaces: Namespaces = Field(
         (),
         strict=False,
         max_length=64,
-        description="Namespaces whose pods may reach the router; all when empty.",
+        description="Namespaces whose pods may reach the router. When empty, all namespaces.",
         json_schema_extra={LIST_KEY: ""},
     )
     monitoring_namespaces: Namespaces = Field(
@@ -87,6 +87,8 @@ class NetworkPolicySpec(Struct):
 class MonitoringSpec(Struct):
     """PodMonitors for the Prometheus operator."""
 
-    enabled: bool = Field(False, description="Whether PodMonitors are made; the cluster must know that kind.")
-    interval_seconds: Annotated[int, Field(ge=1, le=3600)] = Field(30, description="How often metrics are read.")
-    labels: StringMap = Field({}, max_length=64, description="Labels that your Prometheus selects PodMonitors by.")
+    enabled: bool = Field(False, description="Whether PodMonitors are made. The cluster must have that kind.")
+    interval_seconds: Annotated[int, Field(ge=1, le=3600)] = Field(
+        30, description="Seconds between two reads of the metrics."
+    )
+    labels: StringMap = Field({}, max_length=64, description="Labels by which your Prometheus selects PodMonitors.")

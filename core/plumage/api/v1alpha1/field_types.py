@@ -1,4 +1,4 @@
-"""The field types that several parts of a manifest share, each bounded, with words for what its pattern asks."""
+"""The bounded field types that several parts of a manifest share, with a description of each pattern."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 STRING_RULES = "x-plumage-string-rules"
-"""Of a string's schema: rules for it alone, as an API server has them."""
+"""Key of a string's schema: the rules for this string alone, in CEL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ class StringRule:
 
 LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
-# What is white space to one engine of regular expressions and not to another: written out, for verdicts must agree.
+# Engines of regular expressions differ in their white space. It is written out, so that all servers agree.
 SPACES = r"\s\v\x{85}\pZ"
 KEY = r"^[-._a-zA-Z0-9]+$"
 REQUEST_FIELD = r"^[A-Za-z_][A-Za-z0-9_]*$"
 PATH = r"^/[^\x00]*$"
-# What a pattern asks for: a person should not have to read a regular expression.
+# What a pattern asks for, so that no user has to read a regular expression.
 WORDS = {
     LABEL: "lowercase letters, digits and '-', beginning and ending with a letter or digit",
     SUBDOMAIN: "lowercase letters, digits, '-' and '.', beginning and ending with a letter or digit",

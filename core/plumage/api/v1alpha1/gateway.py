@@ -32,7 +32,7 @@ class Listener(Struct):
     """A port that clients reach."""
 
     name: Label = Field(description="Name of the listener.")
-    port: Annotated[int, Field(ge=1, le=65_535)] = Field(description="Port to listen on, of the Service.")
+    port: Annotated[int, Field(ge=1, le=65_535)] = Field(description="Port of the Service.")
 
 
 class WeightedPool(Struct):
@@ -40,7 +40,7 @@ class WeightedPool(Struct):
 
     pool_ref: ObjectRef = Field(description="The InferencePool, whose spec.router.gatewayRef names this gateway.")
     weight: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        1, description="0: the pool does not serve the model. Of the others the oldest pool serves it alone."
+        1, description="With 0 the pool does not serve the model. Of the other pools only the oldest serves it."
     )
 
 
@@ -57,7 +57,7 @@ class GatewayModel(Struct):
     rules: ClassVar = (
         Rule(
             at="pools",
-            must="must have a weight above 0 somewhere",
+            must="must have a pool with a weight above 0",
             cel="self.pools.exists(pool, pool.weight > 0)",
             reads=("pools",),
             holds=lambda model: any(pool.weight for pool in model.pools),
@@ -73,14 +73,14 @@ class GatewayModel(Struct):
 
 
 class GatewayServiceSpec(ServiceType):
-    """The Service of a gateway; its ports are those of the listeners."""
+    """The Service of a gateway. Its ports are those of the listeners."""
 
 
 class FlowControlSpec(Struct):
-    """The most that the gateway takes on; beyond it clients get an error."""
+    """Bounds of the gateway. Clients get an error beyond them."""
 
     max_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        defaults.MAX_IN_FLIGHT, description="Requests in flight, of all pools together."
+        defaults.MAX_IN_FLIGHT, description="The most requests in flight, of all pools together."
     )
 
 
@@ -118,18 +118,18 @@ class InferenceGatewaySpec(Placement):
     service: GatewayServiceSpec = Field(GatewayServiceSpec(), description="How the gateway is reached.")
     resources: Resources = Field(
         Resources(),
-        description="Compute of one router of this gateway. It requests 100m and 256Mi, with a limit of 1Gi, where "
-        "nothing is named.",
+        description="Compute of one router of this gateway. By default it requests 100m and 256Mi, with a limit of "
+        "1Gi.",
     )
-    flow_control: FlowControlSpec = Field(FlowControlSpec(), description="The most that the gateway takes on.")
+    flow_control: FlowControlSpec = Field(FlowControlSpec(), description="Bounds of the gateway.")
     access_log: bool = Field(
-        False, description="Write a JSON line for each request to a router's standard output; no prompts, no keys."
+        False, description="Write a JSON line for each request to a router's standard output, without prompts and keys."
     )
     allowed_request_fields: tuple[RequestField, ...] = Field(
         (),
         strict=False,
         max_length=64,
-        description="Fields of requests that pass though routers refuse them: dangerous or unknown ones.",
+        description="Request fields that routers let pass although they are dangerous or unknown.",
     )
     rules: ClassVar = (
         Rule(
@@ -154,21 +154,21 @@ class InferenceGatewaySpec(Placement):
 
 
 class InferenceGatewayStatus(Struct):
-    """What the gateway is; written by the operator."""
+    """The state of the gateway. The operator writes it."""
 
-    model_config = ConfigDict(extra="ignore")  # of an operator that may be newer
+    model_config = ConfigDict(extra="ignore")  # the operator may be newer
 
-    observed_generation: Generation = Field(0, description="The spec's version that this status is about.")
+    observed_generation: Generation = Field(0, description="The spec's generation that this status describes.")
     conditions: tuple[Condition, ...] = Field(
         (),
         strict=False,
         max_length=32,
-        description="Ready, and what it rests on.",
+        description="Ready, and the conditions that it depends on.",
         json_schema_extra={LIST_KEY: "type"},
     )
     replicas: Tally = Field(0, description="Routers that exist.")
-    ready_replicas: Tally = Field(0, description="Routers that answer.")
-    selector: str = Field("", max_length=1024, description="Label selector of the pods, as a string, for the scale.")
+    ready_replicas: Tally = Field(0, description="Routers that are ready.")
+    selector: str = Field("", max_length=1024, description="Label selector of the pods, as a string, for /scale.")
     pools: tuple[Annotated[str, Field(max_length=253)], ...] = Field(
         (), strict=False, max_length=64, description="Pools that it serves.", json_schema_extra={LIST_KEY: ""}
     )
@@ -185,6 +185,6 @@ class InferenceGateway(Struct):
     metadata: ObjectMeta = Field(description="Name, namespace, labels, annotations.")
     spec: InferenceGatewaySpec = Field(description="The desired state of the gateway.")
     status: InferenceGatewayStatus = Field(
-        InferenceGatewayStatus(), description="What the gateway is; not for people to write."
+        InferenceGatewayStatus(), description="The state of the gateway. The operator writes it."
     )
     rules: ClassVar = (NAMES_SERVICES,)

@@ -1,4 +1,4 @@
-"""Which of a container's resources are GPUs, and what a replica asks for where its manifest names none."""
+"""Which resources of a container are GPUs, and the default resource of a replica."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final
 __all__ = ["GPU", "is_gpu", "names_gpu"]
 
 GPU: Final = "nvidia.com/gpu"
-"""What tensorParallelSize asks for where resources name no GPU; 0 of them says that there shall be none."""
+"""The resource that tensorParallelSize asks for if resources name no GPU. The amount 0 means no GPU."""
 
-# Device plugins give slices, shares and models of a GPU names of their own: nvidia.com/mig-1g.5gb,
-# nvidia.com/gpu.shared, amd.com/cpx_nps4, gpu.intel.com/xe. The last three are no GPUs in name, and run vLLM instead.
+# Device plugins have their own names for slices, shares and models of a GPU: nvidia.com/mig-1g.5gb,
+# nvidia.com/gpu.shared, amd.com/cpx_nps4, gpu.intel.com/xe. The last three patterns are other devices that run vLLM.
 _GPUS: Final = re.compile(
     r"(nvidia\.com|amd\.com|gpu\.intel\.com)/.+|.+/v?gpu(\W.+)?"
     r"|habana\.ai/gaudi|google\.com/tpu|aws\.amazon\.com/neuron(core|device)?"
@@ -20,10 +20,10 @@ _GPUS: Final = re.compile(
 
 
 def is_gpu(resource: str) -> bool:
-    """Whether a resource of that name is a GPU, a part of one, or what vLLM runs on instead; of any vendor."""
+    """Whether a resource of that name is a GPU of any vendor, a part of one, or another device that runs vLLM."""
     return _GPUS.fullmatch(resource) is not None
 
 
 def names_gpu(resources: Iterable[str]) -> bool:
-    """Whether a GPU is among them, so that tensorParallelSize asks for none besides."""
+    """Whether a GPU is among the resources, so that tensorParallelSize adds none."""
     return any(map(is_gpu, resources))

@@ -1,4 +1,4 @@
-"""Manifests as text → models, or every mistake at once."""
+"""Reads manifests from text into models, or reports every mistake at once."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ KINDS: Mapping[str, type[Manifest]] = {"InferencePool": InferencePool, "Inferenc
 
 
 def load_manifests(text: str, source: str) -> list[Manifest]:
-    """All manifests in `text` (YAML, several documents allowed). ManifestError lists the mistakes of all of them."""
+    """All manifests in `text`, which is YAML with one or more documents. ManifestError lists all mistakes."""
     return check_documents(read_documents(text, source), source)
 
 
 def load_pool(text: str, source: str) -> InferencePool:
-    """The one InferencePool in `text`; other kinds beside it are checked and left out."""
+    """The one InferencePool in `text`. Other kinds are checked and left out."""
     return check_pool(read_documents(text, source), source)
 
 
 def check_documents(documents: Sequence[Document], source: str) -> list[Manifest]:
-    """The manifests in what `read_documents` found. ManifestError lists the mistakes of all of them."""
+    """The manifests in the documents of `read_documents`. ManifestError lists all mistakes."""
     if not documents:
         raise ManifestError(source, [f"must hold a manifest of kind {' or '.join(KINDS)}, got an empty text"])
     found, mistakes = _look(documents, source)
@@ -55,13 +55,13 @@ def check_documents(documents: Sequence[Document], source: str) -> list[Manifest
 
 
 def check_pool(documents: Sequence[Document], source: str) -> InferencePool:
-    """The one InferencePool among the documents. ManifestError with every mistake; another number of pools is one."""
+    """The one InferencePool among the documents. ManifestError lists all mistakes; no or several pools are one."""
     if not documents:
         check_documents(documents, source)
     found, mistakes = _look(documents, source)
     kinds = [document.content.get("kind") for document in documents if document.content is not None]
     pools = kinds.count("InferencePool")
-    if pools != 1 and (pools or all(kind in tuple(KINDS) for kind in kinds)):  # a misspelt kind is reported already
+    if pools != 1 and (pools or all(kind in tuple(KINDS) for kind in kinds)):  # a misspelt kind is already reported
         mistakes.append(f"must hold exactly one InferencePool, got {pools}")
     if mistakes:
         raise ManifestError(source, mistakes)
@@ -88,13 +88,13 @@ def _look(documents: Sequence[Document], source: str) -> tuple[list[Manifest], l
 
 
 def _named_before(manifest: Manifest, named: dict[tuple[str, str, str], int], number: int) -> list[str]:
-    """A mistake when an earlier document has its kind, namespace and name."""
+    """A mistake if an earlier document has the same kind, namespace and name."""
     meta = manifest.metadata
     first = named.setdefault((manifest.kind, meta.namespace, meta.name), number)
     if first == number:
         return []
     return [
-        f"metadata.name: must be its own, got that of document {first}: {manifest.kind} {meta.namespace}/{meta.name}"
+        f"metadata.name: must be unique, got that of document {first}: {manifest.kind} {meta.namespace}/{meta.name}"
     ]
 
 
@@ -115,8 +115,8 @@ def parse_pool(document: Mapping[str, Any], source: str) -> InferencePool:
 
 
 def parse_kept(document: Mapping[str, Any], source: str) -> Manifest:
-    """An object as an API server keeps it: fields that are unknown here are passed over, for its definitions may be a
-    version newer than this process, and fill in defaults of fields that came with them."""
+    """An object that an API server stored. Unknown fields are ignored, because its definitions may be newer than this
+    process, and may fill in defaults of new fields."""
     kind = KINDS.get(str(document.get("kind")))
     if kind is None:
         return parse_manifest(document, source)
@@ -137,19 +137,19 @@ def _parse(model: type[Manifest], document: Mapping[str, Any], source: str) -> M
 
 
 def _of_another_project(document: Mapping[str, Any]) -> str | None:
-    """A kind of our name that another project defined: nothing else in it can be right. None for any other document."""
+    """A mistake if another project's kind with the same name is meant; None for any other document."""
     version = document.get("apiVersion")
     if not isinstance(version, str) or not version.startswith(_GATEWAY_API):
         return None
     kind = document.get("kind")
     return (
-        f"apiVersion: must be {API_VERSION}, got {version!r}: that {kind} is a kind of the Gateway API Inference "
-        "Extension, which has the same name and other fields; Plumage's are in docs/reference/manifest.md"
+        f"apiVersion: must be {API_VERSION}, got {version!r}: that {kind} belongs to the Gateway API Inference "
+        "Extension and has other fields; Plumage's are in docs/reference/manifest.md"
     )
 
 
 def _not_ours(document: Mapping[str, Any]) -> list[str]:
-    """A kind that is none, and what else is wrong with the document as the kind that was meant."""
+    """The mistakes of a document whose kind is unknown, also those that it has as the kind that was probably meant."""
     got = repr(document["kind"]) if "kind" in document else "nothing"
     mistakes = [f"kind: must be {' or '.join(KINDS)}, got {got}"]
     if document.get("apiVersion") != API_VERSION:
@@ -164,7 +164,7 @@ def _not_ours(document: Mapping[str, Any]) -> list[str]:
 
 
 def _meant(document: Mapping[str, Any]) -> str | None:
-    """The kind that a document of our group was meant to be: the nearest name, else whose fields its spec has."""
+    """The kind that was probably meant: the most similar name, otherwise the kind with most of the spec's fields."""
     if not str(document.get("apiVersion", GROUP)).startswith(GROUP):
         return None
     near = difflib.get_close_matches(str(document.get("kind")), KINDS, n=1)
@@ -174,6 +174,6 @@ def _meant(document: Mapping[str, Any]) -> str | None:
 
 
 def _fields(kind: type[Manifest]) -> set[str]:
-    """The names in its spec."""
+    """The names of the fields in the kind's spec."""
     spec: Any = kind.model_fields["spec"].annotation
     return {field.alias or name for name, field in spec.model_fields.items()}

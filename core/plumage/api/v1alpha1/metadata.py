@@ -1,4 +1,4 @@
-"""What every Kubernetes object carries around its spec."""
+"""The parts that every Kubernetes object has beside its spec."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Tally = Annotated[int, Field(ge=0, le=1_000_000)]
 """A number of replicas or routers in a status."""
 
 
-# All of an object's together have so many bytes in Kubernetes. `kubectl apply` keeps the whole manifest in one.
+# Kubernetes' bound in bytes for all annotations of an object. `kubectl apply` stores the whole manifest in one.
 Annotations = dict[MapKey, Annotated[str, Field(max_length=262_144)]]
 
 
 class ObjectMeta(Struct):
-    """Name, namespace, labels, annotations; what an API server adds to them is accepted and left alone."""
+    """Name, namespace, labels and annotations. Fields that an API server adds are accepted and ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -49,17 +49,17 @@ NAMES_SERVICES = Rule(
         len(kind.metadata.name) <= LONGEST_POOL_NAME and re.fullmatch(SERVICE, kind.metadata.name) is not None
     ),
 )
-"""Of a kind whose Services are called NAME-PART: what a DNS label leaves (RFC 1035), shorter than an object's name."""
+"""The rule for the name of a kind with Services NAME-PART. They are DNS labels (RFC 1035), so it is shorter."""
 
 
 class Condition(Struct):
-    """One aspect of an object's state."""
+    """One condition of an object."""
 
-    model_config = ConfigDict(extra="ignore")  # of an operator that may be newer
+    model_config = ConfigDict(extra="ignore")  # the operator may be newer
 
-    type: str = Field(max_length=316, description="What the condition is about, e.g. Ready.")
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
-    reason: str = Field(max_length=1024, description="Why, in one CamelCase word.")
-    message: str = Field("", max_length=32_768, description="Why, for people.")
-    observed_generation: Generation = Field(0, description="The spec's version that this was said about.")
+    type: str = Field(max_length=316, description="Name of the condition, e.g. Ready.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition is true.")
+    reason: str = Field(max_length=1024, description="The cause, as one CamelCase word.")
+    message: str = Field("", max_length=32_768, description="The cause, as text.")
+    observed_generation: Generation = Field(0, description="The spec's generation that this condition describes.")
     last_transition_time: str = Field("", max_length=64, description="When the status last changed (RFC 3339).")

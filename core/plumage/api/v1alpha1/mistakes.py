@@ -1,4 +1,4 @@
-"""pydantic's complaints in our words: the field's path, what it must be, what it got."""
+"""Messages for pydantic's errors: the field's path, what it must be, what it got."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _PLAIN = {
 
 
 def describe(model: type[BaseModel], error: ValidationError) -> list[str]:
-    """One line a mistake, in the order of the fields."""
+    """One line per mistake, in the order of the fields."""
     return [_line(model, line) for line in error.errors(include_url=False) if not _counts_only_the_right_ones(line)]
 
 
 def _counts_only_the_right_ones(line: Any) -> bool:
-    """pydantic calls a list too short when its entries are wrong; they are reported already."""
+    """Whether pydantic reports a list as too short because its entries are wrong. These are reported themselves."""
     return bool(line["type"] == "too_short" and len(line["input"]) >= line["ctx"]["min_length"])
 
 
@@ -54,7 +54,7 @@ def _line(model: type[BaseModel], line: Any) -> str:
 
 
 def _nearest(line: Any) -> str:
-    """The value that was probably meant, of a field with a few allowed ones."""
+    """The allowed value that was probably meant, as the end of a message; empty if none is similar."""
     if line["type"] != "literal_error" or not isinstance(line["input"], str):
         return ""
     allowed = {value.lower(): value for value in re.findall(r"'([^']*)'", line["ctx"]["expected"])}
@@ -63,7 +63,7 @@ def _nearest(line: Any) -> str:
 
 
 def _is_long_key(line: Any) -> bool:
-    """Whether a key of a mapping is too long; reported for the mapping, as an API server does. A key may be `[key]`."""
+    """Whether a key of a mapping is too long. The mapping is reported, as by an API server. A key may be `[key]`."""
     return bool(line["type"] == "string_too_long" and line["loc"][-2:] == (line["input"], "[key]"))
 
 
@@ -92,7 +92,7 @@ def _length(bound: str, length: int, kind: str) -> str:
 
 
 def _path(model: type[BaseModel], loc: Sequence[int | str]) -> str:
-    """As an API server writes it: fields after dots, keys of mappings and places in lists in brackets."""
+    """The path as an API server writes it: fields after dots, keys and indices in brackets."""
     path = ""
     struct: type[BaseModel] | None = model
     for part in loc:
@@ -117,7 +117,7 @@ def _got(value: Any) -> str:
 
 
 def _guess(model: type[BaseModel], loc: Sequence[int | str]) -> str:
-    """The field that was probably meant, or the fields there are."""
+    """The field that was probably meant, or all fields, as the end of a message."""
     fields = _fields_at(model, loc[:-1])
     near = difflib.get_close_matches(str(loc[-1]), fields, n=1)
     if near:
@@ -135,7 +135,7 @@ def _fields_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
 
 
 def _below(struct: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The struct in the field of that name in a manifest, if it holds one."""
+    """The struct in the field with this name in a manifest; None if the field holds none."""
     return next((_struct(f.annotation) for n, f in struct.model_fields.items() if (f.alias or n) == name), None)
 
 

@@ -1,4 +1,4 @@
-"""`spec.model`: which model a pool serves, under which names."""
+"""`spec.model`: the model of a pool, and its names."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ WORDS |= {
 Uri = Annotated[str, Field(min_length=1, max_length=2048, pattern=URI)]
 ServedName = Annotated[str, Field(min_length=1, max_length=256, pattern=NAME)]
 
-_BUILT_IN = f"must name a built-in model where it is builtin://: {', '.join(BUILTIN)}"
+_BUILT_IN = f"must name a built-in model after builtin://: {', '.join(BUILTIN)}"
 
-# In CEL: whether a URI is no built-in's or that of one there is; a model's served name; whether all names differ.
+# In CEL: whether a builtin:// URI names an existing model; a model's served name; whether all names differ.
 _KNOWN = "!{0}.startsWith('builtin://') || {0}.matches('^builtin://(" + "|".join(BUILTIN) + ")/*$')"
 _SERVED = "(has({0}.name) ? {0}.name : {0}.uri.find('[^/]+/*$').replace('/', ''))"
 _NAMES = (
@@ -36,7 +36,7 @@ _DIFFER = f"({_NAMES}).all(one, ({_NAMES}).exists_one(other, other == one))"
 
 
 class Adapter(Struct):
-    """A LoRA adapter, served as a model of its own name. Its cache is its own: prefixes are never shared with it."""
+    """A LoRA adapter, served as a model with its own name. It shares no cached prefixes with the model."""
 
     name: ServedName = Field(description="Name that clients ask for.")
     uri: Uri = Field(description="Where the adapter's weights are: hf://, file://, pvc://, oci:// or s3://.")
@@ -70,14 +70,14 @@ class ModelSpec(Struct):
         "of the engine's image, s3://BUCKET/FOLDER, or builtin:// for the simulator."
     )
     name: ServedName | None = Field(
-        None, description="Name that clients ask for; the last part of the URI when absent."
+        None, description="Name that clients ask for. When absent, the last part of the URI."
     )
-    revision: Text | None = Field(None, description="Branch, tag or commit of the model; pinned pools can't drift.")
-    token_ref: SecretKeyRef | None = Field(
-        None, description="The token that Hugging Face asks for where a model is gated."
+    revision: Text | None = Field(
+        None, description="Branch, tag or commit of the model. With a commit all replicas have the same weights."
     )
+    token_ref: SecretKeyRef | None = Field(None, description="The token for a gated model of Hugging Face.")
     tokenizer: Uri | None = Field(
-        None, description="Where tokenizer and chat template are; the model's URI when absent."
+        None, description="Where tokenizer and chat template are. When absent, the model's URI."
     )
     aliases: tuple[ServedName, ...] = Field(
         (),
@@ -94,12 +94,12 @@ class ModelSpec(Struct):
         json_schema_extra={LIST_KEY: "name"},
     )
     max_length: Annotated[int, Field(ge=16, le=16_777_216)] | None = Field(
-        None, description="Longest prompt and output together, in tokens; the model's own limit when absent."
+        None, description="The most tokens of prompt and output together. When absent, the model's limit."
     )
     fetch_resources: Resources = Field(
         Resources(),
         description="Compute of the init containers of engines and routers that fetch a tokenizer from Hugging Face, "
-        "or write random weights. They request 50m and 256Mi, with a limit of 2Gi, where nothing is named.",
+        "or write random weights. By default they request 50m and 256Mi, with a limit of 2Gi.",
     )
     rules: ClassVar = (
         Rule(
@@ -118,7 +118,7 @@ class ModelSpec(Struct):
         ),
         Rule(
             at="",
-            must="may not give one name to two of: the model, its aliases, its adapters",
+            must="must give the model, its aliases and its adapters different names",
             cel=_DIFFER,
             reads=("uri", "name", "aliases", "adapters"),
             holds=_names_differ,
@@ -128,7 +128,7 @@ class ModelSpec(Struct):
         Change(
             at="",
             must="may not change the name that clients ask for (name, or the last part of uri): engines of both names "
-            "would stand behind one router; keep the old one by setting name, or make a new pool",
+            "would be behind one router; set name to the old one, or make a new pool",
             cel=f"{_SERVED.format('self')} == {_SERVED.format('oldSelf')}",
         ),
     )

@@ -1,4 +1,4 @@
-"""What a manifest may say of a pod: Kubernetes' own fields, by allow-list."""
+"""The fields of a pod that a manifest may set: Kubernetes' own, by an allow-list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 WORDS[ENV_NAME] = "letters, digits and '_', not beginning with a digit"
 
 
-# Plumage sets these itself. All else that it sets in the environment is a default, which a person's own value replaces.
+# Plumage sets these itself. Other variables that it sets are defaults: a user's value replaces them.
 OWNED_ENV = ("PLUMAGE_VLLM", "POD_NAME", "VLLM_API_KEY")
 
 Amount = Annotated[Quantity, between("0", "1E")]
@@ -43,7 +43,7 @@ class EnvVar(Struct):
 
     name: Annotated[str, Field(min_length=1, max_length=253, pattern=ENV_NAME)] = Field(description="Its name.")
     value: Annotated[str, Field(max_length=4096)] | None = Field(
-        None, description="Its value; for secrets use valueFrom."
+        None, description="Its value. For secrets use valueFrom."
     )
     value_from: EnvVarSource | None = Field(None, description="Where its value comes from.")
     rules: ClassVar = (
@@ -56,8 +56,7 @@ class EnvVar(Struct):
         ),
         Rule(
             at="name",
-            must="may not be set: Plumage sets it itself; feather, eviction, hostMemory and batchLimit say what its "
-            "plugin does, keysRef which key it asks for",
+            must="may not be set: Plumage sets it itself, from feather, eviction, hostMemory, batchLimit and keysRef",
             cel=f"!(self.name in {list(OWNED_ENV)})",
             reads=("name",),
             holds=lambda variable: variable.name not in OWNED_ENV,
@@ -66,12 +65,12 @@ class EnvVar(Struct):
 
 
 class Resources(Struct):
-    """Compute of a container, as in a pod. A value that you set replaces its default; a default request is never above
-    a limit that you set."""
+    """Compute of a container, as in a pod. Your value replaces the default. A default request is never above your
+    limit."""
 
     requests: dict[MapKey, Amount] = Field({}, max_length=16, description="What the scheduler reserves.")
     limits: dict[MapKey, Amount] = Field(
-        {}, max_length=16, description="What the container may use; GPUs go here, e.g. nvidia.com/gpu: 1."
+        {}, max_length=16, description="What the container may use. GPUs belong here, e.g. nvidia.com/gpu: 1."
     )
     rules: ClassVar = (
         Rule(
@@ -92,12 +91,12 @@ class Resources(Struct):
 class Toleration(Struct):
     """A taint that the pool's pods accept."""
 
-    key: Annotated[str, Field(max_length=317)] = Field("", description="Key of the taint; empty matches all keys.")
+    key: Annotated[str, Field(max_length=317)] = Field("", description="Key of the taint. Empty matches all keys.")
     operator: Literal["Exists", "Equal"] = Field("Equal", description="How key and value are compared.")
     value: Annotated[str, Field(max_length=63)] = Field("", description="Value of the taint.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        None, description="Effect of the taint; all effects when absent."
+        None, description="Effect of the taint. When absent, all effects."
     )
     toleration_seconds: Annotated[int, Field(ge=0, le=86_400)] | None = Field(
-        None, description="How long a NoExecute taint is accepted."
+        None, description="Seconds for which a NoExecute taint is accepted."
     )

@@ -1,4 +1,4 @@
-"""`InferencePool`: many engines that behave as one fleet."""
+"""`InferencePool`: the engines of one model, with router and directory."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["InferencePool", "InferencePoolSpec", "InferencePoolStatus", "Rollout
 
 
 class RolloutSpec(Struct):
-    """How replicas are replaced, and how long a leaving one may finish its work."""
+    """How replicas are replaced, and how long one that is deleted may finish its requests."""
 
-    max_surge: IntOrPercent = Field(1, description="Replicas above the wanted number during a rollout.")
-    max_unavailable: IntOrPercent = Field(0, description="Replicas below the wanted number during a rollout.")
+    max_surge: IntOrPercent = Field(1, description="The most replicas above the wanted number during a rollout.")
+    max_unavailable: IntOrPercent = Field(0, description="The most replicas below the wanted number during a rollout.")
     drain_timeout_seconds: Seconds = Field(
-        defaults.DRAIN_SECONDS, description="Seconds that open requests of a replica have to finish before it ends."
+        defaults.DRAIN_SECONDS, description="Seconds in which requests of a replica may finish before it ends."
     )
     rules: ClassVar = (
         Rule(
             at="maxSurge",
-            must="may not be 0 when maxUnavailable is 0: nothing could ever be replaced",
+            must="may not be 0 when maxUnavailable is 0: no replica could be replaced",
             cel="!(string(self.maxSurge) in ['0', '0%'] && string(self.maxUnavailable) in ['0', '0%'])",
             reads=("max_surge", "max_unavailable"),
             holds=lambda rollout: {rollout.max_surge, rollout.max_unavailable} - {0, "0%"} != set(),
@@ -52,19 +52,19 @@ class InferencePoolSpec(Struct):
     engine: EngineSpec = Field(EngineSpec(), description="The engine of each replica.")
     replicas: Annotated[int, Field(ge=0, le=1000)] | None = Field(
         1,
-        description="Number of replicas, also by /scale. autoscaling chooses the number where it is set; this must be "
-        "absent then, or 1, which an API server fills in.",
+        description="Number of replicas; /scale also sets it. With autoscaling it must be absent, or 1, the default "
+        "that an API server fills in.",
     )
-    autoscaling: AutoscalingSpec | None = Field(None, description="Let the number of replicas follow the load.")
+    autoscaling: AutoscalingSpec | None = Field(None, description="Scale the number of replicas by metrics.")
     router: RouterSpec = Field(RouterSpec(), description="The pool's router, or its gateway.")
     directory: DirectorySpec = Field(
-        DirectorySpec(), description="The server where replicas publish which prefixes they cache."
+        DirectorySpec(), description="The server to which replicas publish their cached prefixes."
     )
     keys_ref: ObjectRef | None = Field(
         None,
-        description="A Secret with the pool's own keys: engine-key, which engines ask of routers; salt-key, which "
-        "keeps tenants' caches apart; previous-engine-key, while the first is being changed. The operator makes one "
-        "when absent.",
+        description="A Secret with the pool's own keys. engine-key: engines accept only requests with it. salt-key: it "
+        "separates the caches of tenants. previous-engine-key: the old engine-key during a change. When absent, the "
+        "operator makes a Secret.",
     )
     rollout: RolloutSpec = Field(RolloutSpec(), description="How replicas are replaced.")
     network_policy: NetworkPolicySpec = Field(NetworkPolicySpec(), description="Which pods may reach the pool's pods.")
@@ -79,7 +79,7 @@ class InferencePoolSpec(Struct):
         ),
         Rule(
             at="model.uri",
-            must=f"may not be a builtin:// model with engine.runtime VLLM, {WITH_WEIGHTS} apart: it has no weights",
+            must=f"may not be builtin:// with engine.runtime VLLM, except {WITH_WEIGHTS}: other models have no weights",
             cel="!self.model.uri.startsWith('builtin://') || self.engine.runtime == 'Simulator' || "
             f"self.model.uri.matches('^{WITH_WEIGHTS}/*$')",
             reads=("model", "engine"),
@@ -96,33 +96,33 @@ class InferencePoolSpec(Struct):
 
 
 class InferencePoolStatus(Struct):
-    """What the pool is; written by the operator."""
+    """The state of the pool. The operator writes it."""
 
-    model_config = ConfigDict(extra="ignore")  # of an operator that may be newer
+    model_config = ConfigDict(extra="ignore")  # the operator may be newer
 
-    observed_generation: Generation = Field(0, description="The spec's version that this status is about.")
+    observed_generation: Generation = Field(0, description="The spec's generation that this status describes.")
     conditions: tuple[Condition, ...] = Field(
         (),
         strict=False,
         max_length=32,
-        description="Ready, and what it rests on.",
+        description="Ready, and the conditions that it depends on.",
         json_schema_extra={LIST_KEY: "type"},
     )
     replicas: Tally = Field(0, description="Replicas that exist.")
-    ready_replicas: Tally = Field(0, description="Replicas that are warm and answer.")
-    updated_replicas: Tally = Field(0, description="Replicas that are as the spec says; the others are replaced.")
+    ready_replicas: Tally = Field(0, description="Replicas that are warm and serve.")
+    updated_replicas: Tally = Field(0, description="Replicas of the current spec. The others are replaced.")
     desired_replicas: Tally = Field(0, description="Replicas that should exist.")
     proven_replicas: Tally | None = Field(
         None,
-        description="The size that Ready is held against while the pool grows or is broken: the most that was ready "
-        "since it served. Absent where it is the size that is wanted.",
+        description="The size that Ready is compared with while the pool grows or is broken: the most replicas that "
+        "were ready since it served. Absent if it is the wanted size.",
     )
-    selector: str = Field("", max_length=1024, description="Label selector of the pods, as a string, for the scale.")
+    selector: str = Field("", max_length=1024, description="Label selector of the pods, as a string, for /scale.")
     model: str = Field("", max_length=256, description="Name that clients ask for.")
     address: str = Field("", max_length=1024, description="Where clients in the cluster reach the pool.")
     hit_ratio_percent: Percent | None = Field(None, description="Cached ÷ all prompt tokens of the last minutes.")
     autoscaling: AutoscalingStatus | None = Field(
-        None, description="The last decision of the autoscaler; absent without one."
+        None, description="The last decision of the autoscaler. Absent without one."
     )
 
 
@@ -133,5 +133,7 @@ class InferencePool(Struct):
     kind: Literal["InferencePool"] = Field(description="This kind.")
     metadata: ObjectMeta = Field(description="Name, namespace, labels, annotations.")
     spec: InferencePoolSpec = Field(description="The desired state of the pool.")
-    status: InferencePoolStatus = Field(InferencePoolStatus(), description="What the pool is; not for people to write.")
+    status: InferencePoolStatus = Field(
+        InferencePoolStatus(), description="The state of the pool. The operator writes it."
+    )
     rules: ClassVar = (NAMES_SERVICES,)

@@ -1,7 +1,7 @@
 """Kubernetes' Quantity: an integer or a string such as `16Gi`, `500m`, `0.992`.
 
-Manifests hold no floats (a float changes its digits on the way through JSON), so fractions are quantities too. The
-text is kept as it was written, and given back so.
+Manifests have no floats, because a float may change its digits in JSON. So fractions are quantities too. The text stays
+as it was written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["BOUNDS", "LONGEST", "PATTERN", "Quantity", "between"]
 PATTERN = r"^[+-]?([0-9]{1,18}(\.[0-9]{0,9})?|\.[0-9]{1,9})(([KMGTPE]i)|[munkMGTPE]|([eE][+-]?[0-9]{1,2}))?$"
 LONGEST = 40  # characters
 BOUNDS = "x-plumage-bounds"
-"""Where a JSON schema keeps a quantity's bounds, for which it has no words of its own."""
+"""The key of a quantity's bounds in a JSON schema, which has no standard key for them."""
 
 _FORM = re.compile(PATTERN)
 _SUFFIXES = {
@@ -46,7 +46,7 @@ class Quantity(str):
         return float(self.value)
 
     def __int__(self) -> int:
-        """Rounded up, as Kubernetes does: half a byte still takes one."""
+        """The integer, rounded up, as in Kubernetes."""
         return int(self.value.to_integral_value(rounding="ROUND_CEILING"))
 
     def __eq__(self, other: object) -> bool:

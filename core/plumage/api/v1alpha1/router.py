@@ -28,26 +28,28 @@ class LbgrSpec(Struct):
 
     miss_milliseconds_per_kilotoken: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         defaults.MISS_MILLISECONDS_PER_KILOTOKEN,
-        description="First guess of what 1,000 uncached tokens cost; Lbgr learns the true cost per replica.",
+        description="Initial time of 1,000 uncached tokens, in milliseconds. Lbgr then learns it for each replica.",
     )
     hit_milliseconds_per_kilotoken: NonNegative = Field(
-        defaults.HIT_MILLISECONDS_PER_KILOTOKEN, description="First guess for 1,000 cached tokens."
+        defaults.HIT_MILLISECONDS_PER_KILOTOKEN, description="Time of 1,000 cached tokens, in milliseconds."
     )
     forgetting: Annotated[Quantity, between("0.5", "1")] = Field(
         Quantity(defaults.RLS_FORGETTING),
-        description="λ of the recursive least squares: weight kept by the past at each answer.",
+        description="λ of the recursive least squares: the factor on the weight of the past at each answer.",
     )
     considered_replicas: Annotated[int, Field(ge=2, le=100_000)] = Field(
         defaults.CONSIDERED_REPLICAS,
-        description="How many replicas of a larger pool are scored: best holders, former replica, a sample.",
+        description="The most replicas that are scored for a request: the best owners, the former home, a sample.",
     )
     decay_interval_milliseconds: Milli = Field(
         defaults.DECAY_INTERVAL_MILLISECONDS,
-        description="How often queued work decays by 1/32; for LbgrPaper, our reconstruction of the printed form.",
+        description="Milliseconds after which queued work decays by 1/32. Only for LbgrPaper, our reconstruction of "
+        "the printed form.",
     )
     pending_owner_seconds: Seconds = Field(
         defaults.PENDING_OWNER_SECONDS,
-        description="How long a replica counts as owner of a prefix that was sent to it and not yet reported.",
+        description="Seconds for which a replica counts as owner of a prefix that was sent to it and is not reported "
+        "yet.",
     )
 
 
@@ -55,10 +57,11 @@ class AuthSpec(Struct):
     """Keys of clients and of the admin: files that pods mount from Secrets, never text in a manifest."""
 
     api_keys_ref: SecretKeyRef | None = Field(
-        None, description="API keys, one a line; without it every client is served."
+        None, description="API keys, one per line. When absent, every client is served."
     )
     admin_key_ref: SecretKeyRef | None = Field(
-        None, description="Key for the admin endpoints and explanations, closed without; local mode makes its own."
+        None,
+        description="Key for the admin endpoints and explanations. When absent, they are closed; local mode makes one.",
     )
 
 
@@ -76,15 +79,17 @@ class ServiceSpec(ServiceType):
 
 
 class RouterLimits(Struct):
-    """Bounds of the router; beyond them clients get an error at once."""
+    """Bounds of the router. Clients get an error beyond them."""
 
     max_body_bytes: Memory = Field(Quantity(defaults.MAX_BODY_BYTES), description="Largest request body.")
     body_memory: Memory | None = Field(
-        None, description="Memory for request bodies in one router; a quarter of the router's memory when absent."
+        None, description="Memory for request bodies in one router. When absent, a quarter of the router's memory."
     )
-    max_connections: Count = Field(defaults.MAX_CONNECTIONS, description="Open client connections.")
-    max_in_flight: Count = Field(defaults.MAX_IN_FLIGHT, description="Requests in flight.")
-    max_held: NonNegative = Field(1000, description="Requests that wait for a replica while the pool has none.")
+    max_connections: Count = Field(defaults.MAX_CONNECTIONS, description="The most open client connections.")
+    max_in_flight: Count = Field(defaults.MAX_IN_FLIGHT, description="The most requests in flight.")
+    max_held: NonNegative = Field(
+        1000, description="The most requests that wait for a replica while the pool has none."
+    )
     rules: ClassVar = (
         Rule(
             at="bodyMemory",
@@ -100,14 +105,14 @@ class RouterLimits(Struct):
 
 
 class RouterTimeouts(Struct):
-    """How long the router waits."""
+    """Timeouts of the router, in seconds."""
 
-    connect_seconds: Seconds = Field(defaults.CONNECT_SECONDS, description="For a connection.")
+    connect_seconds: Seconds = Field(defaults.CONNECT_SECONDS, description="Timeout of a connection to an engine.")
     first_byte_seconds: Seconds = Field(
-        defaults.FIRST_BYTE_SECONDS, description="For the first piece of a stream; then another is tried."
+        defaults.FIRST_BYTE_SECONDS, description="Timeout of a stream's first byte. Then another replica is tried."
     )
-    idle_seconds: Seconds = Field(defaults.IDLE_SECONDS, description="Between two pieces of a stream; then it is cut.")
-    wake_seconds: Seconds = Field(300, description="For a replica, while the pool has none.")
+    idle_seconds: Seconds = Field(defaults.IDLE_SECONDS, description="The longest pause of a stream. Then it is cut.")
+    wake_seconds: Seconds = Field(300, description="The longest wait for a replica while the pool has none.")
 
 
 _OWN = (
@@ -133,11 +138,11 @@ def _gateway_alone(router: Any) -> bool:
 
 
 class RouterSpec(Placement):
-    """A router of the pool's own (the default), or a reference to a gateway: never both."""
+    """The pool's own router (the default), or a reference to a gateway; never both."""
 
     gateway_ref: ObjectRef | None = Field(None, description="The InferenceGateway that serves this pool instead.")
     replicas: Annotated[int, Field(ge=1, le=100)] = Field(
-        2, description="Routers of this pool; of one alone connections are refused while its pod is replaced."
+        2, description="Routers of this pool. With only one, connections are refused while its pod is replaced."
     )
     policy: Policy = Field(
         defaults.ROUTING_POLICY,
@@ -146,23 +151,24 @@ class RouterSpec(Placement):
     lbgr: LbgrSpec = Field(LbgrSpec(), description="Settings of the Lbgr policies.")
     auth: AuthSpec = Field(AuthSpec(), description="Keys of clients and of the admin.")
     service: ServiceSpec = Field(ServiceSpec(), description="How the router is reached.")
-    ingress: IngressSpec | None = Field(None, description="An Ingress to the router; none when absent.")
-    http_route: HTTPRouteSpec | None = Field(None, description="An HTTPRoute to the router; none when absent.")
+    ingress: IngressSpec | None = Field(None, description="An Ingress to the router. None when absent.")
+    http_route: HTTPRouteSpec | None = Field(None, description="An HTTPRoute to the router. None when absent.")
     resources: Resources = Field(
         Resources(),
-        description="Compute of one router. It requests 100m and 256Mi, with a limit of 1Gi, where nothing is named; "
-        "of memory both are at least four times limits.bodyMemory.",
+        description="Compute of one router. By default it requests 100m and 256Mi, with a limit of 1Gi. Both amounts "
+        "of memory are at least four times limits.bodyMemory.",
     )
     limits: RouterLimits = Field(RouterLimits(), description="Bounds of the router.")
-    timeouts: RouterTimeouts = Field(RouterTimeouts(), description="How long the router waits.")
+    timeouts: RouterTimeouts = Field(RouterTimeouts(), description="Timeouts of the router.")
     access_log: bool = Field(
-        False, description="Write a JSON line for each request to the router's standard output; no prompts, no keys."
+        False,
+        description="Write a JSON line for each request to the router's standard output, without prompts and keys.",
     )
     allowed_request_fields: tuple[RequestField, ...] = Field(
         (),
         strict=False,
         max_length=64,
-        description="Fields of requests that pass though the router refuses them: dangerous or unknown ones.",
+        description="Request fields that the router lets pass although they are dangerous or unknown.",
     )
     rules: ClassVar = (
         Rule(

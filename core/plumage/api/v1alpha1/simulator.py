@@ -1,4 +1,4 @@
-"""`spec.engine.simulator`: the engine without a GPU, and the device it plays."""
+"""`spec.engine.simulator`: the engine without a GPU, and the device that it simulates."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ __all__ = ["SimulatorDeviceSpec", "SimulatorSpec"]
 
 
 class SimulatorDeviceSpec(Struct):
-    """What a step costs. No figure measured on a simulated device says anything about a real one."""
+    """The cost of a step. A figure of a simulated device says nothing about a real one."""
 
     preset: Literal["GPU", "CPU"] = Field(
-        defaults.DEVICE, description="GPU: a cliff at the first stranger in a batch, then flat. CPU: a slope."
+        defaults.DEVICE,
+        description="GPU: the first request with another prefix in a batch costs much, further ones little. CPU: each "
+        "one costs the same.",
     )
     time_scale_percent: Annotated[int, Field(ge=1, le=10_000)] = Field(
         defaults.TIME_SCALE_PERCENT,
-        description="How long a modelled second takes: 10 runs ten times faster than the model says.",
+        description="Duration of a modelled second, in percent: with 10 the simulation runs ten times faster.",
     )
 
 
@@ -34,21 +36,21 @@ class SimulatorSpec(Struct):
     )
     host_blocks: Annotated[int, Field(ge=0, le=10_000_000)] | None = Field(
         None,
-        description="KV blocks in host memory when engine.hostMemory is set; as many as on the device when absent.",
+        description="KV blocks in host memory if engine.hostMemory is set. When absent, as many as on the device.",
     )
     max_num_seqs: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        defaults.MAX_NUM_SEQS, description="Requests that run at once."
+        defaults.MAX_NUM_SEQS, description="The most requests in a batch."
     )
     max_batched_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = Field(
         defaults.MAX_BATCHED_TOKENS, description="Token budget of a step."
     )
     seed: Annotated[int, Field(ge=0, le=2**53)] = Field(
-        defaults.SEED, description="Makes a run repeatable; replicas differ."
+        defaults.SEED, description="Seed of a run that can be repeated. Each replica derives its own."
     )
     rules: ClassVar = (
         Rule(
             at="maxBatchedTokens",
-            must="must be above maxNumSeqs: each running request takes a token of a step, prompts need what is left",
+            must="must be above maxNumSeqs: each running request takes one token of a step, and prompts use the others",
             cel="self.maxBatchedTokens > self.maxNumSeqs",
             reads=("max_num_seqs", "max_batched_tokens"),
             holds=lambda spec: spec.max_batched_tokens > spec.max_num_seqs,

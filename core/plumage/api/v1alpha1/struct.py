@@ -1,10 +1,9 @@
-"""The base of every manifest model: frozen, camelCase outside, nothing unknown, every mistake reported at once.
+"""The base of every manifest model: frozen, camelCase outside, no unknown fields, every mistake reported at once.
 
-pydantic stops before a model's own validators when one of its fields is wrong, so a person would meet the cross-field
-rules only in a second round. Here rules are data (`Rule`), and they run on the fields that are right even when others
-are not, at any depth: a struct with a wrong field is judged by its other fields. A rule that reads a wrong field is
-left out, since it could only repeat the complaint or invent one. A field that merely breaks a rule is not wrong in
-itself, so further rules read it, as an API server has it.
+If a field is wrong, pydantic does not run a model's own validators. A user would then see broken rules between fields
+only after correcting the field. Here rules are data (`Rule`). They run on all valid fields, at any depth, even if other
+fields are wrong. A rule that reads a wrong field is skipped, because its message would repeat that mistake or be false.
+A field that breaks a rule is still valid, so further rules read it, as in an API server.
 """
 
 from __future__ import annotations
@@ -28,17 +27,19 @@ A server-side apply of some entries then changes only those."""
 _KNOWN = frozenset(get_args(ErrorType))
 _BROKEN: Final = "broken_rule"
 _WRONG: Final = object()
-"""In place of a value that has a mistake of its own."""
+"""Replaces a value that has its own mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A rule between fields of one struct.
 
-    at: the field the mistake is shown at (camelCase, dotted below the struct, "" for the struct itself).
-    must: the rest of the message: "must …" or "may not …". reads: the fields (Python names) that `holds` looks at.
-    cel: the same rule for an API server, `self` being the struct. written: the fields whose being written is what
-    counts; an API server would write their defaults out, so they have none there.
+    at: the field of the message (camelCase, dotted below the struct; "" for the struct itself).
+    must: the rest of the message: "must …" or "may not …".
+    reads: the fields (Python names) that `holds` reads.
+    cel: the same rule for an API server; `self` is the struct.
+    written: fields of which the rule asks whether a user set them. An API server would set their defaults, so their
+    schema has none.
     """
 
     at: str
@@ -51,9 +52,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A rule between a struct as it was and as it shall be, which only an API server can judge.
+    """A rule between the old and the new struct. Only an API server can check it.
 
-    at, must: as a rule's. cel: with `oldSelf` beside `self`; it is asked only where both are there.
+    at, must: as in `Rule`. cel: a rule on `oldSelf` and `self`. It is checked only if both exist.
     """
 
     at: str
@@ -98,16 +99,16 @@ class Struct(BaseModel):
 
 
 _Line = tuple[tuple[int | str, ...], str]
-"""Place and type of a mistake, below a struct or a field."""
+"""The path below a struct or a field, and the type, of a mistake."""
 
 
 def _sound_part(struct: type[Struct], data: Mapping[str, Any], lines: Sequence[_Line]) -> Struct:
-    """The struct without the fields that are wrong: reading one is an AttributeError."""
+    """The struct without its wrong fields. A read of one is an AttributeError."""
     part = struct.model_construct()
     for name, field in struct.model_fields.items():
         key = field.alias or name
         if key not in data:
-            continue  # its default is there, if it has one
+            continue  # `model_construct` has set the default
         value = _sound_value(field, data[key], [(loc[1:], kind) for loc, kind in lines if loc and loc[0] == key])
         if value is _WRONG:
             part.__dict__.pop(name, None)
@@ -118,7 +119,7 @@ def _sound_part(struct: type[Struct], data: Mapping[str, Any], lines: Sequence[_
 
 
 def _sound_value(field: FieldInfo, value: Any, lines: Sequence[_Line]) -> Any:
-    """The value as its struct holds it; `_WRONG` where it has a mistake that more than a rule finds."""
+    """The value as its struct holds it. `_WRONG` if it has another mistake than a broken rule."""
     wrong = [loc for loc, kind in lines if kind != _BROKEN]
     struct, listed = _struct_in(field.annotation)
     if lines and struct is not None and not listed and isinstance(value, Mapping) and () not in wrong:
@@ -131,7 +132,7 @@ def _sound_value(field: FieldInfo, value: Any, lines: Sequence[_Line]) -> Any:
             _sound_part(struct, one, [(loc[1:], k) for loc, k in lines if loc[:1] == (at,)]) for at, one in places
         )
     if any(loc for loc, _ in lines) and isinstance(value, Sequence):
-        return tuple(value)  # of strings, some of which break a rule for one string
+        return tuple(value)  # strings, of which some break a rule for one string
     return _adapter(field).validate_python(value, strict=None)
 
 
@@ -152,7 +153,7 @@ def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
 
 
 def _is_broken(rule: Rule, struct: Struct, partial: bool) -> bool:
-    """partial: fields may be missing, and a rule that reads one of those can't be judged."""
+    """Whether the struct breaks the rule. partial: fields may be missing; a rule that reads one is not broken."""
     if not all(hasattr(struct, name) for name in rule.reads):
         return False
     try:
@@ -164,7 +165,7 @@ def _is_broken(rule: Rule, struct: Struct, partial: bool) -> bool:
 
 
 def _again(line: Any) -> InitErrorDetails:
-    """A line of a caught error in the form that a new error takes."""
+    """A line of a caught error, in the form for a new error."""
     if line["type"] in _KNOWN:
         return InitErrorDetails(type=line["type"], loc=line["loc"], input=line["input"], ctx=line.get("ctx", {}))
     return InitErrorDetails(type=_custom(line["type"], line["msg"]), loc=line["loc"], input=line["input"])
