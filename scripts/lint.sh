@@ -26,6 +26,8 @@ echo "lint: docs, strict"
 NO_MKDOCS_2_WARNING=1 "$bin/mkdocs" build --strict
 echo "lint: words"
 "$bin/python" scripts/check_words.py
+echo "lint: commit messages"
+"$bin/python" scripts/check_commits.py
 echo "lint: chart"
 "$bin/python" scripts/make_chart.py --check
 test ! -e operator/__init__.py || { echo "lint: operator/__init__.py shadows the standard library" >&2; exit 1; }
