@@ -43,7 +43,7 @@ async def test_promtool_accepts_every_page(pool: Pool) -> None:
             assert findings == [], part
 
 
-def test_the_reference_lists_the_metrics_of_each_page() -> None:
+def test_reference_lists_the_metrics_of_each_page() -> None:
     script = Path(__file__).parents[2] / "scripts" / "make_metrics_reference.py"
     done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

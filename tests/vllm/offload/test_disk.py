@@ -64,7 +64,7 @@ def found(tier: Tier, prefix: int, blocks: int = 4) -> int:
     return tier.engine.cached[name][1]
 
 
-class TestWhatGoesWhere:
+class TestPlacement:
     def test_evicted_chunks_load_from_disk(self, start: Start) -> None:
         tier = start()
         fill(tier)
@@ -188,7 +188,7 @@ class TestEvents:
         assert "1:disk" in str(stats)
 
 
-class TestWhatGoesWrong:
+class TestErrors:
     def refused(self, tier: Tier, reason: str) -> None:
         assert not tier.disk.guard.on
         assert reason in tier.disk.guard.reason

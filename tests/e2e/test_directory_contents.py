@@ -135,7 +135,7 @@ def written(ids: list[int]) -> Iterator[bytes]:
         yield separator.join(str(token).encode() for token in ids)
 
 
-def test_the_search_finds_what_it_looks_for() -> None:
+def test_search_finds_planted_prompt() -> None:
     text = secret_text(1)
     ids = TOKENIZER.encode(text, add_special_tokens=False).ids
     assert found([text], b"nothing of the kind" * 100) == []
