@@ -1,7 +1,7 @@
 """`spec.engine.feather`: how an engine forms its batches (FEATHER, §4).
 
-The papers' parameters are fields with the papers' values as defaults; where the paper names a parameter without a
-value, the default is the one that the benchmarks settled on.
+The paper's parameters are fields, with the paper's values as defaults. If the paper gives no value, the default comes
+from the benchmarks.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ Credit = Literal["Trial", "Step"]
 
 
 class HeuristicSpec(Struct):
-    """The fixed rule: no loss → add; small batch → tolerate more; else loss up to a bound, relaxed when many wait."""
+    """The fixed rule. A request is added without loss, to a small batch, or with a loss up to a bound. The bound is
+    higher if many requests wait."""
 
     loss_threshold: Levels = Field(
         defaults.LOSS_THRESHOLD, description="Levels of shared prefix that one more request may cost."
     )
     relaxed_loss_threshold: Levels = Field(
-        defaults.RELAXED_LOSS_THRESHOLD, description="The same when many peers wait at the depth after it."
+        defaults.RELAXED_LOSS_THRESHOLD,
+        description="The same if relaxedPeers requests wait with the prefix that is then left.",
     )
     relaxed_peers: Requests = Field(
-        defaults.RELAXED_PEERS, description="Waiting peers from which the relaxed threshold counts."
+        defaults.RELAXED_PEERS, description="Waiting requests with that prefix for which the relaxed threshold counts."
     )
     max_batch_floor: Requests = Field(
         defaults.MAX_BATCH_FLOOR, description="Highest batch size below which every request is added."
@@ -53,48 +55,48 @@ class BanditSpec(Struct):
 
     exploration: PositiveNumber = Field(
         Quantity(defaults.EXPLORATION),
-        description="c: assumed error of one trial, relative to the best mean, until there are enough trials.",
+        description="c: the assumed error of one trial, relative to the best mean, until there are enough trials.",
     )
     forgetting: Literal["Discounted", "SlidingWindow", "None"] = Field(
         defaults.FORGETTING,
-        description="How old decisions lose weight when the workload drifts; None is the paper's form.",
+        description="How old decisions lose weight, for a workload that changes. None is the paper's form.",
     )
     discount: Fraction = Field(
         Quantity(defaults.DISCOUNT), description="Factor on all learned rewards, applied every discountInterval."
     )
     discount_interval: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         defaults.DISCOUNT_INTERVAL,
-        description="Credits between two discounts: one for each state that a trial came to.",
+        description="Credits between two discounts. A trial gives one credit to each state that it reached.",
     )
     window: Annotated[int, Field(ge=10, le=1_000_000)] = Field(
-        defaults.WINDOW, description="Credits that a sliding window remembers."
+        defaults.WINDOW, description="Credits in a sliding window."
     )
     credit: Credit = Field(
         defaults.CREDIT,
-        description="How a decision is rewarded: Trial, the throughput until the batch has turned over; Step, that "
-        "of the next step, the paper's form.",
+        description="The reward of a decision. Trial: the throughput until all requests of the batch were replaced. "
+        "Step: the throughput of the next step, as in the paper.",
     )
 
 
 class QLearningSpec(Struct):
-    """Tabular Q-learning (§4.3.4); an episode is a trial, in which a choice is held for two lives of a request, or one
-    step."""
+    """Tabular Q-learning (§4.3.4). An episode is a trial, which keeps a choice for twice the duration of a request, or
+    one step."""
 
     learning_rate: Fraction = Field(Quantity(defaults.LEARNING_RATE), description="α: weight of a new outcome.")
     discount_factor: Fraction = Field(
         Quantity(defaults.DISCOUNT_FACTOR), description="γ: weight of the decisions that follow."
     )
     minimum_exploration: Fraction = Field(
-        Quantity(defaults.MINIMUM_EXPLORATION), description="ε_min: random trials that always remain."
+        Quantity(defaults.MINIMUM_EXPLORATION), description="ε_min: the least share of random trials."
     )
     exploration_decay: Fraction = Field(
         Quantity(defaults.EXPLORATION_DECAY),
-        description="Factor on ε, from 1.0, after each episode; with credit Step one near 1, as 0.999.",
+        description="Factor on ε after each episode; ε begins at 1.0. With credit Step use a factor near 1, as 0.999.",
     )
     credit: Credit = Field(
         defaults.CREDIT,
-        description="What an episode is: Trial, until the batch has turned over; Step, the decisions before one step, "
-        "with the paper's r + γ·max Q.",
+        description="An episode. Trial: until all requests of the batch were replaced. Step: the decisions before one "
+        "step, with the paper's r + γ·max Q.",
     )
 
 
@@ -103,24 +105,26 @@ class FeatherSpec(Struct):
 
     policy: Literal["Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs"] = Field(
         defaults.FEATHER_POLICY,
-        description="Which policy decides when a batch is closed. ChtOrder orders by prefix and never stops; Bandit, "
-        "QLearning and Heuristic also decide when to stop; Fcfs is vLLM's own order. docs/how-to/tune.md has what each "
-        "gained and cost.",
+        description="Which policy decides when a batch is closed. ChtOrder orders by prefix and never stops. Bandit, "
+        "QLearning and Heuristic also decide when to stop. Fcfs is vLLM's order. docs/how-to/tune.md lists their gains "
+        "and costs.",
     )
     chunk_tokens: Annotated[int, Field(ge=1, le=4096)] = Field(
         defaults.CHUNK_TOKENS, description="Tokens in one level of the Chunked Hash Tree."
     )
     candidate_order: Literal["TipLoss", "Paper"] = Field(
         defaults.CANDIDATE_ORDER,
-        description="Best candidate first by loss of the shared tip, safe for unequal lengths; or the paper's.",
+        description="Order of candidates. TipLoss: the least loss of the shared tip first, for prompts of unequal "
+        "lengths. Paper: the paper's order.",
     )
     max_wait_seconds: Seconds = Field(
-        defaults.MAX_WAIT_SECONDS, description="A request that waited this long is next, whatever is learned."
+        defaults.MAX_WAIT_SECONDS,
+        description="Seconds after which a waiting request is next, whatever the policy chooses.",
     )
     order_batch: bool = Field(
         defaults.ORDER_BATCH,
-        description="Sort the running batch by prefix, so that requests that share one are read side by side. Of the "
-        "modelled devices only CPU gains by it.",
+        description="Sort the running batch by prefix, so that requests with one prefix are read together. Of the "
+        "modelled devices only CPU gains.",
     )
     heuristic: HeuristicSpec = Field(HeuristicSpec(), description="Settings of the Heuristic policy.")
     bandit: BanditSpec = Field(BanditSpec(), description="Settings of the Bandit policy.")
