@@ -109,7 +109,7 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
     ),
     (
         put("spec.engine.feather.policy", "bandit"),
-        "spec.engine.feather.policy: must be Bandit, QLearning, Heuristic, ChtOrder or Fcfs, got 'bandit'; "
+        "spec.engine.feather.policy: must be Bandit, QLearning, Heuristic, Predictive, ChtOrder or Fcfs, got 'bandit'; "
         "did you mean Bandit?",
     ),
     (

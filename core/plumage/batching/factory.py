@@ -11,7 +11,7 @@ from plumage.batching.base import MAX_WAIT
 from plumage.batching.fcfs import Fcfs
 from plumage.batching.feather import Feather
 from plumage.batching.interface import BatchQueue, StopPolicy
-from plumage.batching.stop import Always, Heuristic, QLearning, Ucb
+from plumage.batching.stop import Always, Heuristic, Predictive, QLearning, Ucb
 from plumage.batching.stop.ucb import Discounted, Memory, SlidingWindow
 from plumage.batching.tree import CandidateOrder
 from plumage.errors import ConfigurationError
@@ -46,6 +46,7 @@ _STOP_POLICIES: dict[str, Callable[..., StopPolicy]] = {
     "Bandit": _bandit,
     "QLearning": QLearning,
     "Heuristic": Heuristic,
+    "Predictive": Predictive,
     "ChtOrder": Always,
 }
 _STOP_METHODS = ("decide", "observe")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plumage.batching.base import MAX_WAIT
-from plumage.batching.interface import BatchState, Candidate, StopPolicy
+from plumage.batching.interface import BatchShape, BatchState, Candidate, StepOutcome, StopPolicy
 from plumage.batching.stopping import Question, StoppingQueue
 from plumage.batching.tree import ORDER, CandidateOrder, ChunkedHashTree
 
@@ -22,14 +22,22 @@ class Feather(StoppingQueue):
     ) -> None:
         super().__init__(policy, max_wait=max_wait)
         self.tree = ChunkedHashTree(order)
+        self._ran: BatchShape | None = None  # the batch of the step that runs, once a request of it has ended
+
+    def observe(self, outcome: StepOutcome) -> None:
+        shape, self._ran = self._ran or self.tree.shape, None
+        super().observe(outcome._replace(shape=shape))
 
     def _question(self) -> Question:
         best = self.tree.find_best()
         assert best is not None
-        request_id, before, after, peers, _ = best
+        request_id, before, after, peers, missing = best
         kin, levels = self.tree.kin(request_id)
         forgone = levels - after if levels > after else 0
-        return request_id, BatchState(len(self._active), before - after, before, peers, kin, forgone)
+        tree, loss = self.tree, before - after
+        return request_id, BatchState(
+            len(self._active), loss, before, peers, kin, forgone, tree.levels(request_id), missing, tree.shape
+        )
 
     def _joined(self, candidate: Candidate) -> None:
         super()._joined(candidate)
@@ -48,4 +56,6 @@ class Feather(StoppingQueue):
 
     def _ended(self, candidate: Candidate) -> None:
         super()._ended(candidate)
+        if self._ran is None:
+            self._ran = self.tree.shape
         self.tree.finish(candidate.request_id)

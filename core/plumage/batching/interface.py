@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 __all__ = [
     "BatchQueue",
+    "BatchShape",
     "BatchState",
     "Candidate",
     "Decision",
@@ -47,24 +48,37 @@ class Candidate(NamedTuple):
     group: Hashable | None = None
 
 
+class BatchShape(NamedTuple):
+    """What the requests of a batch read. requests: their number. levels: of all their prompts together. distinct: of
+    these, the different ones. tip: levels that all requests share."""
+
+    requests: int
+    levels: int
+    distinct: int
+    tip: int
+
+
 class StepOutcome(NamedTuple):
     """Time and tokens of an engine step: the reward of the decisions that formed its batch (FEATHER §4.3).
 
     finished: requests that ended with it; a queue counts them itself. steps: the number of steps that this sums up;
-    only steps without prefill and without a decision between them are summed up."""
+    only steps without prefill and without a decision between them are summed up. shape: of the batch that ran; a queue
+    over the Chunked Hash Tree fills it in."""
 
     seconds: float
     decode_tokens: int
     prefill_tokens: int = 0
     finished: int = 0
     steps: int = 1
+    shape: BatchShape | None = None
 
 
 class BatchState(NamedTuple):
     """What a stop policy sees. batch: running + admitted. loss: levels the shared prefix tip would lose.
     depth: levels of the tip now. peers: other waiting requests at the depth after admission.
     kin: other waiting requests that share the candidate's deepest prefix that any of them shares; forgone: levels of
-    that prefix below the tip after admission, which the candidate would share in a batch of its own."""
+    that prefix below the tip after admission, which the candidate would share in a batch of its own.
+    levels: of the candidate's prompt; missing: those that no request of the batch has. shape: of the batch now."""
 
     batch: int
     loss: int
@@ -72,6 +86,9 @@ class BatchState(NamedTuple):
     peers: int
     kin: int = 0
     forgone: int = 0
+    levels: int = 0
+    missing: int = 0
+    shape: BatchShape | None = None
 
     @property
     def kept(self) -> int:

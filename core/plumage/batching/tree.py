@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from plumage import defaults
-from plumage.batching.interface import Candidate, RequestId, Vector
+from plumage.batching.interface import BatchShape, Candidate, RequestId, Vector
 from plumage.batching.node import Arrival, Entry, Node, Stage
 from plumage.errors import StateError
 
@@ -74,6 +74,7 @@ class ChunkedHashTree:
         self.waiting = 0
         self.active = 0
         self.visits = 0
+        self._levels = self._distinct = 0  # of the active requests, see `BatchShape`
         self._root = Node((), 0, 0, None)
         self._tip: Node | None = None
         self._entries: dict[RequestId, Entry] = {}
@@ -111,6 +112,7 @@ class ChunkedHashTree:
         node.here_waiting -= 1
         node.here_active += 1
         self._running[request_id] = entry
+        self._levels += node.end
         self._count(node, -1, 1)
         self.waiting -= 1
         self.active += 1
@@ -126,6 +128,7 @@ class ChunkedHashTree:
         entry.stage = Stage.GONE
         node = entry.node
         node.here_active -= 1
+        self._levels -= node.end
         self._count(node, 0, -1)
         self.active -= 1
         self._lengthen()
@@ -166,6 +169,15 @@ class ChunkedHashTree:
     def tip_depth(self) -> int:
         """Levels shared by all active requests; 0 when none is active."""
         return self._tip.end if self._tip is not None else 0
+
+    @property
+    def shape(self) -> BatchShape:
+        """Of the active requests."""
+        return BatchShape(self.active, self._levels, self._distinct, self.tip_depth)
+
+    def levels(self, request_id: RequestId) -> int:
+        """Of a request's prompt."""
+        return self._entries[request_id].node.end
 
     def shares(self, request_id: RequestId) -> int:
         """Levels of a request that some active request has."""
@@ -248,6 +260,8 @@ class ChunkedHashTree:
         while at is not None:
             at.waiting += waiting
             at.active += active
+            if active and at.active == (active > 0):  # the first active request of this run, or the last
+                self._distinct += active * (at.end - at.start)
             visits += 1
             at = at.parent
         self.visits += visits

@@ -20,14 +20,14 @@ def tokens_a_second(policy: str, given: Load, seed: int, *, ordered: bool = Fals
     return throughput(given, Contender(policy, policy, ordered=ordered), seed)
 
 
-@pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic"])
+@pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "Predictive"])
 @pytest.mark.parametrize("device", ["gpu", "cpu"])
 def test_stop_policy_without_sharing_is_fcfs(policy: str, device: str) -> None:
     alone = load(device, 300, 300, rate=20.0, batch=64)
     assert tokens_a_second(policy, alone, 1) == pytest.approx(tokens_a_second("Fcfs", alone, 1))
 
 
-@pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic"])
+@pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "Predictive"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_learners_find_homogeneous_batches_on_a_device_with_a_cliff(policy: str, seed: int) -> None:
     shared = load("gpu", 3_000, 5, rate=100.0, batch=300)
@@ -42,7 +42,12 @@ def test_sorted_batch_helps_where_adjacent_reads_are_cheaper(device: str, gain: 
     assert ordered > gain * plain if gain > 1 else ordered == plain
 
 
-@pytest.mark.parametrize("policy", ["Bandit", "QLearning"])
+def test_prediction_costs_nothing_where_pairs_share_little() -> None:
+    pairs = Load("test", "gpu", 1_000, 500, prefix=500, rate=100.0, output=100, batch=64)
+    assert tokens_a_second("Predictive", pairs, 1) > 0.98 * tokens_a_second("ChtOrder", pairs, 1)
+
+
+@pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Predictive"])
 @pytest.mark.parametrize("groups", [5, 50])
 def test_learners_lose_little_on_a_device_with_a_slope(policy: str, groups: int) -> None:
     shared = load("cpu", 1_000, groups, rate=20.0, batch=64)

@@ -142,7 +142,7 @@ def test_repeated_question_does_not_move_the_floor(policy: str) -> None:
     assert waiting.policy.floor == 2
 
 
-@pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "ChtOrder", "Radix"])
+@pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "Predictive", "ChtOrder", "Radix"])
 def test_strangers_without_siblings_fill_the_batch_in_order_of_arrival(policy: str) -> None:
     waiting = queue(policy)
     for number in range(40):

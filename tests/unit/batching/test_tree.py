@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.queues import vector
 
-from plumage.batching.interface import Candidate
+from plumage.batching.interface import BatchShape, Candidate
 from plumage.batching.tree import CandidateOrder, ChunkedHashTree
 from plumage.errors import StateError
 from plumage_bench.benches.cht.reference_tree import ReferenceTree
@@ -54,6 +54,14 @@ def test_every_answer_equals_the_reference_model(order: CandidateOrder, operatio
         assert tree.find_best() == model.find_best()
         assert tree.tip_depth == len(model.tip)
         assert (tree.waiting, tree.active) == (len(model.waiting), len(model.running))
+        assert tree.shape == shape_of(model)
+
+
+def shape_of(model: ReferenceTree) -> BatchShape:
+    """Counted request by request: the different levels are the different prefixes."""
+    vectors = [list(one.vector) or [one.request_id] for one in model.running.values()]
+    prefixes = {tuple(map(str, one[: depth + 1])) for one in vectors for depth in range(len(one))}
+    return BatchShape(len(vectors), sum(map(len, vectors)), len(prefixes), len(model.tip))
 
 
 @BOTH

@@ -220,7 +220,10 @@ def test_field_has_an_effect_or_is_reported_without_one(path: str) -> None:
 @pytest.mark.parametrize(
     "chosen",
     [
-        *({"engine.feather.policy": policy} for policy in ("Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs")),
+        *(
+            {"engine.feather.policy": policy}
+            for policy in ("Bandit", "QLearning", "Heuristic", "Predictive", "ChtOrder", "Fcfs")
+        ),
         *({"engine.feather.bandit.forgetting": form} for form in ("SlidingWindow", "None")),
         {"engine.feather.policy": "Fcfs", "engine.feather.bandit.forgetting": "SlidingWindow"},
         {"engine.eviction.policy": "Rlt"},

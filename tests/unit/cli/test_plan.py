@@ -190,7 +190,7 @@ def test_fields_without_effect_on_one_machine_are_reported() -> None:
     assert without_local_effect(pool()) == [adapter]
 
 
-@pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs"])
+@pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "Predictive", "ChtOrder", "Fcfs"])
 def test_engine_can_make_each_queue(policy: str) -> None:
     import random
 

@@ -262,7 +262,7 @@ ACTIONS = st.lists(
     blocks=st.integers(23, 64),
     seqs=st.integers(1, 6),
     host=st.sampled_from([0, 20]),
-    queue=st.sampled_from(["Fcfs", "ChtOrder", "Bandit", "QLearning", "Heuristic"]),
+    queue=st.sampled_from(["Fcfs", "ChtOrder", "Bandit", "QLearning", "Heuristic", "Predictive"]),
     eviction=st.sampled_from(["Lru", "Rlt", "Hotness"]),
     admission=st.sampled_from(["Hotness", "Frequency", "All"]),
 )

@@ -208,7 +208,9 @@ def test_next_input_of_a_session_waits_again() -> None:
 
 def test_steps_without_a_question_are_reported_together_before_the_next_one() -> None:
     bench, reported = Bench(), []
-    bench.order.queue.policy.observe = reported.append  # type: ignore[attr-defined]
+    bench.order.queue.policy.observe = lambda outcome: reported.append(  # type: ignore[attr-defined]
+        outcome._replace(shape=None)
+    )
     bench.insert(1)
     bench.insert(1)
     assert bench.admit()
@@ -250,7 +252,9 @@ def test_aged_request_keeps_its_turn_under_another_policy() -> None:
     assert bench.admit() is old, "its age is unchanged"
 
 
-@pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs", "Lpm", "DfsWeight"])
+@pytest.mark.parametrize(
+    "policy", ["Bandit", "QLearning", "Heuristic", "Predictive", "ChtOrder", "Fcfs", "Lpm", "DfsWeight"]
+)
 def test_every_request_is_served_once(policy: str) -> None:
     bench, rng, served = Bench(policy=policy), random.Random(3), []
     for _ in range(300):

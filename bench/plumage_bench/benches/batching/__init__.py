@@ -4,9 +4,10 @@ One engine runs in virtual time without ageing. The figure is output tokens a se
 token. The loads are FEATHER's (§5.1: 5 groups of 5,000 shared tokens, 100 requests/s, 200 output tokens, batches up to
 500) and others where the order can gain less or nothing. `credit=Trial` is Plumage's rule. With `credit=Step`, the
 paper's, the next step judges each decision. With it the bandit forgets nothing and tries unseen actions first, as in
-the paper. Q-learning uses r + γ·max Q, with a decay of ε that suits episodes of one step. A sorted running batch helps
-only on the cpu model. A modelled device shows whether a policy learns, not how large FEATHER's gain is. `--sweep` adds
-FEATHER's ranges (`sweep`).
+the paper. Q-learning uses r + γ·max Q, with a decay of ε that suits episodes of one step. `predictive_over_order` is
+the smallest gain of all loads of the predicting stop policy over the tree's order, and `predictive_gain` the largest,
+each paired by seed. A sorted running batch helps only on the cpu model. A modelled device shows whether a policy
+learns, not how large FEATHER's gain is. `--sweep` adds FEATHER's ranges (`sweep`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 
 from plumage_bench.benches.batching.engine import CONTENDERS, LOADS, throughput
 from plumage_bench.benches.batching.sweep import sweep_tables
-from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.harness import Context, Figure, Report, ResultTable, interval_keys, least_keys
+from plumage_bench.pairs import LEAST_PAIRS, paired_ratio
 from plumage_bench.parallel import in_parallel
 
 __all__ = ["run"]
@@ -28,7 +30,7 @@ _STEP = tuple(one.label for one in CONTENDERS if one.options.get("credit") == "S
 
 def run(context: Context) -> Report:
     sweep = context.switch("sweep")  # parsed first, so that an invalid option fails before the run
-    seeds = [context.seed + offset for offset in range(2 if context.quick else 3)]
+    seeds = [context.seed + offset for offset in range(2 if context.quick else LEAST_PAIRS)]
     loads = _QUICK if context.quick else LOADS
     calls = [(load, contender, seed) for load in loads for contender in CONTENDERS for seed in seeds]
     with context.progress("batching", len(calls)) as advance:
@@ -40,11 +42,14 @@ def run(context: Context) -> Report:
     return Report(_keys(rates), tables, lambda figure: _plot(figure, rates), {"rates": rates})
 
 
-def _keys(rates: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, float]:
+def _keys(rates: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Figure]:
     """For each learner the smallest gain over FCFS of all loads; with the step's credit the better of its variants
     counts in each load. Also the largest gain that a sorted running batch adds to the tree's order."""
     means = [{label: mean(values) for label, values in row.items()} for row in rates.values()]
+    over_order = [paired_ratio(row["predictive"], row["tree order"]) for row in rates.values()]
     return {
+        **least_keys("predictive_over_order", over_order),
+        **interval_keys("predictive_gain", max(over_order, key=lambda one: one.ratio)),
         "bandit_trial": min(row["bandit, trial"] / row["FCFS"] for row in means),
         "bandit_step": min(_best(row, "bandit") / row["FCFS"] for row in means),
         "q_trial": min(row["Q, trial"] / row["FCFS"] for row in means),

@@ -85,6 +85,7 @@ CONTENDERS = (
     Contender("tree order", "ChtOrder"),
     Contender("tree order, sorted batch", "ChtOrder", ordered=True),
     Contender("heuristic", "Heuristic"),
+    Contender("predictive", "Predictive"),
     Contender("bandit, trial", "Bandit"),
     Contender("bandit, step", "Bandit", {"credit": "Step", "forgetting": "None", "exploration": 0.1}),
     Contender("bandit, step, c = 1", "Bandit", {"credit": "Step", "forgetting": "None", "exploration": 1.0}),

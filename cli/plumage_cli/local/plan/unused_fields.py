@@ -140,7 +140,7 @@ def _forgetting(form: str) -> Callable[[Any], bool]:
 
 # Python names. A test changes every field of the manifest under every policy and compares with this list.
 _USED_IF: dict[str, Callable[[Any], bool]] = {
-    "engine.feather.candidate_order": _feather("Bandit", "QLearning", "Heuristic", "ChtOrder"),
+    "engine.feather.candidate_order": _feather("Bandit", "QLearning", "Heuristic", "Predictive", "ChtOrder"),
     "engine.feather.heuristic": _feather("Heuristic"),
     "engine.feather.bandit": _feather("Bandit"),
     "engine.feather.bandit.discount": _forgetting("Discounted"),

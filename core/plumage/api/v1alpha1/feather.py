@@ -103,11 +103,11 @@ class QLearningSpec(Struct):
 class FeatherSpec(Struct):
     """Batching by shared prefix."""
 
-    policy: Literal["Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs"] = Field(
+    policy: Literal["Bandit", "QLearning", "Heuristic", "Predictive", "ChtOrder", "Fcfs"] = Field(
         defaults.FEATHER_POLICY,
         description="Which policy decides when a batch is closed. ChtOrder orders by prefix and never stops. Bandit, "
-        "QLearning and Heuristic also decide when to stop. Fcfs is vLLM's order. docs/how-to/tune.md lists their gains "
-        "and costs.",
+        "QLearning, Heuristic and Predictive also decide when to stop. Fcfs is vLLM's order. docs/how-to/tune.md lists "
+        "their gains and costs.",
     )
     chunk_tokens: Annotated[int, Field(ge=1, le=4096)] = Field(
         defaults.CHUNK_TOKENS, description="Tokens in one level of the Chunked Hash Tree."

@@ -2,8 +2,9 @@
 
 from plumage.batching.stop.always import Always
 from plumage.batching.stop.heuristic import Heuristic
+from plumage.batching.stop.predictive import Predictive
 from plumage.batching.stop.qlearning import QLearning
 from plumage.batching.stop.table import ActionTable
 from plumage.batching.stop.ucb import Ucb
 
-__all__ = ["ActionTable", "Always", "Heuristic", "QLearning", "Ucb"]
+__all__ = ["ActionTable", "Always", "Heuristic", "Predictive", "QLearning", "Ucb"]

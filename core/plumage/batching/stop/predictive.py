@@ -1,0 +1,133 @@
+"""STOP where a fit of the step time predicts that waiting requests are served sooner after the batch has drained.
+
+The bandit must try a STOP to learn what it is worth, and each trial costs throughput. This policy fits the time of a
+step to what the step contained (`step_time.py`), and stops in two cases:
+
+- The batch as it is decodes more tokens a second than with the candidate and its kin. A batch that drains slows down,
+  so this ends by itself (the marginal value theorem, Charnov 1976).
+- The batch and the kin are decoded sooner if the batch drains first. Of n running requests half of the tokens are
+  left. After STOP the batch is half as large in the mean, and then the kin have a batch of their own. After ADD to a
+  batch that shares a prefix, all decode mixed until the old requests have ended. After ADD to one that shares nothing,
+  they stay mixed.
+
+All times are linear in the features of a step, so each difference has a standard error. Where a gain is within its
+error, the answer is ADD, the tree's order alone. A batch that is always full and mixed never shows what another batch
+costs. Then STOP is tried while it may pay, as long as trials cost at most 2 % of the time so far by prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Final, NamedTuple
+
+from plumage.batching.interface import BatchShape, BatchState, Decision, StepOutcome
+from plumage.batching.stop.step_time import StepTime
+
+__all__ = ["Predictive"]
+
+_MARGIN: Final = 0.02  # least relative gain in time for which it stops
+_ERRORS: Final = 2.0  # standard errors that a gain must exceed
+_SHARE: Final = 0.02  # of the time so far, that trials may cost by prediction
+_FORGET: Final = 0.9999  # a step: factor on the largest batch, and on the tokens and requests that give a life
+
+_Features = Sequence[float]
+
+
+class _Gain(NamedTuple):
+    """Time saved, as a part of `whole` seconds: the prediction, and the ends of its range."""
+
+    mean: float
+    least: float
+    most: float
+    whole: float
+
+
+class Predictive:
+    """A `StopPolicy`. It is determined by the outcomes of steps and draws nothing. step_time: what it has learned."""
+
+    def __init__(self) -> None:
+        self.step_time = StepTime()
+        self._largest = 0.0
+        self._decoded = self._ended = 0.0
+        self._seconds = self._cost = 0.0  # of all steps, and what trials were predicted to cost
+        self._trying = False
+
+    def decide(self, state: BatchState) -> Decision:
+        if not state.at_stake or state.shape is None:
+            return Decision.ADD
+        now, grown, drained, added = self._compared(state, state.shape)
+        if self._gain(grown, now).least > _MARGIN:
+            return Decision.STOP
+        gain = self._gain(added, drained)
+        if gain.least > _MARGIN:
+            return Decision.STOP
+        self._trying = gain.most > _MARGIN and self._may_try(gain)
+        return Decision.STOP if self._trying else Decision.ADD
+
+    def observe(self, outcome: StepOutcome) -> None:
+        shape, steps = outcome.shape, outcome.steps
+        if shape is None or not shape.requests or not 0.0 < outcome.seconds < inf:
+            return
+        kept = _FORGET**steps
+        self._largest = max(self._largest * kept, shape.requests)
+        self._decoded = self._decoded * kept + outcome.decode_tokens
+        self._ended = self._ended * kept + outcome.finished
+        self._seconds += outcome.seconds
+        x = _features(shape.requests, shape.levels, shape.distinct, shape.tip, outcome.prefill_tokens / steps)
+        self.step_time.learn(x, outcome.seconds / steps, steps)
+
+    def _gain(self, slow: _Features, fast: _Features) -> _Gain:
+        """Of the second over the first. Without a fit it has no range that decides anything."""
+        whole, _ = self.step_time.predict(slow)
+        gain, error = self.step_time.predict([a - b for a, b in zip(slow, fast, strict=True)])
+        if whole <= 0.0 or error == inf:
+            return _Gain(0.0, -inf, -inf, 0.0)
+        return _Gain(gain / whole, (gain - _ERRORS * error) / whole, (gain + _ERRORS * error) / whole, whole)
+
+    def _may_try(self, gain: _Gain) -> bool:
+        """Whether trials, with this one, keep to their part of the time. One that has begun goes on."""
+        if self._trying:
+            return True
+        life = self._decoded / self._ended if self._ended else inf  # steps that a request decodes for
+        cost = self._cost + max(-gain.mean, 0.0) * gain.whole * life
+        if cost > _SHARE * self._seconds:
+            return False
+        self._cost = cost
+        return True
+
+    def _compared(self, state: BatchState, shape: BatchShape) -> tuple[_Features, _Features, _Features, _Features]:
+        """The features of four times: of a token in the batch as it is, and in the grown one; until the batch has
+        drained and then the kin are decoded, and until both are decoded where the kin join. The last two are for one
+        step of each request's answer."""
+        batch, levels, distinct, tip = shape
+        kin = 1 + state.kin
+        together = state.kept + state.forgone if state.kin else state.levels  # levels that the kin share
+        own = max(state.levels - together, 0)
+        room = max(int(self._largest), batch + 1)
+        alone, full = min(kin, room), min(batch + kin, room)
+        joining = full - batch
+        half = _features(batch / 2, levels / 2, max(distinct - own * batch / 2, levels / batch), tip)
+        after = _features(alone, alone * state.levels, together + alone * own, together)
+        new = state.missing + (joining - 1) * own
+        mixed = _features(full, levels + joining * state.levels, distinct + new, state.kept)
+        drained = _sum(half, after, kin / alone)
+        if state.depth:
+            added = _sum(mixed, after, max(batch / 2 + kin - full, 0.0) / alone)
+        else:
+            added = _scaled(mixed, (batch / 2 + kin) / full)
+        return _scaled(_features(batch, levels, distinct, tip), 1 / batch), _scaled(mixed, 1 / full), drained, added
+
+
+def _features(requests: float, levels: float, distinct: float, tip: float, prefill_tokens: float = 0.0) -> _Features:
+    """What a step contains, in the order of `step_time.COEFFICIENTS`."""
+    of_all = tip * max(requests - 1, 0.0)
+    return (1.0, requests, prefill_tokens, distinct, of_all, max(levels - distinct - of_all, 0.0))
+
+
+def _sum(one: _Features, other: _Features, times: float) -> _Features:
+    return [a + times * b for a, b in zip(one, other, strict=True)]
+
+
+def _scaled(one: _Features, factor: float) -> _Features:
+    return [factor * value for value in one]

@@ -1,0 +1,153 @@
+"""How long a step takes on this device, fitted to what the steps contained.
+
+    seconds ≈ c₀ + c₁·requests + c₂·prefill tokens + c₃·distinct + c₄·shared by all + c₅·shared by some
+
+The last three are levels of prompts that a step reads: for the first time, again in all requests, and again in some.
+They are apart because kernels and caches make repeated reads cheaper, and those of a common prefix cheapest (FEATHER
+§3.2). No coefficient is negative.
+
+Bayesian linear regression. Before any step, each feature may explain half of a step's time, more or less. So where the
+steps cannot tell two features apart, as with a batch that is always full, both explain a part and the standard error of
+a prediction for another batch is large. Errors count relative to the step's time. Old steps lose weight, so that the
+fit follows a device that changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, isfinite, sqrt
+from typing import Final
+
+__all__ = ["COEFFICIENTS", "StepTime"]
+
+COEFFICIENTS: Final = ("step", "request", "prefill_token", "distinct_level", "level_of_all", "level_of_some")
+"""Seconds for each of these."""
+_COUNT: Final = len(COEFFICIENTS)
+_DISTINCT, _ALL, _SOME = 3, 4, 5
+_LEAST: Final = 32.0  # steps, by weight, from which on there is a fit
+_EVERY: Final = 16  # steps between two solutions, and the part of the weight that must be new
+_PRIOR: Final = 0.5  # part of a step's time that a feature explains before any step: the standard deviation
+_ALIKE: Final = 16.0  # steps in a row that are one measurement: their batch is nearly the same
+_LEAST_NOISE: Final = 0.01
+_OUTLIER: Final = 3.0  # a step that took this many times the predicted time counts as that
+
+
+class StepTime:
+    """forgetting: factor on the weight of a step with each later one."""
+
+    def __init__(self, forgetting: float = 0.999) -> None:
+        self._forgetting = forgetting
+        self._weight = 0.0
+        self._products = [[0.0] * _COUNT for _ in range(_COUNT)]  # Σ x·xᵀ of x ÷ seconds; the upper triangle
+        self._sums = [0.0] * _COUNT  # Σ x ÷ seconds
+        self._since = _EVERY
+        self._coefficients: tuple[float, ...] = (0.0,) * _COUNT
+        self._covariance: list[list[float]] | None = None
+        self._noise = inf
+
+    @property
+    def coefficients(self) -> dict[str, float]:
+        """Seconds, by `COEFFICIENTS`. All 0 before there is a fit."""
+        self._solve()
+        return dict(zip(COEFFICIENTS, self._coefficients, strict=True))
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a step's relative error; infinite before there is a fit."""
+        self._solve()
+        return self._noise
+
+    def learn(self, x: Sequence[float], seconds: float, steps: int = 1) -> None:
+        """`steps` steps that contained x took `seconds` each. Values that no clock measures change nothing."""
+        if not (0.0 < seconds < inf and steps > 0 and all(map(isfinite, x))):
+            return
+        if self._covariance is not None and (expected := self._value(x)) > 0.0:
+            seconds = min(seconds, _OUTLIER * expected)
+        kept = self._forgetting**steps
+        scaled = [value / seconds for value in x]
+        self._weight = self._weight * kept + steps
+        for index, row in enumerate(self._products):
+            own = steps * scaled[index]
+            self._sums[index] = self._sums[index] * kept + own
+            for other in range(index, _COUNT):
+                row[other] = row[other] * kept + own * scaled[other]
+        self._since += steps
+
+    def predict(self, x: Sequence[float]) -> tuple[float, float]:
+        """Seconds, and their standard error; infinite while there is no fit. x: also a difference of features."""
+        self._solve()
+        if self._covariance is None:
+            return 0.0, inf
+        along = [sum(a * b for a, b in zip(row, x, strict=True)) for row in self._covariance]
+        variance = sum(a * b for a, b in zip(x, along, strict=True))
+        return self._value(x), sqrt(max(variance, 0.0))
+
+    def _value(self, x: Sequence[float]) -> float:
+        return sum(c * value for c, value in zip(self._coefficients, x, strict=True))
+
+    def _solve(self) -> None:
+        """Find the coefficients again, if enough steps have come. The first time the noise is unknown too."""
+        if self._since < max(_EVERY, self._weight / _EVERY) or self._weight < _LEAST:
+            return
+        self._since = 0
+        if self._noise == inf:
+            self._noise = _PRIOR
+            self._fit()
+            self._fit()
+        self._fit()
+
+    def _fit(self) -> None:
+        """Leaves out a feature whose coefficient would be negative, the most negative first."""
+        noise = max(self._noise, _LEAST_NOISE)
+        precision = 1.0 / (noise * noise * _ALIKE)
+        prior = self._prior()
+        full = [[self._product(i, j) * precision + prior[i] * (i == j) for j in range(_COUNT)] for i in range(_COUNT)]
+        used = list(range(_COUNT))
+        inverse = self._covariance = _inverse(full)
+        while True:
+            found = [sum(a * self._sums[j] * precision for a, j in zip(row, used, strict=True)) for row in inverse]
+            worst = min(range(len(used)), key=found.__getitem__)
+            if found[worst] >= 0.0:
+                break
+            del used[worst]
+            inverse = _inverse([[full[i][j] for j in used] for i in used])
+        by_index = dict(zip(used, found, strict=True))
+        self._coefficients = tuple(by_index.get(index, 0.0) for index in range(_COUNT))
+        self._noise = sqrt(max(self._squared_error(), 0.0) / self._weight)
+
+    def _prior(self) -> list[float]:
+        """One ÷ the variance of each coefficient before any step. Features that no step had are levels, like others."""
+        mean = [max(value / self._weight, 0.0) for value in self._sums]
+        levels = mean[_DISTINCT] + mean[_ALL] + mean[_SOME]
+        for index in (_DISTINCT, _ALL, _SOME):
+            mean[index] = levels
+        return [(value / _PRIOR) ** 2 if value > 0.0 else 1.0 for value in mean]
+
+    def _squared_error(self) -> float:
+        """Σ of the squared relative errors, by weight."""
+        c = self._coefficients
+        twice = 2.0 * sum(a * b for a, b in zip(c, self._sums, strict=True))
+        square = sum(c[i] * c[j] * self._product(i, j) for i in range(_COUNT) for j in range(_COUNT))
+        return self._weight - twice + square
+
+    def _product(self, one: int, other: int) -> float:
+        return self._products[min(one, other)][max(one, other)]
+
+
+def _inverse(matrix: list[list[float]]) -> list[list[float]]:
+    """Of a positive definite matrix, by Gauss and Jordan after scaling to a diagonal of ones."""
+    size = len(matrix)
+    scale = [sqrt(matrix[index][index]) for index in range(size)]
+    rows = [
+        [matrix[i][j] / (scale[i] * scale[j]) for j in range(size)] + [float(i == j) for j in range(size)]
+        for i in range(size)
+    ]
+    for column in range(size):
+        pivot = max(range(column, size), key=lambda row: abs(rows[row][column]))
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        head = rows[column][column]
+        rows[column] = [value / head for value in rows[column]]
+        for row in range(size):
+            if row != column and (factor := rows[row][column]):
+                rows[row] = [value - factor * own for value, own in zip(rows[row], rows[column], strict=True)]
+    return [[rows[i][size + j] / (scale[i] * scale[j]) for j in range(size)] for i in range(size)]

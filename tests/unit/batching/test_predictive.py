@@ -1,0 +1,164 @@
+"""The stop policy that predicts: its fit of the step time, and what it decides by it."""
+
+from __future__ import annotations
+
+import random
+from math import inf, nan
+
+import pytest
+
+from plumage.batching.interface import BatchShape, BatchState, Decision, StepOutcome
+from plumage.batching.stop import Predictive
+from plumage.batching.stop.step_time import COEFFICIENTS, StepTime
+
+LAW = dict(zip(COEFFICIENTS, (5e-3, 2e-4, 1e-4, 3e-5, 1e-6, 2e-5), strict=True))
+
+
+def seconds(x: list[float], law: dict[str, float] = LAW) -> float:
+    return sum(cost * value for cost, value in zip(law.values(), x, strict=True))
+
+
+def step(rng: random.Random) -> list[float]:
+    return [1.0, rng.randint(1, 64), rng.choice([0, 0, 100]), *(rng.randint(0, 2000) for _ in range(3))]
+
+
+def test_fit_recovers_the_law_from_noisy_steps() -> None:
+    rng, fit = random.Random(1), StepTime()
+    for _ in range(3000):
+        x = step(rng)
+        fit.learn(x, seconds(x) * rng.gauss(1.0, 0.03))
+    for name, cost in fit.coefficients.items():
+        assert cost == pytest.approx(LAW[name], rel=0.1, abs=2e-6), name
+    assert fit.noise == pytest.approx(0.03, rel=0.2)
+
+
+def test_fit_follows_a_device_that_becomes_slower() -> None:
+    rng, fit = random.Random(2), StepTime()
+    for factor in (1.0, 2.0):
+        for _ in range(6000):
+            x = step(rng)
+            fit.learn(x, factor * seconds(x))
+    x = [1.0, 32.0, 0.0, 500.0, 500.0, 500.0]
+    assert fit.predict(x)[0] == pytest.approx(2.0 * seconds(x), rel=0.05)
+
+
+def test_no_coefficient_is_negative() -> None:
+    rng, fit = random.Random(3), StepTime()
+    for _ in range(500):
+        x = step(rng)
+        fit.learn(x, max(0.05 - 2e-4 * x[1], 1e-3))  # larger batches are faster, which no device is
+    assert min(fit.coefficients.values()) >= 0.0
+
+
+def test_prediction_beyond_what_was_seen_is_uncertain() -> None:
+    """A batch of always 64 requests does not show what a step without requests costs."""
+    rng, fit = random.Random(4), StepTime()
+    full, half = [1.0, 64.0, 0.0, 100.0, 0.0, 1948.0], [1.0, 32.0, 0.0, 100.0, 0.0, 924.0]
+    for _ in range(3000):
+        fit.learn(full, seconds(full) * rng.gauss(1.0, 0.01))
+    predicted, error = fit.predict(full)
+    assert predicted == pytest.approx(seconds(full), rel=0.01)
+    assert error < 0.05 * predicted
+    assert fit.predict(half)[1] > 0.2 * fit.predict(half)[0]
+
+
+def test_nothing_is_predicted_before_enough_steps() -> None:
+    fit = StepTime()
+    assert fit.predict([1.0] * 6) == (0.0, inf)
+    assert set(fit.coefficients.values()) == {0.0}
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, nan, inf])
+def test_impossible_time_changes_nothing(wrong: float) -> None:
+    rng, fit, twin = random.Random(5), StepTime(), StepTime()
+    for _ in range(200):
+        x = step(rng)
+        fit.learn(x, seconds(x))
+        twin.learn(x, seconds(x))
+        fit.learn(x, wrong)
+    assert fit.coefficients == twin.coefficients
+
+
+def test_single_long_step_hardly_moves_the_fit() -> None:
+    rng, fit = random.Random(6), StepTime()
+    for number in range(1000):
+        x = step(rng)
+        fit.learn(x, 3600.0 if number == 500 else seconds(x))
+    x = [1.0, 32.0, 0.0, 500.0, 500.0, 500.0]
+    assert fit.predict(x)[0] == pytest.approx(seconds(x), rel=0.05)
+
+
+LEVELS, TAIL = 32, 1
+ALONE = BatchShape(16, 16 * LEVELS, LEVELS - TAIL + 16 * TAIL, LEVELS - TAIL)
+"""A batch of one group, with a candidate of another group of which fifteen more wait."""
+
+
+def question(shape: BatchShape) -> BatchState:
+    return BatchState(shape.requests, shape.tip, shape.tip, 0, 15, LEVELS - TAIL, LEVELS, LEVELS, shape)
+
+
+def shape(groups: int, requests: int) -> BatchShape:
+    shared = LEVELS - TAIL
+    return BatchShape(requests, requests * LEVELS, groups * shared + requests * TAIL, shared if groups == 1 else 0)
+
+
+def run(policy: Predictive, batch: BatchShape, law: dict[str, float], rng: random.Random, steps: int = 1) -> None:
+    of_all = batch.tip * (batch.requests - 1)
+    x = [1.0, batch.requests, 0.0, batch.distinct, of_all, batch.levels - batch.distinct - of_all]
+    for _ in range(steps):
+        policy.observe(StepOutcome(seconds(x, law) * rng.gauss(1.0, 0.02), batch.requests, 0, 1, 1, batch))
+
+
+def trained(law: dict[str, float]) -> Predictive:
+    policy, rng = Predictive(), random.Random(7)
+    for _ in range(1500):
+        run(policy, shape(rng.randint(1, 4), rng.randint(4, 32)), law, rng)
+    return policy
+
+
+def test_stops_where_common_reads_are_much_cheaper_than_others() -> None:
+    cliff = LAW | {"level_of_all": 1e-6, "level_of_some": 1e-4, "step": 1e-4}
+    assert trained(cliff).decide(question(ALONE)) is Decision.STOP
+
+
+def test_adds_where_a_step_costs_the_same_for_any_batch() -> None:
+    flat = dict.fromkeys(COEFFICIENTS, 0.0) | {"step": 0.02}
+    assert trained(flat).decide(question(ALONE)) is Decision.ADD
+
+
+def test_fresh_engine_adds() -> None:
+    policy, rng = Predictive(), random.Random(8)
+    for _ in range(31):
+        assert policy.decide(question(ALONE)) is Decision.ADD
+        run(policy, ALONE, LAW, rng)
+
+
+def test_adds_where_a_stop_protects_nothing() -> None:
+    free = question(ALONE)._replace(loss=0, forgone=0)
+    cliff = LAW | {"level_of_all": 1e-6, "level_of_some": 1e-4, "step": 1e-4}
+    assert trained(cliff).decide(free) is Decision.ADD
+
+
+def test_state_without_a_shape_is_added() -> None:
+    assert Predictive().decide(BatchState(16, 31, 31, 0, 15, 31)) is Decision.ADD
+
+
+def test_trials_cost_a_small_part_of_the_time() -> None:
+    """Always the same full and mixed batch: nothing shows what another batch costs, so it may try, but rarely."""
+    policy, rng, mixed = Predictive(), random.Random(9), shape(4, 32)
+    state = BatchState(32, 0, 0, 0, 15, LEVELS - TAIL, LEVELS, TAIL, mixed)
+    stops = 0
+    for _ in range(2000):
+        run(policy, mixed, LAW, rng)
+        policy._trying = False  # each trial is a new one
+        stops += policy.decide(state) is Decision.STOP
+    assert 0 < policy._cost <= 0.02 * policy._seconds
+    assert 0 < stops < 400
+
+
+def test_steps_without_a_shape_or_requests_are_not_learned() -> None:
+    policy = Predictive()
+    for _ in range(100):
+        policy.observe(StepOutcome(0.01, 4))
+        policy.observe(StepOutcome(0.01, 0, shape=BatchShape(0, 0, 0, 0)))
+    assert policy.step_time.noise == inf
