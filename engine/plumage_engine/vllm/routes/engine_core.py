@@ -13,10 +13,12 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import isfinite
 from typing import Any
 
 import msgspec
 
+from plumage.batching.stop import Predictive
 from plumage.batching.stop.shared import LearnedTable, SharesTable, checked
 from plumage.errors import ConfigurationError, PlumageError
 from plumage_engine.vllm.compat import events
@@ -196,6 +198,7 @@ class EngineRoutes:
                 "missingBlocks": self.record.missing if self.record is not None else 0,
                 "rankedChunks": len(self.hotness),
                 "counters": features.counters.by_name(),
+                **self._step_time(),
                 "features": {name: guard.report() for name, guard in features.guards.items()},
             }
         )
@@ -213,6 +216,14 @@ class EngineRoutes:
             guard = self._features.guards["stats"] = Guard("stats", self._features.counters)
             guard.refuse(missing)
         return found
+
+    def _step_time(self) -> dict[str, Any]:
+        """What the policy Predictive has learned. Empty for another policy, and before there is a fit."""
+        order = self._features.order
+        policy = getattr(order.queue, "policy", None) if order is not None else None
+        if not isinstance(policy, Predictive) or not isfinite(policy.step_time.noise):
+            return {}
+        return {"stepTime": policy.step_time.coefficients, "stepTimeError": policy.step_time.noise}
 
     def _tables(self, _: bytes) -> Answer:
         learner = self._learner()

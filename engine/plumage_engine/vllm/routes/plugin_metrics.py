@@ -49,6 +49,17 @@ class PluginMetrics:
         ):
             if field in self.stats or not self.stats:
                 yield GaugeMetricFamily(f"plumage_engine_{name}", meaning, value=self.stats.get(field, 0))
+        cost = GaugeMetricFamily(
+            "plumage_engine_step_time_seconds",
+            "Seconds that one of these adds to a step, as the policy Predictive has fitted them",
+            labels=["of"],
+        )
+        for of, seconds in self.stats.get("stepTime", {}).items():
+            cost.add_metric([of], seconds)
+        yield cost
+        if "stepTimeError" in self.stats or not self.stats:
+            error = "Standard deviation of a step's time around Predictive's fit, as a part of it"
+            yield GaugeMetricFamily("plumage_engine_step_time_error", error, value=self.stats.get("stepTimeError", 0))
         text = "Settings of a newer operator that are ignored"
         yield GaugeMetricFamily("plumage_engine_config_ignored_fields", text, value=self.ignored)
 
