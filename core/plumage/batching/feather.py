@@ -11,7 +11,7 @@ __all__ = ["Feather"]
 
 
 class Feather(StoppingQueue):
-    """Chunked Hash Tree × stop policy."""
+    """Chunked Hash Tree × stop policy. One with the attribute `reads_shape` gets the shape of the batch too."""
 
     def __init__(
         self,
@@ -22,11 +22,13 @@ class Feather(StoppingQueue):
     ) -> None:
         super().__init__(policy, max_wait=max_wait)
         self.tree = ChunkedHashTree(order)
+        self._reads_shape = bool(getattr(policy, "reads_shape", False))
         self._ran: BatchShape | None = None  # the batch of the step that runs, once a request of it has ended
 
     def observe(self, outcome: StepOutcome) -> None:
-        shape, self._ran = self._ran or self.tree.shape, None
-        super().observe(outcome._replace(shape=shape))
+        if self._reads_shape:
+            outcome, self._ran = outcome._replace(shape=self._ran or self.tree.shape), None
+        super().observe(outcome)
 
     def _question(self) -> Question:
         best = self.tree.find_best()
@@ -34,10 +36,10 @@ class Feather(StoppingQueue):
         request_id, before, after, peers, missing = best
         kin, levels = self.tree.kin(request_id)
         forgone = levels - after if levels > after else 0
-        tree, loss = self.tree, before - after
-        return request_id, BatchState(
-            len(self._active), loss, before, peers, kin, forgone, tree.levels(request_id), missing, tree.shape
-        )
+        state = BatchState(len(self._active), before - after, before, peers, kin, forgone)
+        if self._reads_shape:
+            state = state._replace(levels=self.tree.levels(request_id), missing=missing, shape=self.tree.shape)
+        return request_id, state
 
     def _joined(self, candidate: Candidate) -> None:
         super()._joined(candidate)
@@ -56,6 +58,6 @@ class Feather(StoppingQueue):
 
     def _ended(self, candidate: Candidate) -> None:
         super()._ended(candidate)
-        if self._ran is None:
+        if self._reads_shape and self._ran is None:
             self._ran = self.tree.shape
         self.tree.finish(candidate.request_id)

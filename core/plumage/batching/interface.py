@@ -62,8 +62,8 @@ class StepOutcome(NamedTuple):
     """Time and tokens of an engine step: the reward of the decisions that formed its batch (FEATHER §4.3).
 
     finished: requests that ended with it; a queue counts them itself. steps: the number of steps that this sums up;
-    only steps without prefill and without a decision between them are summed up. shape: of the batch that ran; a queue
-    over the Chunked Hash Tree fills it in."""
+    only steps without prefill and without a decision between them are summed up. shape: of the batch that ran, for
+    policies that set `reads_shape`."""
 
     seconds: float
     decode_tokens: int
@@ -78,7 +78,8 @@ class BatchState(NamedTuple):
     depth: levels of the tip now. peers: other waiting requests at the depth after admission.
     kin: other waiting requests that share the candidate's deepest prefix that any of them shares; forgone: levels of
     that prefix below the tip after admission, which the candidate would share in a batch of its own.
-    levels: of the candidate's prompt; missing: those that no request of the batch has. shape: of the batch now."""
+    levels: of the candidate's prompt; missing: those that no request of the batch has. shape: of the batch now. These
+    three are for policies that set `reads_shape`."""
 
     batch: int
     loss: int

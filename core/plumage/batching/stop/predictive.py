@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from plumage.batching.interface import BatchShape, BatchState, Decision, StepOutcome
 from plumage.batching.stop.step_time import StepTime
@@ -45,6 +45,8 @@ class _Gain(NamedTuple):
 
 class Predictive:
     """A `StopPolicy`. It is determined by the outcomes of steps and draws nothing. step_time: what it has learned."""
+
+    reads_shape: ClassVar = True
 
     def __init__(self) -> None:
         self.step_time = StepTime()
