@@ -80,7 +80,7 @@ _ALL = (
         "batching",
         "compares batching policies on one simulated engine; credit by trial and by step",
         quick_budget=30,
-        quick_omits="three of five loads, three of five seeds",
+        quick_omits="four of six loads, three of five seeds",
         options=(("sweep", "1: also FEATHER's ranges of rate, groups, lengths and levels (minutes)"),),
     ),
     Benchmark(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from math import inf, nan
 
@@ -88,6 +89,17 @@ def test_single_long_step_hardly_moves_the_fit() -> None:
     assert fit.predict(x)[0] == pytest.approx(seconds(x), rel=0.05)
 
 
+@pytest.mark.parametrize("first", [0, 20, 500])
+@pytest.mark.parametrize("wrong", [1e-6, 1e-3, 1e-320])
+def test_single_short_step_hardly_moves_the_fit(first: int, wrong: float) -> None:
+    rng, fit = random.Random(6), StepTime()
+    for number in range(1000):
+        x = step(rng)
+        fit.learn(x, wrong if number == first else seconds(x))
+    x = [1.0, 32.0, 0.0, 500.0, 500.0, 500.0]
+    assert fit.predict(x)[0] == pytest.approx(seconds(x), rel=0.1)
+
+
 LEVELS, TAIL = 32, 1
 ALONE = BatchShape(16, 16 * LEVELS, LEVELS - TAIL + 16 * TAIL, LEVELS - TAIL)
 """A batch of one group, with a candidate of another group of which fifteen more wait."""
@@ -150,10 +162,24 @@ def test_trials_cost_a_small_part_of_the_time() -> None:
     stops = 0
     for _ in range(2000):
         run(policy, mixed, LAW, rng)
-        policy._trying = False  # each trial is a new one
+        policy._until = 0.0  # each trial is a new one
         stops += policy.decide(state) is Decision.STOP
-    assert 0 < policy._cost <= 0.02 * policy._seconds
+    assert 0 < policy._cost <= 0.03 * policy._seconds
     assert 0 < stops < 400
+
+
+def test_uncertain_gain_is_charged_and_each_trial_more_than_the_one_before() -> None:
+    policy, rng, mixed = Predictive(), random.Random(10), shape(4, 32)
+    state = BatchState(32, 0, 0, 0, 15, LEVELS - TAIL, LEVELS, TAIL, mixed)
+    costs = []
+    for _ in range(4000):
+        run(policy, mixed, LAW, rng)
+        policy.decide(state)
+        if not costs or policy._cost != costs[-1]:
+            costs.append(policy._cost)
+    charges = [later - earlier for earlier, later in itertools.pairwise(costs)]
+    assert len(charges) >= 2
+    assert charges[1] > 1.5 * charges[0] > 0.0
 
 
 def test_steps_without_a_shape_or_requests_are_not_learned() -> None:

@@ -77,6 +77,7 @@ LOADS = (
     Load("gpu, 5 groups", "gpu", 3_000, 5),
     Load("gpu, 5 groups, longer", "gpu", 10_000, 5),
     Load("gpu, pairs", "gpu", 3_000, 1_500, prefix=500),
+    Load("gpu, 8 small groups", "gpu", 256, 8, prefix=4_096, rate=1e6, output=100, batch=64),
     Load("gpu, no sharing", "gpu", 600, 600, batch=64),
     Load("cpu, 20 groups", "cpu", 2_000, 20, prefix=2_000, rate=20.0, output=100, batch=64),
 )

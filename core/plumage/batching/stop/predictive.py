@@ -6,13 +6,14 @@ step to what the step contained (`step_time.py`), and stops in two cases:
 - The batch as it is decodes more tokens a second than with the candidate and its kin. A batch that drains slows down,
   so this ends by itself (the marginal value theorem, Charnov 1976).
 - The batch and the kin are decoded sooner if the batch drains first. Of n running requests half of the tokens are
-  left. After STOP the batch is half as large in the mean, and then the kin have a batch of their own. After ADD to a
-  batch that shares a prefix, all decode mixed until the old requests have ended. After ADD to one that shares nothing,
-  they stay mixed.
+  left. After STOP the batch is half as large in the mean, and then the kin have a batch of their own. After ADD all
+  decode mixed for the time of an answer. Kin that found no room then follow: on their own where the batch shared a
+  prefix, and mixed where it shared nothing.
 
 All times are linear in the features of a step, so each difference has a standard error. Where a gain is within its
 error, the answer is ADD, the tree's order alone. A batch that is always full and mixed never shows what another batch
-costs. Then STOP is tried while it may pay, as long as trials cost at most 2 % of the time so far by prediction.
+costs. Then STOP is tried for the time of an answer where it may pay. A trial is charged its predicted loss, and at
+least 5 % of its time; the second twice as much, the third three times. All charges stay below 3 % of the time so far.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ __all__ = ["Predictive"]
 
 _MARGIN: Final = 0.02  # least relative gain in time for which it stops
 _ERRORS: Final = 2.0  # standard errors that a gain must exceed
-_SHARE: Final = 0.02  # of the time so far, that trials may cost by prediction
+_SHARE: Final = 0.03  # of the time so far, that all charges for trials may be
+_LEAST_LOSS: Final = 0.05  # relative loss that a trial is charged at least, since its prediction is uncertain
 _FORGET: Final = 0.9999  # a step: factor on the largest batch, and on the tokens and requests that give a life
 
 _Features = Sequence[float]
@@ -52,8 +54,9 @@ class Predictive:
         self.step_time = StepTime()
         self._largest = 0.0
         self._decoded = self._ended = 0.0
-        self._seconds = self._cost = 0.0  # of all steps, and what trials were predicted to cost
-        self._trying = False
+        self._seconds = self._cost = 0.0  # of all steps, and what trials were charged
+        self._steps = self._until = 0.0  # steps so far, and the step at which a trial ends
+        self._tried = 0
 
     def decide(self, state: BatchState) -> Decision:
         if not state.at_stake or state.shape is None:
@@ -64,8 +67,10 @@ class Predictive:
         gain = self._gain(added, drained)
         if gain.least > _MARGIN:
             return Decision.STOP
-        self._trying = gain.most > _MARGIN and self._may_try(gain)
-        return Decision.STOP if self._trying else Decision.ADD
+        if gain.most > _MARGIN and self._may_try(gain):
+            return Decision.STOP
+        self._until = 0.0
+        return Decision.ADD
 
     def observe(self, outcome: StepOutcome) -> None:
         shape, steps = outcome.shape, outcome.steps
@@ -76,6 +81,7 @@ class Predictive:
         self._decoded = self._decoded * kept + outcome.decode_tokens
         self._ended = self._ended * kept + outcome.finished
         self._seconds += outcome.seconds
+        self._steps += steps
         x = _features(shape.requests, shape.levels, shape.distinct, shape.tip, outcome.prefill_tokens / steps)
         self.step_time.learn(x, outcome.seconds / steps, steps)
 
@@ -88,14 +94,15 @@ class Predictive:
         return _Gain(gain / whole, (gain - _ERRORS * error) / whole, (gain + _ERRORS * error) / whole, whole)
 
     def _may_try(self, gain: _Gain) -> bool:
-        """Whether trials, with this one, keep to their part of the time. One that has begun goes on."""
-        if self._trying:
+        """Whether trials, with this one, keep to their part of the time. One that has begun goes on to its end."""
+        if self._steps < self._until:
             return True
         life = self._decoded / self._ended if self._ended else inf  # steps that a request decodes for
-        cost = self._cost + max(-gain.mean, 0.0) * gain.whole * life
+        cost = self._cost + max(-gain.mean, _LEAST_LOSS) * gain.whole * life * (self._tried + 1)
         if cost > _SHARE * self._seconds:
             return False
-        self._cost = cost
+        self._cost, self._until = cost, self._steps + life
+        self._tried += 1
         return True
 
     def _compared(self, state: BatchState, shape: BatchShape) -> tuple[_Features, _Features, _Features, _Features]:
@@ -114,10 +121,11 @@ class Predictive:
         new = state.missing + (joining - 1) * own
         mixed = _features(full, levels + joining * state.levels, distinct + new, state.kept)
         drained = _sum(half, after, kin / alone)
-        if state.depth:
-            added = _sum(mixed, after, max(batch / 2 + kin - full, 0.0) / alone)
-        else:
-            added = _scaled(mixed, (batch / 2 + kin) / full)
+        mean = min(batch / 2 + kin, full)  # requests in the mean while the old ones end
+        left = max(batch / 2 + kin - full, 0.0)
+        more = (mean - batch / 2) * state.levels
+        meanwhile = _features(mean, levels / 2 + more, distinct + new, state.kept)
+        added = _sum(meanwhile, after, left / alone) if state.depth else _sum(meanwhile, mixed, left / full)
         return _scaled(_features(batch, levels, distinct, tip), 1 / batch), _scaled(mixed, 1 / full), drained, added
 
 

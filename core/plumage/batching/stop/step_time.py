@@ -15,7 +15,7 @@ fit follows a device that changes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, isfinite, sqrt
+from math import exp, inf, isfinite, log, sqrt
 from typing import Final
 
 __all__ = ["COEFFICIENTS", "StepTime"]
@@ -29,7 +29,10 @@ _EVERY: Final = 16  # steps between two solutions, and the part of the weight th
 _PRIOR: Final = 0.5  # part of a step's time that a feature explains before any step: the standard deviation
 _ALIKE: Final = 16.0  # steps in a row that are one measurement: their batch is nearly the same
 _LEAST_NOISE: Final = 0.01
-_OUTLIER: Final = 3.0  # a step that took this many times the predicted time counts as that
+_OUTLIER: Final = 3.0  # a step that took this many times the predicted time, or this part of it, counts as that
+_FIRST: Final = 8  # steps that only show how long a step is
+_SHORTEST: Final = 1e-5  # seconds; no step of a model is shorter
+_SHORT: Final = 0.2  # of the mean, the least that a step counts as before there is a fit
 
 
 class StepTime:
@@ -38,6 +41,7 @@ class StepTime:
     def __init__(self, forgetting: float = 0.999) -> None:
         self._forgetting = forgetting
         self._weight = 0.0
+        self._seen, self._mean = 0, 0.0  # steps before there is a fit, and the mean logarithm of their seconds
         self._products = [[0.0] * _COUNT for _ in range(_COUNT)]  # Σ x·xᵀ of x ÷ seconds; the upper triangle
         self._sums = [0.0] * _COUNT  # Σ x ÷ seconds
         self._since = _EVERY
@@ -48,21 +52,25 @@ class StepTime:
     @property
     def coefficients(self) -> dict[str, float]:
         """Seconds, by `COEFFICIENTS`. All 0 before there is a fit."""
-        self._solve()
         return dict(zip(COEFFICIENTS, self._coefficients, strict=True))
 
     @property
     def noise(self) -> float:
         """Standard deviation of a step's relative error; infinite before there is a fit."""
-        self._solve()
         return self._noise
 
     def learn(self, x: Sequence[float], seconds: float, steps: int = 1) -> None:
         """`steps` steps that contained x took `seconds` each. Values that no clock measures change nothing."""
-        if not (0.0 < seconds < inf and steps > 0 and all(map(isfinite, x))):
+        if not (_SHORTEST < seconds < inf and steps > 0 and all(map(isfinite, x))):
             return
-        if self._covariance is not None and (expected := self._value(x)) > 0.0:
-            seconds = min(seconds, _OUTLIER * expected)
+        if self._covariance is None:
+            self._seen += 1
+            self._mean += (log(seconds) - self._mean) / self._seen
+            if self._seen <= _FIRST:
+                return
+            seconds = max(seconds, _SHORT * exp(self._mean))
+        elif (expected := self._value(x)) > 0.0:
+            seconds = min(max(seconds, expected / _OUTLIER), _OUTLIER * expected)
         kept = self._forgetting**steps
         scaled = [value / seconds for value in x]
         self._weight = self._weight * kept + steps
@@ -72,10 +80,10 @@ class StepTime:
             for other in range(index, _COUNT):
                 row[other] = row[other] * kept + own * scaled[other]
         self._since += steps
+        self._solve()
 
     def predict(self, x: Sequence[float]) -> tuple[float, float]:
         """Seconds, and their standard error; infinite while there is no fit. x: also a difference of features."""
-        self._solve()
         if self._covariance is None:
             return 0.0, inf
         along = [sum(a * b for a, b in zip(row, x, strict=True)) for row in self._covariance]
