@@ -69,6 +69,13 @@ def test_nothing_is_predicted_before_enough_steps() -> None:
     assert set(fit.coefficients.values()) == {0.0}
 
 
+def test_steps_that_are_summed_up_count_as_many() -> None:
+    """vLLM's plugin sums up to 64 steps of a full batch."""
+    fit, x = StepTime(), [1.0, 32.0, 0.0, 500.0, 500.0, 500.0]
+    fit.learn(x, seconds(x), steps=64)
+    assert fit.predict(x)[0] == pytest.approx(seconds(x), rel=0.05)
+
+
 @pytest.mark.parametrize("wrong", [0.0, -1.0, nan, inf])
 def test_impossible_time_changes_nothing(wrong: float) -> None:
     rng, fit, twin = random.Random(5), StepTime(), StepTime()

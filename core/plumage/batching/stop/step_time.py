@@ -64,8 +64,8 @@ class StepTime:
         if not (_SHORTEST < seconds < inf and steps > 0 and all(map(isfinite, x))):
             return
         if self._covariance is None:
-            self._seen += 1
-            self._mean += (log(seconds) - self._mean) / self._seen
+            self._seen += steps
+            self._mean += (log(seconds) - self._mean) * steps / self._seen
             if self._seen <= _FIRST:
                 return
             seconds = max(seconds, _SHORT * exp(self._mean))
