@@ -59,6 +59,7 @@ def compare(
     with _worktree(commit) as other:
         for number, (first, second) in enumerate(order_of_runs(pairs, after, before)):
             for runs in (first, second):
+                typer.echo(f"pair {number + 1} of {pairs}: {'before' if runs is before else 'after'} runs")
                 runs.append(_run(other if runs is before else CHECKOUT, [*words, "--seed", str(seed + number)]))
             _check(figures, before[-1], after[-1])
             shown = ", ".join(f"{key} {before[-1][key]:.4g} → {after[-1][key]:.4g}" for key in figures)
@@ -72,7 +73,7 @@ def compare(
         "before": _git("rev-parse", "--short=10", commit),
         "commit": _git("rev-parse", "--short=10", "HEAD") + "+" * bool(_git("status", "--porcelain", "-uno")),
         "date": datetime.now(UTC).date().isoformat(),
-        "keys": {key: value for name, ratio in ratios.items() for key, value in interval_keys(name, ratio).items()},
+        "keys": {key: value for figure, one in ratios.items() for key, value in interval_keys(figure, one).items()},
         "data": {"before": before, "after": after},
     }
     out.mkdir(parents=True, exist_ok=True)
@@ -115,9 +116,12 @@ def _run(tree: Path, words: Sequence[str]) -> Mapping[str, Any]:
     environment.setdefault("VLLM_VENV", str(CHECKOUT / ".venv-vllm"))
     with TemporaryDirectory() as out:
         command = [sys.executable, "-m", "plumage_cli", "bench", *words, "--out", out]
-        run = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=_RUN_LIMIT, check=False
-        )
+        try:
+            run = subprocess.run(
+                command, cwd=tree, env=environment, capture_output=True, text=True, timeout=_RUN_LIMIT, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise ConfigurationError(f"{shlex.join(words)} took over {_RUN_LIMIT:.0f} s: take --quick") from None
         if run.returncode:
             raise ConfigurationError(f"{shlex.join(words)} failed at {tree.name}:\n{run.stdout[-2000:]}{run.stderr}")
         keys: Mapping[str, Any] = json.loads((Path(out) / f"{words[0]}.json").read_text())["keys"]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.pool import Pool, whole
 
 
 @pytest.fixture(scope="module")
@@ -16,3 +17,15 @@ def runtime() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="plm-"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def pool(runtime: Path) -> Iterator[Pool]:
+    """A pool of two replicas, ready. Tests of other pools have a fixture of their own."""
+    pool = Pool(runtime, spec__replicas=2)
+    try:
+        pool.wait(whole(2))
+        yield pool
+    finally:
+        pool.process.kill()
+        pool.finish()

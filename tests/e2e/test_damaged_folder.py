@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,17 +18,6 @@ from support.pool import Pool, gone, leftovers, load, lost, prompts, whole
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(240)]
 
 BODY = {"model": "tiny-chat", "prompt": "Hello", "max_tokens": 2}
-
-
-@pytest.fixture
-def pool(runtime: Path) -> Iterator[Pool]:
-    pool = Pool(runtime, spec__replicas=2)
-    try:
-        pool.wait(whole(2))
-        yield pool
-    finally:
-        pool.process.kill()
-        pool.finish()
 
 
 def sockets_of(pool: Pool) -> list[Path]:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -17,17 +16,6 @@ import pytest
 from support.pool import Pool, gone, leftovers, load, lost, prompts, whole
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
-
-
-@pytest.fixture
-def pool(runtime: Path) -> Iterator[Pool]:
-    pool = Pool(runtime, spec__replicas=2)
-    try:
-        pool.wait(whole(2))
-        yield pool
-    finally:
-        pool.process.kill()
-        pool.finish()
 
 
 async def test_scaling_under_load_loses_no_request(pool: Pool) -> None:

@@ -18,13 +18,13 @@ from typing import Final, NamedTuple
 from plumage_router.http.errors import RequestError
 from plumage_router.http.time_slicing import Steps
 
-__all__ = ["MAX_BACKSLASHES", "MAX_BARE", "MAX_CONTAINERS", "MAX_KEYS", "MAX_VALUES", "check_bounds"]
+__all__ = ["MAX_BACKSLASHES", "MAX_CONTAINERS", "MAX_KEYS", "MAX_UNQUOTED", "MAX_VALUES", "check_bounds"]
 
 MAX_CONTAINERS: Final = 32_768  # objects and lists
 MAX_VALUES: Final = 524_288  # values in all; a prompt of token ids has one for each
 MAX_KEYS: Final = 131_072  # of all objects together, so of each
 MAX_BACKSLASHES: Final = 2_097_152  # a text of as many characters outside of ASCII, each escaped
-MAX_BARE: Final = 6_291_456  # bytes outside of strings: the most token ids, with 12 bytes for each
+MAX_UNQUOTED: Final = 6_291_456  # bytes outside of strings: the most token ids, with 12 bytes for each
 WINDOW: Final = 1 << 18  # bytes
 WALKED: Final = 256  # bytes for each quote, in the mean, from which on `_walk` is faster than `_split`
 _BACKSLASH: Final = 0x5C
@@ -32,9 +32,9 @@ _VALUES: Final = f"{MAX_CONTAINERS:,} objects and lists, or more than {MAX_VALUE
 
 
 class _Counts(NamedTuple):
-    """Of one window. bare: bytes outside of strings. inside: its end is inside a string."""
+    """Of one window. unquoted: bytes outside of strings. inside: its end is inside a string."""
 
-    bare: int
+    unquoted: int
     containers: int
     commas: int
     colons: int
@@ -43,7 +43,7 @@ class _Counts(NamedTuple):
 
 def check_bounds(raw: bytes) -> Steps[None]:
     """Raises RequestError 400 for too many values. Does not check that `raw` is JSON."""
-    bare = containers = values = keys = backslashes = 0
+    unquoted = containers = values = keys = backslashes = 0
     inside = False  # inside a string
     start, end = 0, len(raw)
     while start < end:
@@ -53,7 +53,7 @@ def check_bounds(raw: bytes) -> Steps[None]:
             if backslashes > MAX_BACKSLASHES:
                 raise _too_many(f"{MAX_BACKSLASHES:,} backslashes")
         found = _walk(raw, start, stop, inside) or _split(raw[start:stop], inside, MAX_VALUES - values)
-        bare += found.bare
+        unquoted += found.unquoted
         containers += found.containers
         values += found.commas
         keys += found.colons
@@ -61,8 +61,8 @@ def check_bounds(raw: bytes) -> Steps[None]:
             raise _too_many(_VALUES)
         if keys > MAX_KEYS:
             raise _too_many(f"{MAX_KEYS:,} keys")
-        if bare > MAX_BARE:
-            raise _too_many(f"{MAX_BARE:,} bytes of numbers and spaces outside of strings")
+        if unquoted > MAX_UNQUOTED:
+            raise _too_many(f"{MAX_UNQUOTED:,} bytes of numbers and spaces outside of strings")
         inside = found.inside
         start = stop
         yield
@@ -70,18 +70,18 @@ def check_bounds(raw: bytes) -> Steps[None]:
 
 def _walk(raw: bytes, start: int, stop: int, inside: bool) -> _Counts | None:
     """Counts from quote to quote; None where there are too many for that."""
-    bare = containers = commas = colons = 0
+    unquoted = containers = commas = colons = 0
     at = start
     for _ in range((stop - start) // WALKED + 4):
         quote = raw.find(b'"', at, stop)
         if not inside:
             outside = raw[at : quote if quote >= 0 else stop]
-            bare += len(outside)
+            unquoted += len(outside)
             containers += outside.count(b"{") + outside.count(b"[")
             commas += outside.count(b",")
             colons += outside.count(b":")
         if quote < 0:
-            return _Counts(bare, containers, commas, colons, inside)
+            return _Counts(unquoted, containers, commas, colons, inside)
         if not inside or raw[quote - 1] != _BACKSLASH or _is_plain(raw[at:quote]):
             inside = not inside
         at = quote + 1

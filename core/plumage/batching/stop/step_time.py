@@ -6,10 +6,10 @@ The last three are levels of prompts that a step reads: for the first time, agai
 They are apart because kernels and caches make repeated reads cheaper, and those of a common prefix cheapest (FEATHER
 §3.2). No coefficient is negative.
 
-Bayesian linear regression. Before any step, each feature may explain half of a step's time, more or less. So where the
-steps cannot tell two features apart, as with a batch that is always full, both explain a part and the standard error of
-a prediction for another batch is large. Errors count relative to the step's time. Old steps lose weight, so that the
-fit follows a device that changes.
+The fit is a Bayesian linear regression. Before any step, each feature may explain half of a step's time, more or less.
+Some steps do not distinguish two features, as with a batch that is always full. Then both explain a part, and a
+prediction for another batch has a large standard error. Errors count relative to the step's time. Old steps lose
+weight, so the fit follows a device that changes.
 """
 
 from __future__ import annotations
