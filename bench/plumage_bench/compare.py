@@ -121,7 +121,8 @@ def _run(tree: Path, words: Sequence[str]) -> Mapping[str, Any]:
                 command, cwd=tree, env=environment, capture_output=True, text=True, timeout=_RUN_LIMIT, check=False
             )
         except subprocess.TimeoutExpired:
-            raise ConfigurationError(f"{shlex.join(words)} took over {_RUN_LIMIT:.0f} s: take --quick") from None
+            error = f"{shlex.join(words)} took over {_RUN_LIMIT:.0f} s: choose a smaller run, such as --quick"
+            raise ConfigurationError(error) from None
         if run.returncode:
             raise ConfigurationError(f"{shlex.join(words)} failed at {tree.name}:\n{run.stdout[-2000:]}{run.stderr}")
         keys: Mapping[str, Any] = json.loads((Path(out) / f"{words[0]}.json").read_text())["keys"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.pool import Pool, whole
+from support.pool import Pool, ready_pool
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +22,5 @@ def runtime() -> Iterator[Path]:
 @pytest.fixture
 def pool(runtime: Path) -> Iterator[Pool]:
     """A pool of two replicas, ready. Tests of other pools have a fixture of their own."""
-    pool = Pool(runtime, spec__replicas=2)
-    try:
-        pool.wait(whole(2))
+    with ready_pool(runtime, 2) as pool:
         yield pool
-    finally:
-        pool.process.kill()
-        pool.finish()

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 import redis
-from support.pool import Pool, whole
+from support.pool import Pool, ready_pool, whole
 from support.redis62 import Recorder, refused
 from support.requests import sending
 from tokenizers import Tokenizer
@@ -44,14 +44,9 @@ def secret_text(number: int) -> str:
 
 @pytest.fixture
 def pool(runtime: Path) -> Iterator[Pool]:
-    pool = Pool(runtime, spec__replicas=2, spec__engine__feather__policy="Bandit")  # a learner, for its tables
-    try:
-        pool.wait(whole(2))
+    with ready_pool(runtime, 2, spec__engine__feather__policy="Bandit") as pool:  # a learner, for its tables
         yield pool
         assert pool.stop() == 0, pool.output
-    finally:
-        pool.process.kill()
-        pool.finish()
 
 
 async def test_directory_receives_no_prompt_and_no_token_id(pool: Pool) -> None:

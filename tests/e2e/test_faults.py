@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.pool import Pool, busiest, directory_down, leftovers, load, lost, prompts, status, whole
+from support.pool import Pool, busiest, directory_down, leftovers, load, lost, prompts, ready_pool, status, whole
 from support.requests import Sender, sending
 
 from plumage_cli.demo.load import Session
@@ -23,16 +23,11 @@ CHUNK_TOKENS = 256  # more tokens than a chunk of 256 bytes can have
 
 @pytest.fixture(scope="module")
 def pool(runtime: Path) -> Iterator[Pool]:
-    pool = Pool(runtime)
-    try:
-        pool.wait(whole(4))
+    with ready_pool(runtime, 4) as pool:
         yield pool
         assert pool.stop() == 0, pool.output
         assert not (runtime / "plumage" / "chat").exists()
         assert leftovers(runtime) == []
-    finally:
-        pool.process.kill()
-        pool.finish()
 
 
 def process(view: dict[str, Any], replica: str, kind: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.pool import Pool, load, lost, prompts, whole
+from support.pool import Pool, load, lost, prompts, ready_pool
 from support.scrapes import lint
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
@@ -22,13 +22,8 @@ VLLMS_OWN = re.compile(r"vllm:\S+ metric names should not contain ':'")  # the s
 
 @pytest.fixture
 def pool(runtime: Path) -> Iterator[Pool]:
-    pool = Pool(runtime, spec__replicas=1)
-    try:
-        pool.wait(whole(1))
+    with ready_pool(runtime, 1) as pool:
         yield pool
-    finally:
-        pool.process.kill()
-        pool.finish()
 
 
 async def test_promtool_accepts_every_page(pool: Pool) -> None:

@@ -10,8 +10,8 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,18 @@ class Pool:
             output, _ = self.process.communicate(timeout=seconds)
             self.output += output
         return self.output
+
+
+@contextmanager
+def ready_pool(runtime: Path, replicas: int, **changes: str) -> Iterator[Pool]:
+    """A pool of examples/local.yaml with all its replicas ready. It is killed at the end if it still runs."""
+    pool = Pool(runtime, spec__replicas=replicas, **changes)
+    try:
+        pool.wait(whole(replicas))
+        yield pool
+    finally:
+        pool.process.kill()
+        pool.finish()
 
 
 @asynccontextmanager

@@ -66,6 +66,12 @@ def test_unknown_commit_is_refused(runs: list[str], tmp_path: Path) -> None:
     assert runs == []
 
 
+def test_run_over_its_limit_is_an_error_that_names_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "_RUN_LIMIT", 0.01)
+    with pytest.raises(ConfigurationError, match="decision --quick took over 0 s: choose a smaller run"):
+        compare._run(compare.CHECKOUT, ["decision", "--quick"])
+
+
 def test_all_source_folders_are_on_the_path(tmp_path: Path) -> None:
     assert source_path(tmp_path).split(":")[0] == str(tmp_path / "core")
     packages = {path.parents[1].name for path in compare.CHECKOUT.glob("*/plumage*/__init__.py")}
