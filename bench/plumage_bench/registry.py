@@ -259,8 +259,9 @@ _ALL = (
             ("pairs", "rounds in which each policy serves the load, three; where nothing is shared 20 at least"),
             (
                 "policies",
-                "labels of policies, separated by semicolons, beside FEATHER's parts and the ceiling",
+                "labels of policies, separated by semicolons, beside FCFS and the order; else FEATHER's parts",
             ),
+            ("model", "shape of the model: m8 (CPU), llama-3-8b (GPU) or qwen2.5-0.5b; all but m8 load random weights"),
             ("resume", "1: go on with a run that was ended, from the cells that it left beside the report"),
         ),
         needs_vllm=True,

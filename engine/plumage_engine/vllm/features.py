@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from plumage_engine.vllm.batch_limit import AdaptiveLimit
     from plumage_engine.vllm.compat.base import Request, Scheduler, SchedulerOutput
     from plumage_engine.vllm.feather.queue_adapter import Feather
+    from plumage_engine.vllm.feather.row_order import OutputOrder
     from plumage_engine.vllm.feather.waiting_order import WaitingOrder
     from plumage_engine.vllm.offload.host_tier.chunk_hotness import Prior
     from plumage_engine.vllm.offload.host_tier.store_manager import HostTierManager
@@ -132,19 +133,35 @@ class Features:
         return Feather(self._scheduler, config, guard, self.counters, self._rng(), self._clock)
 
     def _order_batch(self, config: FeatherConfig | None) -> None:
-        """Sort batches in this process. The entry point reaches workers of other processes; their own logs report
-        failures.
+        """Sort batches: of the second model runner by the scheduler's output, of the first in this process. The entry
+        point reaches first runners of other processes; their own logs report failures.
         """
         if config is None or not config.order_batch or "batchOrder" in self.guards:
             return
         from plumage_engine.vllm.feather import row_order
 
         vllm_config = getattr(self._scheduler, "vllm_config", None)
+        if getattr(vllm_config, "use_v2_model_runner", False):
+            self._order_output(row_order.OutputOrder)
+            return
         parallel = getattr(vllm_config, "parallel_config", None)
         if getattr(parallel, "distributed_executor_backend", None) in _SEPARATE_WORKERS:
             _log.info("plumage: batchOrder: the workers are separate processes; their logs report failures")
             return
         row_order.install(self._guard("batchOrder"), vllm_config)
+
+    def _order_output(self, make: Callable[[], OutputOrder]) -> None:
+        guard = self._guard("batchOrder")
+
+        def start() -> None:
+            from plumage_engine.vllm.compat.second_runner import problems
+
+            if reasons := problems():
+                guard.refuse(reasons)
+                return
+            self._at_schedule.append((guard, make().scheduled))
+
+        attempt(guard, start)
 
     def _adapt_limit(self) -> None:
         guard = self._guard("batchLimit")

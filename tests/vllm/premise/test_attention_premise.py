@@ -23,12 +23,14 @@ _SMALL = Shape(heads=4, kv_heads=2, head_size=64, layers=2)
 def test_shared_prefix_equals_copied_prefix(monkeypatch: pytest.MonkeyPatch, vllm: bool) -> None:
     if not vllm:
         monkeypatch.setattr(attention_kernels, "find_spec", lambda name: None)
-    kernel, step = attention_kernels.make_step(CPU, _SMALL, 3, 4 * BLOCK)
+    kernel, cases, step = attention_kernels.make_step(CPU, _SMALL, 3, 4 * BLOCK)
     assert kernel == ("vLLM, paged" if vllm else "torch, contiguous")
-    for shared, different in zip(step(True), step(False), strict=True):
-        assert shared.numel() == 3 * 4 * 64
-        assert torch.equal(shared, different)
-        assert shared.float().std() > 0
+    assert len(cases) == (4 if vllm else 2)
+    for case in cases[1:]:
+        for shared, other in zip(step(cases[0]), step(case), strict=True):
+            assert shared.numel() == 3 * 4 * 64
+            assert torch.equal(shared, other)
+            assert shared.float().std() > 0
 
 
 def test_quick_run_reports_all_cells(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 FEATHER assumes this. Requests of one group read the same keys and values, which then are in the hardware's caches. A
 mixed batch reads the keys and values of each request from memory. The benchmark runs no scheduler and no model. It
 computes one decode step's attention of a batch, through the keys and values of 8 layers in turn; all prefixes have the
-same length. With vLLM on a CPU it runs vLLM's own kernel over paged blocks. Otherwise, and on a GPU, it runs torch's
-attention over contiguous prefixes, which reads the same bytes without a block table. Both cases compute the same bits
+same length. With vLLM it runs vLLM's own kernel over paged blocks, on a GPU FlashAttention. Otherwise it runs torch's
+attention over contiguous prefixes, which reads the same bytes without a block table. All cases compute the same bits
 (`wrong` counts differences), since only the place of the prefixes differs.
 
 `different ÷ shared` is the time of a step over different prefixes, relative to a shared one. It is the largest gain of
-an order of requests if there were only attention. A model's other layers and the prompts' own tails reduce it. `shared
-÷ shared` is the noise. On a CPU the time is the CPU time of the process, on a GPU the wall-clock time until the device
+an order of requests if there were only attention. A model's other layers and the prompts' own tails reduce it. `mixed ÷
+adjacent` is the largest gain of sorting the rows of a batch of eight prefixes (`orderBatch`). `shared ÷ shared` is the
+noise. On a CPU the time is the CPU time of the process, on a GPU the wall-clock time until the device
 is done.
 """
 
@@ -21,7 +22,16 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from plumage_bench.benches.attention_premise.kernels import SHAPES, Shape, Step, make_step
+from plumage_bench.benches.attention_premise.kernels import (
+    ADJACENT,
+    DIFFERENT,
+    INTERLEAVED,
+    SHAPES,
+    SHARED,
+    Shape,
+    Step,
+    make_step,
+)
 from plumage_bench.device import CPU, work_clock
 from plumage_bench.harness import Context, Figure, Report, ResultTable
 from plumage_bench.pairs import PairedRatio, paired_ratio
@@ -31,6 +41,7 @@ __all__ = ["PAIRS", "PAIRS_QUICK", "Cell", "run"]
 PAIRS, PAIRS_QUICK = 20, 5
 _PREFIXES, _PREFIXES_QUICK = (1024, 2048, 4096, 8192), (1024, 4096)
 _BATCHES = {CPU: (4, 16), "cuda": (16, 64)}
+_AGAIN = "again"
 _REPORTED_PREFIX = 4096
 """The prefix length, in tokens, that the closing line reports for the largest batch; a group of `vllm-feather` has
 it."""
@@ -38,18 +49,16 @@ it."""
 
 @dataclass(slots=True)
 class Cell:
-    """Seconds of a step, pair by pair. again: the shared prefix measured a second time."""
+    """seconds: of a step, by case, pair by pair. again: the shared prefix measured a second time."""
 
     batch: int
     prefix: int
     kernel: str
-    shared: list[float] = field(default_factory=list)
-    different: list[float] = field(default_factory=list)
-    again: list[float] = field(default_factory=list)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
     wrong: int = 0
 
-    def ratio(self, over: Sequence[float]) -> PairedRatio:
-        return paired_ratio(over, self.shared)
+    def ratio(self, over: str, under: str = SHARED) -> PairedRatio:
+        return paired_ratio(self.seconds[over], self.seconds[under])
 
 
 def run(context: Context) -> Report:
@@ -74,36 +83,41 @@ def run(context: Context) -> Report:
 
 
 def _measure(context: Context, shape: Shape, batch: int, prefix: int, pairs: int) -> Cell:
-    kernel, step = make_step(context.device, shape, batch, prefix)
+    kernel, cases, step = make_step(context.device, shape, batch, prefix)
     cell, order = Cell(batch, prefix, kernel), random.Random(f"{context.seed} {batch} {prefix}")
-    cell.wrong = sum(not bool((one == other).all()) for one, other in zip(step(True), step(False), strict=True))
-    turns = [(cell.shared, True), (cell.different, False), (cell.again, True)]
+    results = [step(case) for case in cases]
+    cell.wrong = sum(
+        not bool((one == other).all()) for case in results[1:] for one, other in zip(results[0], case, strict=True)
+    )
+    turns = [*cases, _AGAIN]
+    cell.seconds = {case: [] for case in turns}
     for _ in range(pairs):
         order.shuffle(turns)
-        for times, shared in turns:
-            times.append(_seconds(context.device, step, shared))
+        for case in turns:
+            cell.seconds[case].append(_seconds(context.device, step, SHARED if case == _AGAIN else case))
     return cell
 
 
-def _seconds(device: str, step: Step, shared: bool) -> float:
+def _seconds(device: str, step: Step, case: str) -> float:
     clock = work_clock(device)
     began = clock()
-    step(shared)
+    step(case)
     return clock() - began
 
 
 def _report(cells: Sequence[Cell], shape: Shape) -> Report:
-    ratios = [(cell, cell.ratio(cell.different), cell.ratio(cell.again)) for cell in cells]
+    ratios = [(cell, cell.ratio(DIFFERENT), cell.ratio(_AGAIN)) for cell in cells]
     rows: list[list[Figure]] = [
         [
             cell.kernel, cell.batch, cell.prefix, shape.prefix_bytes(cell.prefix) / 2**20,
-            median(cell.shared) * 1e3, median(cell.different) * 1e3, str(ratio), str(noise), cell.wrong,
+            median(cell.seconds[SHARED]) * 1e3, median(cell.seconds[DIFFERENT]) * 1e3, str(ratio), _sorted(cell),
+            str(noise), cell.wrong,
         ]
         for cell, ratio, noise in ratios
     ]  # fmt: skip
     columns = (
         "kernel", "batch", "prefix", "MiB a layer", "shared ms", "different ms", "different ÷ shared",
-        "shared ÷ shared", "wrong",
+        "mixed ÷ adjacent", "shared ÷ shared", "wrong",
     )  # fmt: skip
     notes = (
         f"One decode step's attention, bf16: {shape.heads} heads over {shape.kv_heads} of {shape.head_size}, "
@@ -117,9 +131,14 @@ def _report(cells: Sequence[Cell], shape: Shape) -> Report:
         "batch": reported.batch, "prefix": reported.prefix, "wrong": sum(cell.wrong for cell in cells),
     }  # fmt: skip
     table = ResultTable("Decode attention: one shared prefix, or one each", columns, rows, notes)
-    data = {"seconds": [{"batch": c.batch, "prefix": c.prefix, "shared": c.shared, "different": c.different,
-                         "again": c.again} for c in cells]}  # fmt: skip
+    if INTERLEAVED in reported.seconds:
+        keys["mixed_over_adjacent"] = reported.ratio(INTERLEAVED, ADJACENT).ratio
+    data = {"seconds": [{"batch": one.batch, "prefix": one.prefix, **one.seconds} for one in cells]}
     return Report(keys, (table,), lambda figure: _plot(figure, ratios), data)
+
+
+def _sorted(cell: Cell) -> str:
+    return str(cell.ratio(INTERLEAVED, ADJACENT)) if INTERLEAVED in cell.seconds else ""
 
 
 def _plot(figure: Any, ratios: Sequence[tuple[Cell, PairedRatio, PairedRatio]]) -> None:

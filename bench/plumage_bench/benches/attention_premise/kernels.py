@@ -15,14 +15,18 @@ from typing import Any, TypeAlias
 
 from plumage_bench.device import CPU
 
-__all__ = ["BLOCK", "SHAPES", "Shape", "Step", "make_step"]
+__all__ = ["ADJACENT", "BLOCK", "DIFFERENT", "GROUPS", "INTERLEAVED", "SHAPES", "SHARED", "Shape", "Step", "make_step"]
 
 BLOCK = 32
 """Tokens of a block, for the kernel that reads through a block table."""
 
-Step: TypeAlias = Callable[[bool], list[Any]]
-"""One step over a shared prefix or over different ones. Returns the output of each layer: [batch, heads × head
-size]."""
+GROUPS = 8
+"""Prefixes of a mixed batch, for kernels that read through a block table."""
+SHARED, DIFFERENT, INTERLEAVED, ADJACENT = "shared", "different", "interleaved", "adjacent"
+
+Step: TypeAlias = Callable[[str], list[Any]]
+"""One step over one shared prefix, over different ones, or over `GROUPS` of them, whose requests are interleaved or
+adjacent in the batch. Returns the output of each layer: [batch, heads × head size]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +47,16 @@ SHAPES = {CPU: Shape(8, 8, 64, 8), "cuda": Shape(32, 8, 128, 8)}
 """cpu: the model of `vllm-feather`. cuda: eight layers of Llama 3 8B's attention."""
 
 
-def make_step(device: str, shape: Shape, batch: int, prefix: int) -> tuple[str, Step]:
-    """The name of the kernel, and a function that runs it. On a CPU with vLLM it is vLLM's paged kernel, else torch's
-    kernel over contiguous prefixes. prefix: tokens, a multiple of BLOCK."""
-    if device == CPU and find_spec("vllm") is not None:
-        return "vLLM, paged", _paged(shape, batch, prefix)
-    return "torch, contiguous", _dense(device, shape, batch, prefix)
+def make_step(device: str, shape: Shape, batch: int, prefix: int) -> tuple[str, tuple[str, ...], Step]:
+    """The name of the kernel, the cases that it can run, and a function that runs it. With vLLM it is vLLM's paged
+    kernel of the device, else torch's kernel over contiguous prefixes. prefix: tokens, a multiple of BLOCK."""
+    if find_spec("vllm") is None:
+        return "torch, contiguous", (SHARED, DIFFERENT), _dense(device, shape, batch, prefix)
+    cases = (SHARED, DIFFERENT, INTERLEAVED, ADJACENT)
+    if device == CPU:
+        return "vLLM, paged", cases, _paged(shape, batch, prefix)
+    version, step = _paged_flash(shape, batch, prefix)
+    return f"vLLM's FlashAttention {version}, paged", cases, step
 
 
 def _dense(device: str, shape: Shape, batch: int, prefix: int) -> Step:
@@ -65,8 +73,8 @@ def _dense(device: str, shape: Shape, batch: int, prefix: int) -> Step:
         (keys.expand_as(apart), values.expand_as(apart)) for (keys, values), (apart, _) in zip(one, each, strict=True)
     ]
 
-    def step(shared: bool) -> list[Any]:
-        return [attend(query, *kept) for query, kept in zip(queries, same if shared else each, strict=True)]
+    def step(case: str) -> list[Any]:
+        return [attend(query, *kept) for query, kept in zip(queries, same if case == SHARED else each, strict=True)]
 
     return step
 
@@ -83,8 +91,7 @@ def _paged(shape: Shape, batch: int, prefix: int) -> Step:
     slabs = [_slab(shape, batch, blocks) for _ in range(shape.layers)]
     starts = torch.arange(batch + 1, dtype=torch.int32)
     lengths = torch.full((batch,), prefix, dtype=torch.int32)
-    each = torch.arange(batch * blocks, dtype=torch.int32).reshape(batch, blocks)
-    tables = {False: each, True: each[:1].repeat(batch, 1)}
+    tables = _tables(CPU, batch, blocks)
     plan = ops.cpu_attn_get_scheduler_metadata(
         batch, shape.heads, shape.kv_heads, shape.head_size, lengths, torch.bfloat16, starts, True, -1,
         _get_attn_isa(torch.bfloat16, BLOCK, shape.head_size), True,
@@ -98,10 +105,53 @@ def _paged(shape: Shape, batch: int, prefix: int) -> Step:
         )
         return out
 
-    def step(shared: bool) -> list[Any]:
-        return [attend(slab, tables[shared]) for slab in slabs]
+    def step(case: str) -> list[Any]:
+        return [attend(slab, tables[case]) for slab in slabs]
 
     return step
+
+
+def _paged_flash(shape: Shape, batch: int, prefix: int) -> tuple[int, Step]:
+    """The version of vLLM's FlashAttention on this GPU, called as by its attention backend, and its step."""
+    import torch
+    from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
+    from vllm.vllm_flash_attn import flash_attn_varlen_func
+
+    blocks, device = prefix // BLOCK, "cuda"
+    version = get_flash_attn_version()
+    query = _random(device, batch, shape.heads, shape.head_size)
+    size = (blocks, BLOCK, shape.kv_heads, shape.head_size)
+    slabs = [
+        tuple(_random(device, *size).repeat(batch, 1, 1, 1) for _ in ("keys", "values")) for _ in range(shape.layers)
+    ]
+    starts = torch.arange(batch + 1, dtype=torch.int32, device=device)
+    lengths = torch.full((batch,), prefix, dtype=torch.int32, device=device)
+    tables = _tables(device, batch, blocks)
+
+    def attend(slab: Any, table: Any) -> Any:
+        return flash_attn_varlen_func(
+            query, *slab, max_seqlen_q=1, cu_seqlens_q=starts, max_seqlen_k=prefix, seqused_k=lengths, causal=True,
+            softmax_scale=shape.head_size**-0.5, block_table=table, fa_version=version,
+        )  # fmt: skip
+
+    def step(case: str) -> list[Any]:
+        return [attend(slab, tables[case]) for slab in slabs]
+
+    return version, step
+
+
+def _tables(device: str, batch: int, blocks: int) -> dict[str, Any]:
+    """Block tables of each case into a slab with one prefix for each request: [batch, blocks]."""
+    import torch
+
+    each = torch.arange(batch * blocks, dtype=torch.int32, device=device).reshape(batch, blocks)
+    groups = torch.arange(batch, device=device) % GROUPS
+    return {
+        SHARED: each[:1].repeat(batch, 1),
+        DIFFERENT: each,
+        INTERLEAVED: each[groups],
+        ADJACENT: each[groups.sort().values],
+    }
 
 
 def _slab(shape: Shape, batch: int, blocks: int) -> Any:
@@ -113,4 +163,4 @@ def _slab(shape: Shape, batch: int, blocks: int) -> Any:
 def _random(device: str, *size: int) -> Any:
     import torch
 
-    return torch.randn(*size).to(device=device, dtype=torch.bfloat16)
+    return torch.randn(*size, device=device).to(torch.bfloat16)

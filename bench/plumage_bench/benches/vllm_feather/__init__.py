@@ -1,10 +1,14 @@
 """`vllm-feather`: FEATHER in real vLLM on a real device, end to end and part by part, against FCFS and the tree's
 order.
 
-The model has 8 layers with 512 hidden units, in bf16, on one thread. Prompts have a shared prefix and their own tail,
-and greedy answers have a fixed length. One engine serves all policies of a cell in turn, each with its own queue and
-learned state, so that the two runs of a pair are only a minute apart. Before the pairs each policy serves the load
-once.
+On a CPU the model has 8 layers with 512 hidden units, in bf16, on one thread; on a GPU it has the shape of Llama 3 8B
+and random weights (`model=` names another). `KV ÷ weights` is the ratio of bytes that a decode step of a full batch
+reads; the gain of an order grows with it. Prompts have a shared prefix and their own tail, and greedy answers have a
+fixed length. One engine serves all policies of a cell in turn, each with its own queue and learned state, so that the
+two runs of a pair are only a minute apart. Before the pairs each policy that learns serves the load once.
+
+On a GPU vLLM has its own asynchronous scheduling, its own KV memory, and CUDA graphs of decode steps; only
+torch.compile is off. Cells have four times the batch and half as many requests again.
 
 Each part of FEATHER has its own row. `FCFS` is vLLM without changes: its own queue and batch. `FCFS sorted` sorts the
 running batch by prefix. `order` is ChtOrder, the tree's order without STOP, and `order sorted` the same with a sorted
@@ -27,7 +31,8 @@ from __future__ import annotations
 import platform
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
@@ -36,18 +41,33 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from plumage.errors import ConfigurationError
-from plumage_bench.benches.vllm_feather.cells import BLOCK, CELLS, Cell, prompts
-from plumage_bench.benches.vllm_feather.contenders import AGAIN, ALWAYS, CEILINGS, CONTENDERS, FCFS, OFF, Contender
+from plumage_bench.benches.vllm_feather.cells import BLOCK, CELLS, Cell, on_gpu, prompts
+from plumage_bench.benches.vllm_feather.contenders import (
+    AGAIN,
+    ALWAYS,
+    CEILINGS,
+    CONTENDERS,
+    FCFS,
+    OFF,
+    ORDER,
+    Contender,
+)
 from plumage_bench.benches.vllm_feather.converging import seconds_to_converge
 from plumage_bench.benches.vllm_feather.kept import NAME, Kept
 from plumage_bench.benches.vllm_feather.report import Played, cell_line, report
-from plumage_bench.device import work_clock
+from plumage_bench.device import CPU, work_clock
 from plumage_bench.harness import Context, Report
 from plumage_bench.pairs import LEAST_PAIRS
 from plumage_bench.vllm.engine import Engine, plugin_arguments, prepare_environment, running
+from plumage_bench.vllm.shapes import shape, write_shape
 
 __all__ = ["run"]
 
+_GPU = {
+    "block_size": 16, "num_gpu_blocks_override": None, "gpu_memory_utilization": 0.9, "enforce_eager": False,
+    "async_scheduling": None, "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
+}  # fmt: skip
+"""Arguments of vLLM on a GPU, where `running` has others: vLLM's defaults, without torch.compile."""
 _WINDOW = 2.0
 """Window, in seconds of the device, for a rate after a step: about 500 tokens."""
 
@@ -76,13 +96,15 @@ class _Timing:
 class _Bench:
     """The engine of one cell, and each contender's queue in it."""
 
-    def __init__(self, engine: Engine, cell: Cell, contenders: Sequence[Contender], clock: Callable[[], float]) -> None:
+    def __init__(self, engine: Engine, cell: Cell, contenders: Sequence[Contender], device: str) -> None:
         from plumage.settings.plugin_config import PluginSettings
         from plumage_engine.vllm.compat.scheduler import FCFSRequestQueue
         from plumage_engine.vllm.feather import row_order
         from plumage_engine.vllm.features import Features
 
-        self.engine, self.cell, self._clock = engine, cell, clock
+        self.engine, self.cell, self._clock = engine, cell, work_clock(device)
+        self._lap = self._clock if device == CPU else time.perf_counter
+        """The clock within a run: to wait for a GPU after each step would end its asynchronous scheduling."""
         self._order = row_order
         self._parts: dict[str, tuple[Any, Any]] = {}
         for contender in contenders:
@@ -99,7 +121,7 @@ class _Bench:
         stops = features.counters.get("stops")
         load, rng = prompts(self.cell, seed, contender.homogeneous), random.Random(f"arrivals {seed}")
         timing, batches = _Timing(), list[int]()
-        cpu, began = self._clock(), time.perf_counter()
+        cpu, lap, began = self._clock(), self._lap(), time.perf_counter()
         due, number, change = 0.0, 0, 0.0
         times, made, last = [0.0], [0.0], 0.0
         while number < len(load) or self.engine.llm.has_unfinished_requests():
@@ -108,9 +130,9 @@ class _Bench:
                 number += 1
                 faster = 1.0 if number < len(load) // 2 else self.cell.step
                 due += rng.expovariate(self.cell.rate * faster) if self.cell.rate else 0.0
-                change = self._clock() - cpu if number == len(load) // 2 else change
+                change = self._lap() - lap if number == len(load) // 2 else change
             made.append(made[-1] + self._step(timing, batches))
-            times.append(self._clock() - cpu)
+            times.append(self._lap() - lap)
             if number < len(load) or len(self.engine.scheduler.waiting):
                 last = times[-1]  # afterwards the batch becomes smaller
         spent, wall = self._clock() - cpu, time.perf_counter() - began
@@ -165,30 +187,35 @@ class _Bench:
 def run(context: Context) -> Report:
     """Cells × contenders, in interleaved rounds. Each cell is saved when it is complete."""
     prepare_environment()
+    model = shape(context.options.get("model", "m8" if context.device == CPU else "llama-3-8b"))
     cells, contenders, rounds = _chosen(context)
-    kept = Kept(context.out / NAME, _made_by(context, rounds, contenders), context.switch("resume"))
+    kept = Kept(context.out / NAME, _made_by(context, model.name, rounds, contenders), context.switch("resume"))
     played: dict[str, dict[str, list[Played]]] = {}
     total = sum(1 + _rounds(cell, rounds, context.quick) for cell in cells)
-    with TemporaryDirectory() as folder, context.progress("vllm-feather", total) as done:
-        model = _model(Path(folder))
+    with (
+        TemporaryDirectory() as folder,
+        _engines(Path(folder), write_shape(Path(folder), model)) as start,
+        context.progress("vllm-feather", total) as done,
+    ):
         for cell in cells:
             turns = _rounds(cell, rounds, context.quick)
             if (runs := kept.cell(repr(cell))) is None:
-                runs = _cell(model, cell, contenders, turns, context, done)
+                runs = _cell(start, cell, contenders, turns, context, done)
                 kept.keep(repr(cell), runs)
             else:
                 done(1 + turns)
             played[cell.name] = runs
             context.console.print(cell_line(cell, runs))
-    return report(cells, contenders, played)
+    return report(cells, contenders, played, model)
 
 
-def _made_by(context: Context, rounds: int, contenders: Sequence[Contender]) -> dict[str, Any]:
+def _made_by(context: Context, model: str, rounds: int, contenders: Sequence[Contender]) -> dict[str, Any]:
     """The settings that must be equal so that a saved cell may be used."""
     from vllm import __version__
 
     return {
         "seed": context.seed, "pairs": rounds, "quick": context.quick, "device": context.device, "vllm": __version__,
+        "model": model,
         "machine": platform.node(), "policies": [repr(one) for one in contenders],
     }  # fmt: skip
 
@@ -200,6 +227,8 @@ def _chosen(context: Context) -> tuple[list[Cell], tuple[Contender, ...], int]:
         known = ", ".join(repr(cell.name) for cell in CELLS)
         raise ConfigurationError(f"no cell named {min(unknown)!r}; there are: {known}")
     cells = [cell for cell in CELLS if (cell.counts if wanted is None else cell.name in wanted)]
+    if context.device != CPU:
+        cells = [on_gpu(cell) for cell in cells]
     contenders = _contenders(context.options.get("policies"))
     rounds = context.count("pairs", 2 if context.quick else LEAST_PAIRS)
     if context.quick:
@@ -221,23 +250,48 @@ def _quick(contenders: Sequence[Contender]) -> tuple[Contender, ...]:
 
 
 def _contenders(labels: str | None) -> tuple[Contender, ...]:
-    """Those that the closing line needs, and the named ones."""
+    """FEATHER's parts and the ceilings; or FCFS, the order and those that are named."""
     if labels is None:
         return ALWAYS
     wanted, known = labels.split(";"), {one.label for one in CONTENDERS}
     if unknown := [label for label in wanted if label not in known]:
         raise ConfigurationError(f"no policy labelled {unknown[0]!r}; there are: {', '.join(sorted(known))}")
-    return tuple(one for one in CONTENDERS if one in ALWAYS or one.label in wanted)
+    return tuple(one for one in CONTENDERS if one in (FCFS, ORDER) or one.label in wanted)
 
 
-def _model(folder: Path) -> Path:
-    from plumage_engine.vllm.tiny_model import write_model
+@contextmanager
+def _engines(folder: Path, load: Mapping[str, Any]) -> Iterator[Callable[[dict[str, Any]], Engine]]:
+    """Yields a function that returns an engine with the given arguments. An engine is replaced only if the next cell
+    needs other arguments."""
+    now: tuple[dict[str, Any], Any, Engine] | None = None
 
-    return write_model(folder / "m8", size="m8")
+    def start(arguments: dict[str, Any]) -> Engine:
+        nonlocal now
+        if now is None or now[0] != arguments:
+            end()
+            own = running(folder, **load, **arguments)
+            now = arguments, own, own.__enter__()
+        return now[2]
+
+    def end() -> None:
+        nonlocal now
+        if now is not None:
+            own, now = now[1], None
+            own.__exit__(None, None, None)
+
+    try:
+        yield start
+    finally:
+        end()
 
 
 def _cell(
-    model: Path, cell: Cell, contenders: Sequence[Contender], rounds: int, context: Context, done: Any
+    start: Callable[[dict[str, Any]], Engine],
+    cell: Cell,
+    contenders: Sequence[Contender],
+    rounds: int,
+    context: Context,
+    done: Any,
 ) -> dict[str, list[Played]]:
     """Rounds in which each contender serves the same load; their order rotates. In the first round
     only learning contenders run, and it is not counted."""
@@ -245,18 +299,19 @@ def _cell(
         "block_size": BLOCK, "num_gpu_blocks_override": cell.blocks, "max_model_len": 8192,
         "max_num_seqs": cell.batch, "max_num_batched_tokens": 8192, **plugin_arguments(OFF),
     }  # fmt: skip
+    if context.device != CPU:
+        arguments |= _GPU
     contenders = [one for one in contenders if not one.only or cell.name in one.only]
     played: dict[str, list[Played]] = {one.label: [] for one in contenders}
-    with running(model, **arguments) as engine:
-        bench = _Bench(engine, cell, contenders, work_clock(context.device))
-        bench.warm()
-        for turn in range(rounds + 1):
-            for contender in _turned(contenders, turn):
-                if turn or contender.learns:
-                    result = bench.play(contender, context.seed * 1000 + turn)
-                if turn:
-                    played[contender.label].append(result)
-            done(1)
+    bench = _Bench(start(arguments), cell, contenders, context.device)
+    bench.warm()
+    for turn in range(rounds + 1):
+        for contender in _turned(contenders, turn):
+            if turn or contender.learns:
+                result = bench.play(contender, context.seed * 1000 + turn)
+            if turn:
+                played[contender.label].append(result)
+        done(1)
     return played
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
-__all__ = ["BLOCK", "CELLS", "TAIL", "Cell", "prompts"]
+__all__ = ["BLOCK", "CELLS", "TAIL", "Cell", "on_gpu", "prompts"]
 
 BLOCK, TAIL = 128, 20
 
@@ -32,6 +32,11 @@ class Cell:
     pairs: int = 1
 
     @property
+    def context(self) -> float:
+        """Tokens of a request's context at the middle of its answer."""
+        return self.prefix + TAIL + self.output / 2
+
+    @property
     def blocks(self) -> int:
         """KV blocks of the engine: for the prefixes, and for the batch."""
         own = -(-(self.prefix + TAIL + self.output) // BLOCK) if not self.groups else 3
@@ -49,6 +54,7 @@ CELLS = (
     Cell("16 × 4k, open", 16, rate=8.0),
     Cell("no sharing, 1k", 0, prefix=1024, requests=32, output=32, pairs=20),
     Cell("20 × 4k, room for 4", 20, requests=96, room=4 * 33 + 3 * 17 + 66),
+    Cell("32 × 4k", 32, counts=False),
     Cell("8 × 2k", 8, prefix=2048, counts=False),
     Cell("8 × 4k, batch 32", 8, batch=32, counts=False),
     Cell("8 × 4k, 1 token", 8, output=1, counts=False),
@@ -57,6 +63,12 @@ CELLS = (
     Cell("8 × 4k, three levels", 8, levels=3, counts=False),
     Cell("8 × 4k, step", 8, requests=192, rate=2.0, step=8.0, counts=False),
 )
+
+
+def on_gpu(cell: Cell) -> Cell:
+    """The cell with a GPU's batch: four times as many requests run at a time, and half as many again arrive. A GPU's
+    clock needs no more rounds where nothing is shared."""
+    return replace(cell, batch=4 * cell.batch, requests=max(3 * cell.requests // 2, 6 * cell.batch), pairs=1)
 
 
 def prompts(cell: Cell, seed: int, homogeneous: bool = False) -> list[tuple[int, tuple[int, ...]]]:

@@ -68,17 +68,18 @@ def _lab(policy: str, **more: Any) -> dict[str, Any]:
 
 
 _MAIN = ("8 × 4k", "8 × 4k, open")
+_PARTS = (*_MAIN, "32 × 4k")
 FCFS = Contender("FCFS", {"engine.feather.policy": "Fcfs"})
 OFF = FCFS.settings()
 ORDER = Contender("order", _waits("ChtOrder"))
 LEARNED = Contender("bandit", _waits("Bandit"), learns=True)
 SORTED = (
-    Contender("FCFS sorted", FCFS.overrides, lab=_lab("Fcfs", orderBatch=True), only=_MAIN),
-    Contender("order sorted", _waits("ChtOrder", orderBatch=True), only=_MAIN),
+    Contender("FCFS sorted", FCFS.overrides, lab=_lab("Fcfs", orderBatch=True), only=_PARTS),
+    Contender("order sorted", _waits("ChtOrder", orderBatch=True), only=_PARTS),
 )
 PRODUCT = Contender("product", only=(*_MAIN, "no sharing, 1k"))
 """What the default manifest deploys."""
-_ALONE = replace(ORDER, label="one group", homogeneous=True, only=_MAIN)
+_ALONE = replace(ORDER, label="one group", homogeneous=True, only=_PARTS)
 CEILINGS = (
     _ALONE,
     replace(_ALONE, label="one group, FCFS", overrides=FCFS.overrides, only=("8 × 4k",)),
@@ -98,6 +99,7 @@ CONTENDERS = (
     *ALWAYS,
     Contender("Q-learning", _waits("QLearning"), learns=True),
     Contender("heuristic", _waits("Heuristic")),
+    Contender("predictive", _waits("Predictive"), learns=True),
     Contender("LPM", lab=_lab("Lpm")),
     Contender("DFS-W", lab=_lab("DfsWeight")),
     Contender("oracle", lab=_lab("Oracle")),

@@ -12,6 +12,7 @@ from plumage_bench.benches.vllm_feather.cells import Cell
 from plumage_bench.benches.vllm_feather.contenders import CEILINGS, PRODUCT, Contender
 from plumage_bench.harness import Report, ResultTable
 from plumage_bench.pairs import LEAST_PAIRS, PairedRatio, paired_ratio, students_t
+from plumage_bench.vllm.shapes import Shape
 
 __all__ = ["Played", "cell_line", "later", "report"]
 
@@ -39,8 +40,9 @@ class Played:
 
 def cell_line(cell: Cell, runs: Mapping[str, Sequence[Played]]) -> str:
     """One line for a completed cell, printed at once because a full run takes hours."""
-    over = ", ".join(f"÷ {label} {_ratio(runs['bandit'], runs[label])}" for label in ("FCFS", "order"))
-    return f"{cell.name}: bandit {over}"
+    shown = "bandit" if "bandit" in runs else "order"
+    over = ", ".join(f"÷ {label} {_ratio(runs[shown], runs[label])}" for label in ("FCFS", "order"))
+    return f"{cell.name}: {shown} {over}"
 
 
 def _ratio(of: Sequence[Played], to: Sequence[Played]) -> PairedRatio:
@@ -51,14 +53,28 @@ def report(
     cells: Sequence[Cell],
     contenders: Sequence[Contender],
     played: Mapping[str, Mapping[str, Sequence[Played]]],
+    model: Shape,
 ) -> Report:
+    ratios = {cell.name: model.kv_over_weights(cell.batch, cell.context) for cell in cells}
     rows = [
-        [cell.name, label, *_row(one, runs["FCFS"], runs["order"])]
+        [cell.name, ratios[cell.name], label, *_row(one, runs["FCFS"], runs["order"])]
         for cell, runs in ((cell, played[cell.name]) for cell in cells)
         for label, one in runs.items()
     ]
     columns = (
-        *("cell", "policy", "tok/device s", "tok/s", "TTFT P50 s", "P99 s", "TBT P50 ms", "P99 ms", "batch", "STOPs"),
+        *(
+            "cell",
+            "KV ÷ weights",
+            "policy",
+            "tok/device s",
+            "tok/s",
+            "TTFT P50 s",
+            "P99 s",
+            "TBT P50 ms",
+            "P99 ms",
+            "batch",
+            "STOPs",
+        ),
         *("converged s", "÷ FCFS", "÷ order"),
     )
     note = "Ratios: geometric mean over pairs; a policy ÷ itself is noise. TTFT, TBT: wall's clock."
@@ -67,6 +83,8 @@ def report(
         (ResultTable("FEATHER in real vLLM", columns, rows, note),),
         lambda figure: _plot(figure, cells, contenders, played),
         {
+            "model": model.name,
+            "kv_over_weights": ratios,
             "cells": {
                 name: {label: [_raw(one) for one in runs] for label, runs in by.items()} for name, by in played.items()
             },
@@ -118,7 +136,7 @@ def _keys(cells: Sequence[Cell], played: Mapping[str, Mapping[str, Sequence[Play
         keys |= _ceiling(runs)
     if product := [runs for runs in played.values() if PRODUCT.label in runs]:
         keys["wait_later_s"] = max(later(runs[PRODUCT.label], runs["FCFS"]) for runs in product)
-    if counted := [played[cell.name] for cell in cells if cell.counts]:
+    if counted := [played[cell.name] for cell in cells if cell.counts and "bandit" in played[cell.name]]:
         keys["bandit_over_order_mean"], keys["bandit_over_order_mean_low"] = _over_cells(counted)
         least = min(_ratio(runs["bandit"], runs["order"]).ratio for runs in counted)
         keys |= {"bandit_over_order_least": least, "bandit_over_order_everywhere": "met" if least >= 1 else "missed"}

@@ -1,6 +1,6 @@
 """vLLM's first model runner, used by CPUs and by GPUs without Triton, where a backend may reorder the batch.
 
-The second version keeps its requests in another form; its batch is not sorted.
+The second version has its own module, `second_runner`.
 """
 
 from __future__ import annotations

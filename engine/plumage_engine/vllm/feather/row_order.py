@@ -5,15 +5,18 @@ second finds them in the processor's cache. The scheduler admits by group, but a
 batch, so groups mix over time. Rows of the block table show the groups: requests with a shared prefix begin with the
 same blocks, so sorting the rows sorts the prefix tree depth first, at all its levels.
 
-The batch is sorted when its members change, at the cost of at most one swap a request. Requests are swapped only
-within the part that the attention backend allows: decoding requests stay before those in prefill where it needs that.
+vLLM's first model runner has a batch of its own, which is sorted in the worker (`install`) when its members change, at
+the cost of at most one swap a request. Requests are swapped only within the part that the attention backend allows:
+decoding requests stay before those in prefill where it needs that. A failure in a worker of the scheduler's own process
+is counted and reported in its stats; a worker of another process reports it in its log only.
 
-A failure in a worker of the scheduler's own process is counted and reported in its stats; a worker of another process
-reports it in its log only. vLLM's second model runner keeps its requests in another form and is not changed.
+vLLM's second model runner makes the batch of each step from the scheduler's output, and keeps the order of decoding
+requests in it. So there the scheduler sorts the output (`OutputOrder`), and no worker is changed (decision 0273).
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any
@@ -21,7 +24,7 @@ from typing import Any
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard, attempt
 
-__all__ = ["enabled", "install", "rank_rows", "swaps"]
+__all__ = ["OutputOrder", "enabled", "install", "rank_rows", "swaps"]
 
 enabled = True  # a bench that serves several policies in one process switches it
 
@@ -33,7 +36,7 @@ def install(guard: Guard | None = None, config: Any = None) -> None:
     """Sort each runner's batch in this process from now on. Idempotent.
 
     guard: of the scheduler in this process, which reports failures from now on.
-    config: vLLM's, where it is known, so that a second model runner is reported.
+    config: vLLM's, where it is known; for the second model runner nothing is installed.
     """
     global _guard
     if guard is not None:
@@ -43,14 +46,51 @@ def install(guard: Guard | None = None, config: Any = None) -> None:
 
 def _hook(guard: Guard, config: Any) -> None:
     if config is not None and getattr(config, "use_v2_model_runner", False):
-        guard.refuse(["this engine uses vLLM's second model runner, whose batch is not sorted"])
-        return
+        return  # the scheduler sorts its output
     from plumage_engine.vllm.compat.model_runner import GPUModelRunner, problems
 
     if reasons := problems():
         guard.refuse(reasons)
     elif not getattr(GPUModelRunner._may_reorder_batch, "plumage", False):
         GPUModelRunner._may_reorder_batch = _sorting(GPUModelRunner._may_reorder_batch)
+
+
+class OutputOrder:
+    """Sorts the requests of the scheduler's output, from which the second model runner makes its batch.
+
+    A row is the blocks that a request had when it was admitted: shared blocks are among them. It is kept until the
+    request ends.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, bytes] = {}
+        self._rank: dict[str, int] = {}
+
+    def scheduled(self, output: Any) -> None:
+        """Call it with each output of the scheduler before the runner has it."""
+        if _changed(output):
+            self._note(output)
+        tokens = output.num_scheduled_tokens
+        if enabled and len(tokens) > 2:  # two requests are neighbours in any order
+            names = sorted(tokens, key=lambda name: self._rank.get(name, len(self._rank)))
+            output.num_scheduled_tokens = {name: tokens[name] for name in names}
+
+    def _note(self, output: Any) -> None:
+        for name in output.finished_req_ids:
+            self._rows.pop(name, None)
+        for request in output.scheduled_new_reqs:
+            self._rows[request.req_id] = _row(request.block_ids)
+        resumed = output.scheduled_cached_reqs
+        for name, blocks in zip(resumed.req_ids, resumed.new_block_ids, strict=True):
+            if name in resumed.resumed_req_ids and blocks:
+                self._rows[name] = _row(blocks)
+        names = list(self._rows)
+        self._rank = {names[at]: rank for rank, at in enumerate(rank_rows(list(self._rows.values())))}
+
+
+def _row(blocks: Sequence[Sequence[int]]) -> bytes:
+    """The first group's blocks. Their order as bytes is not that of the numbers; equal beginnings stay together."""
+    return array("Q", blocks[0]).tobytes() if blocks else b""
 
 
 def _sorting(own: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
