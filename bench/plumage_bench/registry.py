@@ -268,6 +268,23 @@ _ALL = (
         on_device=True,
     ),
     Benchmark(
+        "vllm-hotprefix",
+        "eviction and host memory in real vLLM: requests a second and time to first token against LRU and offloading",
+        quick_budget=240,
+        quick_omits="two of five pairs' questions in three, shorter prefixes, the parts E and A+P, the noise",
+        options=(
+            ("suite", "of few-shot questions: mmlu, bbh, hellaswag or ceval"),
+            ("contenders", "some of them, separated by semicolons; LRU always runs"),
+            ("pairs", "rounds that count, five"),
+            ("questions", "of a round, 192"),
+            ("zipf", "exponent of the subjects' popularity: 0 (all alike), 0.5 or 1"),
+            ("room", "per cent of the prefixes that the KV cache has room for: 25, 50 or 80"),
+            ("model", "shape of the model: m8 (CPU), llama-3-8b (GPU) or qwen2.5-0.5b"),
+        ),
+        needs_vllm=True,
+        on_device=True,
+    ),
+    Benchmark(
         "vllm-parity",
         "greedy answers of real vLLM with the plugin against its own: preemptions, aborts, asynchronous, host tier",
         quick_budget=120,

@@ -14,9 +14,29 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SCHEDULER", "Answer", "Engine", "Prompt", "Run", "plugin_arguments", "prepare_environment", "running"]
+__all__ = [
+    "GPU_ARGUMENTS",
+    "SCHEDULER",
+    "Answer",
+    "Engine",
+    "Prompt",
+    "Run",
+    "plugin_arguments",
+    "prepare_environment",
+    "running",
+]
 
 SCHEDULER = "plumage_engine.vllm.scheduler.make_scheduler"
+GPU_ARGUMENTS: Mapping[str, Any] = {
+    "block_size": 16,
+    "num_gpu_blocks_override": None,
+    "gpu_memory_utilization": 0.9,
+    "enforce_eager": False,
+    "async_scheduling": None,
+    "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
+}
+"""Arguments of vLLM on a GPU, where `running` has others: vLLM's defaults, but without torch.compile, which starts
+slowly."""
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",

@@ -58,16 +58,11 @@ from plumage_bench.benches.vllm_feather.report import Played, cell_line, report
 from plumage_bench.device import CPU, work_clock
 from plumage_bench.harness import Context, Report
 from plumage_bench.pairs import LEAST_PAIRS
-from plumage_bench.vllm.engine import Engine, plugin_arguments, prepare_environment, running
+from plumage_bench.vllm.engine import GPU_ARGUMENTS, Engine, plugin_arguments, prepare_environment, running
 from plumage_bench.vllm.shapes import shape, write_shape
 
 __all__ = ["run"]
 
-_GPU = {
-    "block_size": 16, "num_gpu_blocks_override": None, "gpu_memory_utilization": 0.9, "enforce_eager": False,
-    "async_scheduling": None, "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
-}  # fmt: skip
-"""Arguments of vLLM on a GPU, where `running` has others: vLLM's defaults, without torch.compile."""
 _WINDOW = 2.0
 """Window, in seconds of the device, for a rate after a step: about 500 tokens."""
 
@@ -118,6 +113,8 @@ class _Bench:
     def play(self, contender: Contender, seed: int) -> Played:
         """Serve the cell's load once under `contender`."""
         features = self._led_by(contender)
+        if not self.cell.groups:
+            self.engine.llm.reset_prefix_cache()  # all contenders of a round send the same prompts
         stops = features.counters.get("stops")
         load, rng = prompts(self.cell, seed, contender.homogeneous), random.Random(f"arrivals {seed}")
         timing, batches = _Timing(), list[int]()
@@ -300,7 +297,7 @@ def _cell(
         "max_num_seqs": cell.batch, "max_num_batched_tokens": 8192, **plugin_arguments(OFF),
     }  # fmt: skip
     if context.device != CPU:
-        arguments |= _GPU
+        arguments |= GPU_ARGUMENTS
     contenders = [one for one in contenders if not one.only or cell.name in one.only]
     played: dict[str, list[Played]] = {one.label: [] for one in contenders}
     bench = _Bench(start(arguments), cell, contenders, context.device)

@@ -1,0 +1,269 @@
+"""`vllm-hotprefix`: throughput and time to first token of eviction and host memory, in real vLLM on a real device.
+
+HotPrefix (§5) compares its parts with vLLM's LRU by the time that users see. Here one engine for each contender serves
+the same few-shot questions (`workloads.fewshot`). The KV cache has room for a share of the prefixes, and host memory
+has room for all. Twice as many requests are in the system as run at a time. Questions come in rounds with the same
+prefixes; the first round fills the caches and is not counted. A pair is the same round of two contenders.
+
+`LRU` is vLLM without changes. `offloading` is vLLM with its own offloading to host memory, which stores every block;
+`offloading, 2` stores a block at its second use (`store_threshold`). `E` is eviction by hotness (HotPrefix §4.2). `A+P`
+is HotPrefix's host tier with LRU on the device: selective admission, and promotion of the hottest (§4.3, §4.4).
+`product` is what a manifest with `hostMemory` deploys: its order of requests, eviction, host tier, and its lookahead,
+which promotes what waiting requests need next. `LRU again` is the noise.
+
+On a CPU the model has 8 layers; on a GPU it has the shape of Llama 3 8B. Rates are those of the device's time: CPU time
+of the process, or wall-clock time on a GPU. Times to first token are of the wall's clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from plumage.settings.vllm import host_tier_config
+from plumage_bench.benches.vllm_hostmem import tokens_of
+from plumage_bench.device import CPU, work_clock
+from plumage_bench.harness import Context, Figure, Report, ResultTable, interval_keys
+from plumage_bench.ours import Ours
+from plumage_bench.pairs import LEAST_PAIRS, PairedRatio, paired_ratio
+from plumage_bench.vllm.engine import GPU_ARGUMENTS, Engine, plugin_arguments, prepare_environment, running
+from plumage_bench.vllm.shapes import Shape, shape, write_shape
+from plumage_bench.workloads import FEWSHOT_SUITES, Prompt, fewshot_prompts
+
+__all__ = ["CONTENDERS", "Contender", "Load", "Played", "play", "run"]
+
+BATCH = 8
+_BLOCK = {CPU: 32, "cuda": 16}
+"""Tokens of a block: vLLM's smallest on the device."""
+_MIB = 1 << 20
+_ONLY_TIER = {"engine.feather.policy": "Fcfs", "engine.batchLimit": "Static", "engine.eviction.policy": "Lru"}
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """overrides: of the manifest; None: vLLM without the plugin. host: whether there is host memory. lab: changes of
+    the plugin's `hostTier`, by its JSON names, that no manifest has. options: of vLLM's own offloading."""
+
+    label: str
+    overrides: Mapping[str, Any] | None = None
+    host: bool = False
+    lab: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def ours(self, host_bytes: int) -> Ours:
+        """Its manifest. host_bytes: of host memory."""
+        memory = {"engine.hostMemory.capacity": f"{-(-host_bytes // _MIB)}Mi"} if self.host else {}
+        return Ours({**(self.overrides or {}), **memory}, "VLLM")
+
+    def arguments(self, host_bytes: int) -> dict[str, Any]:
+        """EngineArgs."""
+        from vllm.config import KVTransferConfig
+
+        made: dict[str, Any] = {}
+        extra: dict[str, Any] = {"spec_name": "CPUOffloadingSpec", "cpu_bytes_to_use": host_bytes, **self.options}
+        tier: dict[str, Any] | None = {
+            "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra
+        }  # fmt: skip
+        if self.overrides is not None:
+            ours = self.ours(host_bytes)
+            settings = ours.plugin()
+            if self.lab:
+                settings["hostTier"] = {**settings["hostTier"], **self.lab}
+            made |= plugin_arguments(settings)
+            tier = host_tier_config(ours.pool())
+        if self.host and tier is not None:
+            made["kv_transfer_config"] = KVTransferConfig(**tier)
+        return made
+
+
+LRU = Contender("LRU")
+PRODUCT = Contender("product", {}, host=True)
+_ALL = (
+    LRU,
+    Contender("offloading", host=True),
+    Contender("offloading, 2", host=True, options={"store_threshold": 2}),
+    Contender("E", {**_ONLY_TIER, "engine.eviction.policy": "Hotness"}),
+    Contender("A+P", _ONLY_TIER, host=True, lab={"promotionLookahead": 0}),
+    PRODUCT,
+    replace(LRU, label="LRU again"),
+)
+CONTENDERS: Mapping[str, Contender] = {one.label: one for one in _ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """rounds: of questions, the first of which is not counted. device, host: tokens that fit into the KV cache and into
+    host memory."""
+
+    rounds: Sequence[Sequence[Prompt]]
+    device: int
+    host: int
+
+    @classmethod
+    def made(cls, suite: str, seed: int, rounds: int, questions: int, zipf: float, share: float) -> Load:
+        """share: of the prefixes that the KV cache has room for, beside the questions and answers of a batch."""
+        kind = replace(FEWSHOT_SUITES[suite], questions=questions * (rounds + 1), zipf=zipf)
+        prompts = fewshot_prompts(kind, seed)
+        prefixes = int(kind.subjects * kind.example_tokens)
+        own = int(BATCH * (kind.question_tokens + kind.output_tokens) * 2)
+        parts = [prompts[at : at + questions] for at in range(0, len(prompts), questions)]
+        return cls(parts, int(prefixes * share) + own, prefixes * 5 // 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One round. seconds: of the device. waits: to each first token, in seconds. prompt, cached: tokens."""
+
+    seconds: float
+    waits: tuple[float, ...]
+    prompt: int
+    cached: int
+
+    @property
+    def rate(self) -> float:
+        """Requests a second of the device's time."""
+        return len(self.waits) / self.seconds
+
+
+def play(engine: Engine, prompts: Sequence[Prompt], first: int, clock: Callable[[], float]) -> Played:
+    """Serve one round. first: number of its first question, for names and question texts of its own."""
+    from vllm import SamplingParams
+
+    came: dict[str, float] = {}
+    waits: dict[str, float] = {}
+    cached, number, began = 0, 0, clock()
+    while number < len(prompts) or engine.llm.has_unfinished_requests():
+        while number < len(prompts) and engine.llm.get_num_unfinished_requests() < 2 * BATCH:
+            prompt, name = prompts[number], str(first + number)
+            wanted = SamplingParams(max_tokens=prompt.output_tokens, temperature=0, ignore_eos=True, detokenize=False)
+            came[name] = time.perf_counter()
+            engine.llm.add_request(name, {"prompt_token_ids": tokens_of(prompt, first + number)}, wanted)
+            number += 1
+        for output in engine.llm.step():
+            if output.request_id not in waits:
+                waits[output.request_id] = time.perf_counter() - came[output.request_id]
+                cached += output.num_cached_tokens or 0
+    return Played(clock() - began, tuple(waits.values()), sum(prompt.tokens for prompt in prompts), cached)
+
+
+def run(context: Context) -> Report:
+    """One engine after another serves all rounds."""
+    prepare_environment()
+    quick = context.quick
+    model = shape(context.options.get("model", "m8" if context.device == CPU else "llama-3-8b"))
+    suite = context.some("suite", tuple(FEWSHOT_SUITES), ("mmlu",) if quick else ("ceval",))[0]
+    chosen = [CONTENDERS[one] for one in context.some("contenders", tuple(CONTENDERS), _quick() if quick else None)]
+    rounds = context.count("pairs", 2 if quick else LEAST_PAIRS)
+    questions = context.count("questions", 64 if quick else 192, 10_000)
+    zipf = float(context.some("zipf", ("0", "0.5", "1"), ("0",))[0])
+    room = int(context.some("room", ("25", "50", "80"), ("25",))[0]) / 100
+    load = Load.made(suite, context.seed, rounds, questions, zipf, room)
+    if LRU not in chosen:
+        chosen.insert(0, LRU)
+    played: dict[str, list[Played]] = {}
+    with TemporaryDirectory() as folder, context.progress(context.name, len(chosen) * (rounds + 1)) as done:
+        own = write_shape(Path(folder), model)
+        for contender in chosen:
+            try:
+                played[contender.label] = _rounds(Path(folder), model, own, contender, load, context, done)
+            except KeyboardInterrupt:
+                if not played:
+                    raise
+                context.console.print(f"[yellow]Interrupted in {contender.label}: the report has those before it.[/]")
+                break
+            context.console.print(f"{contender.label} ÷ LRU: {_rate(played, contender.label)}", highlight=False)
+    return _report(played, model, load)
+
+
+def _quick() -> tuple[str, ...]:
+    return tuple(label for label in CONTENDERS if label not in ("E", "A+P", "LRU again"))
+
+
+def _rounds(
+    folder: Path, model: Shape, own: Mapping[str, Any], contender: Contender, load: Load, context: Context, done: Any
+) -> list[Played]:
+    block = _BLOCK[context.device]
+    arguments: dict[str, Any] = {
+        "block_size": block,
+        "max_num_seqs": BATCH,
+        "max_num_batched_tokens": 8192,
+        "max_model_len": 8192,
+    }
+    if context.device != CPU:
+        arguments |= {**GPU_ARGUMENTS, "gpu_memory_utilization": 0.5}  # what the engine before had may not be free yet
+    arguments |= {"num_gpu_blocks_override": load.device // block + 1, **own}
+    arguments |= contender.arguments(load.host * model.kv_bytes)
+    clock, results, first = work_clock(context.device), list[Played](), 0
+    with running(folder, **arguments) as engine:
+        _check(engine, contender)
+        for prompts in load.rounds:
+            results.append(play(engine, prompts, first, clock))
+            first += len(prompts)
+            done(1)
+    return results[1:]
+
+
+def _check(engine: Engine, contender: Contender) -> None:
+    """RuntimeError if a part of the plugin is off."""
+    if contender.overrides is None:
+        return
+    guards = engine.scheduler.plumage.guards
+    off = {name: guard.reason for name, guard in guards.items() if not guard.on}
+    if off or (contender.host and "hostTier" not in guards):
+        raise RuntimeError(f"{contender.label}: {off or 'no host tier'}")
+
+
+def _rate(played: Mapping[str, Sequence[Played]], label: str) -> PairedRatio:
+    return paired_ratio([one.rate for one in played[label]], [one.rate for one in played[LRU.label]])
+
+
+def _wait(played: Mapping[str, Sequence[Played]], label: str) -> PairedRatio:
+    """LRU's mean time to first token ÷ that of the contender."""
+    return paired_ratio(
+        [fmean(one.waits) for one in played[LRU.label]], [fmean(one.waits) for one in played[label]]
+    )  # fmt: skip
+
+
+def _report(played: Mapping[str, Sequence[Played]], model: Shape, load: Load) -> Report:
+    rows: list[list[Figure]] = []
+    for label, runs in played.items():
+        waits = sorted(wait for one in runs for wait in one.waits)
+        rows.append([
+            label, fmean(one.rate for one in runs), 1e3 * fmean(waits), 1e3 * median(waits),
+            1e3 * waits[int(0.99 * len(waits))], sum(one.cached for one in runs) / sum(one.prompt for one in runs),
+            str(_rate(played, label)), str(_wait(played, label)),
+        ])  # fmt: skip
+    columns = (
+        "contender", "requests/s", "TTFT mean ms", "P50 ms", "P99 ms", "cached", "requests/s ÷ LRU",
+        "LRU's TTFT ÷ this",
+    )  # fmt: skip
+    notes = f"{model.name}; KV cache of {load.device:,} tokens; {len(load.rounds[0])} questions a pair."
+    keys: dict[str, Figure] = {}
+    for label in played:
+        if label != LRU.label:
+            name = label.replace(", ", "_").replace(" ", "_").replace("+", "_")
+            keys |= interval_keys(f"{name}_over_lru", _rate(played, label))
+            keys[f"{name}_ttft"] = _wait(played, label).ratio
+    data = {
+        label: [{"seconds": one.seconds, "cached": one.cached / one.prompt, "ttft_s": list(one.waits)} for one in runs]
+        for label, runs in played.items()
+    }
+    table = ResultTable("Eviction and host memory in real vLLM", columns, rows, notes)
+    return Report(keys, (table,), lambda figure: _plot(figure, played), {"model": model.name, "rounds": data})
+
+
+def _plot(figure: Any, played: Mapping[str, Sequence[Played]]) -> None:
+    left, right = figure.subplots(1, 2)
+    labels = list(played)
+    for axis, of, text in ((left, _rate, "requests a second ÷ LRU"), (right, _wait, "LRU's mean TTFT ÷ this")):
+        ratios = [of(played, label) for label in labels]
+        spread = [[one.ratio - one.low for one in ratios], [one.high - one.ratio for one in ratios]]
+        axis.bar(labels, [one.ratio for one in ratios], yerr=spread, capsize=3)
+        axis.axhline(1.0, color="black", linewidth=0.5)
+        axis.set_ylabel(text)
+        axis.tick_params(axis="x", rotation=40)
