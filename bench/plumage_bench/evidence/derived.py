@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from plumage_bench.evidence.figures import Cell, Computed, Measured, Record, measured
 from plumage_bench.pairs import paired_ratio
@@ -11,9 +11,11 @@ from plumage_bench.routing.contenders import EVICTIONS, OURS
 __all__ = [
     "bandit_least",
     "fault_total",
+    "feather_ratio",
     "greatest_in_column",
     "over_cache_aware",
     "rank_equal",
+    "rounds_ratio",
     "suite_least_over_lru",
     "victims",
 ]
@@ -96,3 +98,28 @@ def victims(run: Record) -> Measured | None:
 def fault_total(of: str, over: Callable[[list[float]], float] = sum) -> Computed:
     """One property of all faults: their sum, or `max` of it."""
     return Computed(lambda run: Measured(float(over([fault[of] for fault in run["faults"]]))))
+
+
+def feather_ratio(cell: str, over: str, under: str) -> Computed:
+    """Tokens a second of two policies of `vllm-feather` in a cell, by pairs."""
+
+    def by(run: Record) -> Measured:
+        runs = run["data"]["cells"][cell]
+        return _paired([[one["tokens_per_s"] for one in runs[label]] for label in (over, under)])
+
+    return Computed(by)
+
+
+def rounds_ratio(over: str, under: str) -> Computed:
+    """Requests a second of two contenders of `vllm-hotprefix`, by rounds."""
+
+    def by(run: Record) -> Measured:
+        rounds = run["data"]["rounds"]
+        return _paired([[1 / one["seconds"] for one in rounds[label]] for label in (over, under)])
+
+    return Computed(by)
+
+
+def _paired(rates: Sequence[Sequence[float]]) -> Measured:
+    ratio = paired_ratio(*rates)
+    return Measured(ratio.ratio, ratio.low, ratio.high, ratio.pairs)

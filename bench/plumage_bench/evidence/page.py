@@ -26,7 +26,9 @@ _INTRODUCTION = """# Evidence
 An interval is 95 % where five pairs or more stand behind it; fewer have a range. In runs kept before 2026-11-25 it is a
 bootstrap's: narrower than 95 % by a factor of 1.6 at five pairs, 1.1 at twenty. Rows of `rank_equal` in quick runs are
 computed again from their pairs. Devices of routing and of the
-simulator are modelled, and vLLM runs generated models on a CPU: no figure here is a gain on a real GPU. Some kept runs
+simulator are modelled, and vLLM runs generated models on a CPU: only "Real vLLM on a GPU" has gains on a real GPU. In
+`vllm-feather-gpu` the cell without sharing is not valid, as the policy before had cached the prompts; no claim uses it,
+and `vllm-feather-gpu-unshared` repeats it. Some kept runs
 are older than the code: the commit says which code they measured. A plus after a commit: files were changed since."""
 _HEAD = ("| claim | figure | interval | target | verdict | command | commit, date |", "|---|---|---|---|---|---|---|")
 _RUNS = ("| run | seed | extent | machine | versions | seconds |", "|---|---|---|---|---|---|")

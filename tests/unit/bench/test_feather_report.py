@@ -9,6 +9,7 @@ import pytest
 from plumage_bench.benches.vllm_feather.cells import Cell
 from plumage_bench.benches.vllm_feather.contenders import ALWAYS, CONTENDERS, FCFS, OFF, ORDER, PRODUCT
 from plumage_bench.benches.vllm_feather.report import Played, later, report
+from plumage_bench.vllm.shapes import shape
 from plumage_engine.vllm.settings import read_settings
 
 
@@ -43,7 +44,7 @@ def runs_at(rate: float, stops: int = 0) -> list[Played]:
 
 
 def keys_of(played: Mapping[str, Mapping[str, Sequence[Played]]]) -> Mapping[str, float | str | int]:
-    return report(CELLS, CONTENDERS, played).keys
+    return report(CELLS, CONTENDERS, played, shape("m8")).keys
 
 
 def test_each_part_is_reported_over_fcfs_and_over_the_order() -> None:

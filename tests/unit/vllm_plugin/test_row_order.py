@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.feather import row_order
-from plumage_engine.vllm.feather.row_order import rank_rows, swaps
+from plumage_engine.vllm.feather.row_order import OutputOrder, rank_rows, swaps
 from plumage_engine.vllm.guard import Guard
 
 
@@ -41,12 +42,63 @@ def test_sorted_batch_is_unchanged() -> None:
     assert swaps(rank_rows([b"a", b"a", b"b"])) == []
 
 
-def test_unsupported_runner_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_order, "_guard", None)
+def test_second_runner_is_left_to_the_scheduler() -> None:
     guard = Guard("batchOrder", Counters())
     row_order.install(guard, SimpleNamespace(use_v2_model_runner=True))
-    assert not guard.on
-    assert "second model runner" in guard.reason
+    assert guard.on
+
+
+def output_of(
+    tokens: dict[str, int],
+    new: dict[str, list[int]],
+    finished: Iterable[str] = (),
+    resumed: Mapping[str, list[int]] = MappingProxyType({}),
+) -> SimpleNamespace:
+    """As vLLM's SchedulerOutput. new, resumed: blocks of these requests."""
+    cached = SimpleNamespace(
+        req_ids=[*resumed, "other"], new_block_ids=[*((blocks,) for blocks in resumed.values()), None],
+        resumed_req_ids=set(resumed),
+    )  # fmt: skip
+    requests = [SimpleNamespace(req_id=name, block_ids=(blocks,)) for name, blocks in new.items()]
+    return SimpleNamespace(
+        num_scheduled_tokens=dict(tokens),
+        finished_req_ids=set(finished),
+        scheduled_new_reqs=requests,
+        scheduled_cached_reqs=cached,
+    )
+
+
+def test_output_is_sorted_by_first_blocks() -> None:
+    order = OutputOrder()
+    tokens = {"a": 1, "b": 1, "c": 1, "d": 1}
+    output = output_of(tokens, {"a": [1, 5], "b": [2, 6], "c": [1, 7], "d": [2, 8]})
+    order.scheduled(output)
+    assert list(output.num_scheduled_tokens) == ["a", "c", "b", "d"]
+    assert output.num_scheduled_tokens == tokens
+    later = output_of(dict(reversed(tokens.items())), {})
+    order.scheduled(later)
+    assert list(later.num_scheduled_tokens) == ["a", "c", "b", "d"], "the order is kept while the members stay"
+
+
+def test_ended_and_resumed_requests_change_the_order() -> None:
+    order = OutputOrder()
+    order.scheduled(output_of({"a": 1, "b": 1, "c": 1}, {"a": [1], "b": [2], "c": [1]}))
+    output = output_of({"b": 1, "c": 1, "d": 4}, {"d": [2]}, finished=["a"], resumed={"c": [3]})
+    order.scheduled(output)
+    assert list(output.num_scheduled_tokens) == ["b", "d", "c"]
+    order.scheduled(output_of({}, {}, finished=["b", "c", "d"]))
+    assert not order._rows, "nothing is kept of requests that ended"
+
+
+def test_unknown_requests_and_switched_off_order_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    order = OutputOrder()
+    output = output_of({"x": 1, "b": 1, "a": 1}, {"b": [2], "a": [1]})
+    order.scheduled(output)
+    assert list(output.num_scheduled_tokens) == ["a", "b", "x"]
+    monkeypatch.setattr(row_order, "enabled", False)
+    output = output_of({"x": 1, "b": 1, "a": 1}, {})
+    order.scheduled(output)
+    assert list(output.num_scheduled_tokens) == ["x", "b", "a"]
 
 
 class Batch:

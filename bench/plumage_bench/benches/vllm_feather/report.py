@@ -57,7 +57,7 @@ def report(
 ) -> Report:
     ratios = {cell.name: model.kv_over_weights(cell.batch, cell.context) for cell in cells}
     rows = [
-        [cell.name, ratios[cell.name], label, *_row(one, runs["FCFS"], runs["order"])]
+        [cell.name, label, ratios[cell.name], *_row(one, runs["FCFS"], runs["order"])]
         for cell, runs in ((cell, played[cell.name]) for cell in cells)
         for label, one in runs.items()
     ]

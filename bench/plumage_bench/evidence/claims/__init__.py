@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plumage_bench.evidence.claim import Claim
-from plumage_bench.evidence.claims import caches, fleet, routing, vllm
+from plumage_bench.evidence.claims import caches, fleet, gpu, routing, vllm
 from plumage_bench.evidence.claims.elsewhere import NOT_HERE, NOT_KEPT
 
 __all__ = ["NOT_KEPT", "SECTIONS"]
@@ -15,5 +15,6 @@ SECTIONS: tuple[tuple[str, tuple[Claim, ...]], ...] = (
     ("The hot path and the directory", fleet.HOT_PATH),
     ("A cluster", fleet.CLUSTER),
     ("Real vLLM on a CPU", vllm.CLAIMS),
+    ("Real vLLM on a GPU", gpu.CLAIMS),
     ("Not measurable here", NOT_HERE),
 )

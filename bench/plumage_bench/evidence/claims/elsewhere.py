@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from plumage_bench.evidence.claim import Claim, at_least
+from plumage_bench.evidence.claim import Claim
 
 __all__ = ["NOT_HERE", "NOT_KEPT"]
 
 NOT_HERE = (
-    Claim("FEATHER on a GPU with Llama 3 8B: experiments 1 to 9 of its chapter 5", "", None, paper="FEATHER ch. 5"),
-    Claim("HotPrefix: throughput and latency of a model on a GPU", "", None, at_least(1.55),
-          "HotPrefix: 1.55 to 2.25"),
+    Claim("FEATHER on an L40 with Llama 3 8B: experiments 1 to 9 of its chapter 5", "", None, paper="FEATHER ch. 5"),
     Claim("HotPrefix: scaling by data and tensor parallelism", "", None, paper="HotPrefix §5"),
 )  # fmt: skip
 
