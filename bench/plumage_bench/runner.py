@@ -141,10 +141,10 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of this checkout, with a plus if files differ from it. A copy without its history is told the commit
-    by PLUMAGE_COMMIT; otherwise it is empty."""
-    if told := os.environ.get("PLUMAGE_COMMIT"):
-        return told
+    """The commit of this checkout, with a plus if files differ from it. A copy without its history reads the commit
+    from PLUMAGE_COMMIT; otherwise it is empty."""
+    if named := os.environ.get("PLUMAGE_COMMIT"):
+        return named
     head = _git("rev-parse", "--short=10", "HEAD")
     return head + "+" * bool(head and _git("status", "--porcelain", "-uno"))
 

@@ -35,7 +35,7 @@ from plumage_bench.vllm.engine import GPU_ARGUMENTS, Engine, plugin_arguments, p
 from plumage_bench.vllm.shapes import Shape, shape, write_shape
 from plumage_bench.workloads import FEWSHOT_SUITES, Prompt, fewshot_prompts
 
-__all__ = ["CONTENDERS", "Contender", "Load", "Played", "play", "run"]
+__all__ = ["CONTENDERS", "PRODUCT", "Contender", "Load", "Played", "play", "run"]
 
 BATCH = 8
 _BLOCK = {CPU: 32, "cuda": 16}

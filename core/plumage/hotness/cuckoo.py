@@ -18,6 +18,7 @@ Errata and what the paper leaves open:
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 
 from plumage import defaults
 from plumage.errors import ConfigurationError
@@ -95,30 +96,40 @@ class CuckooFilter:
 
     def get(self, key: Key) -> NodeUses | None:
         """The node's uses, or None. At the false-positive rate they are those of another node."""
-        slot = self._find(*self._places(key))
+        slot = self._find(_mixed(key))
         return None if slot < 0 else self._uses_of(slot)
 
     def touch(self, key: Key, depth: int = 1) -> NodeUses:
         """Count one use of the node: frequency + 1, at most max_frequency, and the clock is max_age again.
 
         A new node starts with frequency 1. No other node changes, but a full filter may drop one."""
-        fingerprint, first, second = self._places(key)
-        slot = self._find(fingerprint, first, second)
+        return self._uses_of(self._touch(_mixed(key), min(depth, self._max_depth)))
+
+    def touch_chain(self, keys: Iterable[Key], depth: int = 1) -> None:
+        """Count one use of each node of a chain; the first one has this depth."""
+        touch, last = self._touch, self._max_depth
+        for key in keys:
+            touch(_mixed(key), depth if depth < last else last)
+            depth += 1
+
+    def _touch(self, mixed: int, depth: int) -> int:
+        """Count one use of the node with this depth. Returns its slot."""
+        slot, frequencies = self._find(mixed), self._frequencies
         if slot < 0:
-            slot = self._insert(fingerprint, first, second)
-            self._frequencies[slot] = 0
-        if self._frequencies[slot] < self.max_frequency:
-            self._frequencies[slot] += 1
+            slot = self._insert(mixed)
+            frequencies[slot] = 0
+        if frequencies[slot] < self.max_frequency:
+            frequencies[slot] += 1
         self._clocks[slot] = self.max_age
-        self._depths[slot] = min(depth, self._max_depth)
-        return self._uses_of(slot)
+        self._depths[slot] = depth
+        return slot
 
     def put(self, key: Key, uses: NodeUses) -> None:
         """Set the node's uses: after a split or a cut a node keeps them under its new key."""
-        fingerprint, first, second = self._places(key)
-        slot = self._find(fingerprint, first, second)
+        mixed = _mixed(key)
+        slot = self._find(mixed)
         if slot < 0:
-            slot = self._insert(fingerprint, first, second)
+            slot = self._insert(mixed)
         self._frequencies[slot] = min(uses.frequency, self.max_frequency)
         self._clocks[slot] = min(uses.clock, self.max_age)
         self._depths[slot] = min(uses.depth, self._max_depth)
@@ -138,23 +149,20 @@ class CuckooFilter:
         else:
             self._clocks = array(self._clocks.typecode, [clock - 1 if clock else 0 for clock in self._clocks])
 
-    def _places(self, key: Key) -> tuple[int, int, int]:
-        mixed = mix64(key if isinstance(key, int) else int.from_bytes(key[:8], "big"))
-        fingerprint = (mixed >> 32) & self._fingerprint_mask or 1
-        first = mixed & self._bucket_mask
-        return fingerprint, first, self._other(first, fingerprint)
-
     def _other(self, bucket: int, fingerprint: int) -> int:
         return bucket ^ (mix64(fingerprint) & self._bucket_mask)
 
-    def _find(self, fingerprint: int, first: int, second: int) -> int:
-        fingerprints = self._fingerprints
-        for bucket in (first, second):
-            base = bucket * SLOTS
-            for slot in range(base, base + SLOTS):
-                if fingerprints[slot] == fingerprint:
-                    return slot
-        return -1
+    def _find(self, mixed: int) -> int:
+        """The node's slot, or -1. The second bucket is computed only if the first lacks the node."""
+        fingerprints, fingerprint = self._fingerprints, (mixed >> 32) & self._fingerprint_mask or 1
+        first = mixed & self._bucket_mask
+        base = first * SLOTS
+        four = fingerprints[base : base + SLOTS]
+        if fingerprint in four:
+            return base + four.index(fingerprint)
+        base = self._other(first, fingerprint) * SLOTS
+        four = fingerprints[base : base + SLOTS]
+        return base + four.index(fingerprint) if fingerprint in four else -1
 
     def _free(self, bucket: int) -> int:
         base = bucket * SLOTS
@@ -163,7 +171,9 @@ class CuckooFilter:
                 return slot
         return -1
 
-    def _insert(self, fingerprint: int, first: int, second: int) -> int:
+    def _insert(self, mixed: int) -> int:
+        fingerprint, first = (mixed >> 32) & self._fingerprint_mask or 1, mixed & self._bucket_mask
+        second = self._other(first, fingerprint)
         slot = self._free(first)
         if slot < 0:
             slot = self._free(second)
@@ -213,6 +223,11 @@ class CuckooFilter:
 
     def _uses_of(self, slot: int) -> NodeUses:
         return NodeUses(self._frequencies[slot], self._clocks[slot], self._depths[slot])
+
+
+def _mixed(key: Key) -> int:
+    """64 well mixed bits: the low ones choose the first bucket, the high ones are the fingerprint."""
+    return mix64(key if isinstance(key, int) else int.from_bytes(key[:8], "big"))
 
 
 def _field(size: int, bits: int, name: str) -> array[int]:

@@ -42,11 +42,23 @@ def test_wide_filter_counts_as_a_dictionary_while_it_is_not_full(keys: list[int]
 def test_erratum_two_buckets_of_a_node_differ() -> None:
     """As printed, b2 = hash(f) xor hash(f) is bucket 0 for every node, so four slots would be the whole filter."""
     table = filter_of(4096)
-    places = [table._places(key)[1:] for key in range(2000)]
+    marks = [(mix64(key) >> 32) & table._fingerprint_mask or 1 for key in range(2000)]
+    firsts = [mix64(key) & table._bucket_mask for key in range(2000)]
+    places = [(first, table._other(first, mark)) for first, mark in zip(firsts, marks, strict=True)]
     assert len({second for _, second in places}) > 500
     assert sum(first != second for first, second in places) > 1900
-    for key, (first, second) in enumerate(places):
-        assert table._other(second, table._places(key)[0]) == first, "from either bucket the other one is found"
+    for (first, second), mark in zip(places, marks, strict=True):
+        assert table._other(second, mark) == first, "from either bucket the other one is found"
+
+
+def test_chain_counts_as_its_nodes_one_by_one() -> None:
+    chain, single = filter_of(64, depth_bits=4), filter_of(64, depth_bits=4)
+    for keys, depth in (([3, 1, 4, 1, 5], 1), ([9, 2, 6], 14), ([], 3)):
+        chain.touch_chain(keys, depth)
+        for place, key in enumerate(keys):
+            single.touch(key, depth + place)
+    assert [chain.get(key) for key in range(10)] == [single.get(key) for key in range(10)]
+    assert chain.get(6) == NodeUses(1, 255, 15), "a depth stops at its widest"
 
 
 def test_full_counter_stays_full_and_changes_no_other() -> None:

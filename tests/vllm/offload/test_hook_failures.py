@@ -17,8 +17,8 @@ from plumage_engine.vllm.offload.promotion.promoter import Promoter
 
 _RESIDENTS = (
     "admit", "get", "insert", "add_entry", "evict", "_drop", "clear", "on_store_miss", "on_request_finished",
-    "mark_evictable", "mark_non_evictable",
 )  # fmt: skip
+"""Their `mark_evictable` and `mark_non_evictable` do nothing, and are not called."""
 
 
 class _Fails:

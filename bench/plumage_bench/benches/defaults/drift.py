@@ -178,6 +178,13 @@ def _host_tier() -> Iterator[Made]:
     yield Made("eviction", product.eviction, deployed["eviction"]["policy"], OURS.overrides)
 
 
+def _hotprefix() -> Iterator[Made]:
+    from plumage_bench.benches.vllm_hotprefix import PRODUCT
+
+    ours = PRODUCT.ours(1 << 30)
+    yield Made("plugin", ours.plugin(), Ours({"engine.hostMemory.capacity": "1Gi"}, "VLLM").plugin(), ours.overrides)
+
+
 def _pool_hotness() -> Iterator[Made]:
     from plumage_bench.benches.hostmem_global import OURS, tier_of
 
@@ -213,6 +220,7 @@ MEASURED: Final[Mapping[str, Callable[[], Iterator[Made]]]] = {
     "fidelity": _fidelity,
     "vllm-eviction": _block_pool,
     "vllm-hostmem": _host_tier,
+    "vllm-hotprefix": _hotprefix,
     "hostmem-global": _pool_hotness,
     **dict.fromkeys(("router", "longprompt"), _router_process),
     "truth": _truth,

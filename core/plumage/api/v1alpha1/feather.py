@@ -123,8 +123,8 @@ class FeatherSpec(Struct):
     )
     order_batch: bool = Field(
         defaults.ORDER_BATCH,
-        description="Sort the running batch by prefix, so that requests with one prefix are read together. Of the "
-        "modelled devices only CPU gains.",
+        description="Sort the running batch by prefix, so that requests with one prefix are read together. It gained "
+        "only with policy Fcfs: ChtOrder has nearly sorted the batch.",
     )
     heuristic: HeuristicSpec = Field(HeuristicSpec(), description="Settings of the Heuristic policy.")
     bandit: BanditSpec = Field(BanditSpec(), description="Settings of the Bandit policy.")

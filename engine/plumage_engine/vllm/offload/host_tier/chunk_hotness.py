@@ -59,9 +59,7 @@ class ChunkHotness:
 
     def use(self, keys: Sequence[int], above: int) -> None:
         """The request also uses `keys`, `above` chunks below its root."""
-        touch = self.table.touch
-        for depth, key in enumerate(keys, above + 1):
-            touch(key, depth)
+        self.table.touch_chain(keys, above + 1)
 
     def frequency(self, key: int) -> float:
         """Uses of the chunk, including those before an eviction: the larger of this engine's and the pool's."""

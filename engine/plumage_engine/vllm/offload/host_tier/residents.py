@@ -61,22 +61,25 @@ class _Place:
 
 
 class Residents:
-    """capacity: chunks. Chunks are vLLM's `ChunkStatus`; one in transfer (`ref_cnt` not 0) is never evicted."""
+    """capacity: chunks. Chunks are vLLM's `ChunkStatus`; one in transfer (`ref_cnt` not 0) is never evicted.
+
+    chunks: all of them by key, for readers.
+    """
 
     def __init__(self, capacity: int, hotness: ChunkHotness) -> None:
         self.hotness = hotness
-        self._chunks: dict[Key, Any] = {}
+        self.chunks: dict[Key, Any] = {}
         self._places: dict[Key, _Place] = {}
         self._entries: dict[Entry, None] = {}
         self._order: ColdestFirst[_Place] = ColdestFirst(self._rank, max(REBUILD, capacity))
         self._chosen: list[Key] = []
 
     def __len__(self) -> int:
-        return len(self._chunks)
+        return len(self.chunks)
 
     def items(self) -> Iterable[tuple[Key, Any]]:
         """Keys and chunks, in the order of their storing."""
-        return self._chunks.items()
+        return self.chunks.items()
 
     def newest(self) -> Iterator[Entry]:
         """The entries, the last stored first."""
@@ -133,7 +136,7 @@ class Residents:
 
     def is_evictable(self, key: Key) -> bool:
         """Whether the chunk is stored and in no transfer."""
-        chunk = self._chunks.get(key)
+        chunk = self.chunks.get(key)
         return chunk is not None and chunk.ref_cnt == 0
 
     def coldest(self, number: int, kept: Collection[Key] = ()) -> list[Key]:
@@ -171,7 +174,7 @@ class Residents:
                 yield node
 
     def _is_evictable(self, place: _Place, kept: Collection[Key]) -> bool:
-        return self._chunks[place.key].ref_cnt == 0 and place.key not in kept
+        return self.chunks[place.key].ref_cnt == 0 and place.key not in kept
 
     def _node(self, key: Key) -> TierNode:
         name = chunk_key(key)
@@ -184,11 +187,11 @@ class Residents:
 
     def get(self, key: Key) -> Any:
         """The chunk, or None."""
-        return self._chunks.get(key)
+        return self.chunks.get(key)
 
     def insert(self, key: Key, chunk: Any, *request: object) -> None:
         """Store a new chunk; `add_entry` gives its place afterwards, and from then on it may be evicted."""
-        self._chunks[key] = chunk
+        self.chunks[key] = chunk
 
     def remove(self, key: Key) -> None:
         """A store failed."""
@@ -201,12 +204,12 @@ class Residents:
             doomed = self.coldest(number, protected)
         if len(doomed) < number:
             return None
-        going = [(key, self._chunks[key]) for key in doomed]
+        going = [(key, self.chunks[key]) for key in doomed]
         try:
             for key in doomed:
                 self._drop(key)
         except Exception:
-            self._chunks.update(going)  # the policy that replaces this one needs every chunk
+            self.chunks.update(going)  # the policy that replaces this one needs every chunk
             raise
         return going
 
@@ -214,7 +217,7 @@ class Residents:
         """Remove all, including chunks in transfer. An entry that is still referenced has `held` 0."""
         for entry in self._entries:
             entry.held = 0
-        for one in (self._chunks, self._places, self._entries, self._order, self._chosen):
+        for one in (self.chunks, self._places, self._entries, self._order, self._chosen):
             one.clear()
 
     def touch(self, keys: Iterable[Key], req_context: object) -> None:
@@ -242,7 +245,7 @@ class Residents:
             place.entry.held -= 1
             if not place.entry.held:
                 del self._entries[place.entry]
-        del self._chunks[key]
+        del self.chunks[key]
 
 
 class GuardedPolicy:
@@ -254,11 +257,13 @@ class GuardedPolicy:
 
     def __init__(self, residents: Residents, guard: Guard, stock: Callable[[], Any]) -> None:
         self._residents = residents
+        self._chunks = residents.chunks
         self._guard = guard
         self._stock = stock
 
     def get(self, key: Key) -> Any:
-        return self._ask("get", key)
+        # As `_ask`, without its cost: vLLM asks several times for each block of a prompt.
+        return self._chunks.get(key) if self._guard.on else self._ask("get", key)
 
     def insert(self, key: Key, chunk: Any, *request: object) -> None:
         self._ask("insert", key, chunk, *request)
@@ -286,10 +291,12 @@ class GuardedPolicy:
         self._ask("on_request_finished", *access)
 
     def mark_evictable(self, key: Key) -> None:
-        self._ask("mark_evictable", key)
+        if not self._guard.on:
+            self._ask("mark_evictable", key)
 
     def mark_non_evictable(self, key: Key) -> None:
-        self._ask("mark_non_evictable", key)
+        if not self._guard.on:
+            self._ask("mark_non_evictable", key)
 
     def _ask(self, question: str, *given: Any) -> Any:
         if self._guard.on:

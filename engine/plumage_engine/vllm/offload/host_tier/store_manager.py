@@ -92,7 +92,7 @@ class HostTierManager(CPUOffloadingManager):
         offered = list(keys)
         try:
             new = self._select(offered, req_context)
-            here = [key for key in offered if self._policy.get(key) is not None]
+            here = [key for key in offered if self.residents.get(key) is not None]
         except Exception as error:
             self.guard.failed(error)
             return super().prepare_store(offered, req_context)
