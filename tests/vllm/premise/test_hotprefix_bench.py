@@ -1,0 +1,56 @@
+"""`bench vllm-hotprefix` on a CPU: what each contender deploys, and how its rounds are counted."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from plumage_bench.benches import vllm_hotprefix
+from plumage_bench.benches.vllm_hotprefix import CONTENDERS, PRODUCT, Load
+from plumage_bench.harness import Context
+
+_MIB = 1 << 20
+
+
+def test_contenders_have_the_host_memory_that_their_name_says() -> None:
+    of = {label: one.arguments(3 * _MIB).get("kv_transfer_config") for label, one in CONTENDERS.items()}
+    assert [label for label, transfer in of.items() if transfer is None] == ["LRU", "E", "LRU again"]
+    sizes = {label: one.kv_connector_extra_config["cpu_bytes_to_use"] for label, one in of.items() if one is not None}
+    assert set(sizes.values()) == {3 * _MIB}
+    specs = {label: one.kv_connector_extra_config["spec_name"] for label, one in of.items() if one is not None}
+    assert specs == {
+        "offloading": "CPUOffloadingSpec", "offloading, 2": "CPUOffloadingSpec",
+        "A+P": "HostTierSpec", "product": "HostTierSpec",
+    }  # fmt: skip
+
+
+def test_product_is_what_a_manifest_with_host_memory_deploys() -> None:
+    assert PRODUCT.ours(_MIB).listed()["overrides"] == {"engine.hostMemory.capacity": "1Mi"}
+    settings = CONTENDERS["A+P"].arguments(_MIB)["additional_config"]["plumage"]
+    assert settings["hostTier"]["promotionLookahead"] == 0
+    assert (settings["feather"], settings["eviction"], settings["batchLimit"]) == (None, None, "Static")
+
+
+def test_rounds_repeat_prefixes_with_new_questions() -> None:
+    load = Load.made("mmlu", 1, rounds=2, questions=20, zipf=0.0, share=0.25)
+    assert [len(prompts) for prompts in load.rounds] == [20, 20, 20]
+    first = [{prompt.blocks[0] for prompt in prompts} for prompts in load.rounds]
+    assert first[0] & first[1], "rounds share prefixes"
+    assert load.device < load.host
+    assert load == Load.made("mmlu", 1, rounds=2, questions=20, zipf=0.0, share=0.25)
+
+
+@pytest.mark.timeout(300)
+def test_run_reports_each_contender_over_lru(tmp_path: Path) -> None:
+    options = {"contenders": "product", "questions": "12", "pairs": "1"}
+    context = Context("vllm-hotprefix", True, 1, tmp_path, Console(file=io.StringIO()), options)
+    report = vllm_hotprefix.run(context)
+    assert [row[0] for row in report.tables[0].rows] == ["LRU", "product"]
+    assert report.keys["product_over_lru_pairs"] == 1
+    (lru,), (product,) = report.data["rounds"]["LRU"], report.data["rounds"]["product"]
+    assert len(lru["ttft_s"]) == len(product["ttft_s"]) == 12
+    assert all(0 < wait < 300 for wait in product["ttft_s"])
+    assert 0 <= lru["cached"] < 1
