@@ -22,7 +22,7 @@ from plumage_router.admin.fleet_report import fleet_report
 from plumage_router.admin.status import metrics_page, status_document
 from plumage_router.http.errors import RequestError, error_object, unknown_model
 from plumage_router.http.listener import NEEDS_KEY, Listener
-from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, path_class, unserved_body
+from plumage_router.http.paths import ENGINE_PATHS, path_class, unserved_body
 from plumage_router.pool_router import PoolRouter
 
 __all__ = [
@@ -72,7 +72,7 @@ def bare_app(listener: Listener) -> FastAPI:
     # A redirect without the last slash would go to the host that the client named.
     app = FastAPI(title="Plumage router", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     _add_errors(app, listener)
-    for path in (CHAT_PATH, COMPLETION_PATH):
+    for path in sorted(ENGINE_PATHS):
         app.router.routes.append(Route(path.decode(), _OnlyPost()))
 
     @app.get("/healthz", summary="200 while the process is alive")

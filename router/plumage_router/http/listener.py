@@ -19,7 +19,7 @@ from plumage_router.http.auth import Auth
 from plumage_router.http.body_memory import BodyMemory, BodyReservation
 from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.errors import RequestError, bad_request, overloaded, unauthorized
-from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, PROBES, path_class
+from plumage_router.http.paths import ENGINE_PATHS, PROBES, path_class
 from plumage_router.http.request import Handler, Request
 from plumage_router.http.time_slicing import TimeSlicer
 from plumage_router.http.wire import JSON, wall_date
@@ -30,7 +30,6 @@ __all__ = ["NEEDS_KEY", "Listener"]
 
 NEEDS_KEY: Final = "A valid API key is needed: Authorization: Bearer KEY."
 _ANSWERED_OVER_LIMIT: Final = 128  # connections over the limit that get an error; then accepting is paused
-_COMPLETIONS: Final = (CHAT_PATH, COMPLETION_PATH)
 _ID_BYTES: Final = 12
 _ID_SAFE: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/=+"
 
@@ -112,7 +111,7 @@ class Listener(ABC):
         """Makes the handler of a request that is not a completion."""
 
     def admit(self, request: Request) -> RequestError | None:
-        completion = request.method == b"POST" and request.target.partition(b"?")[0] in _COMPLETIONS
+        completion = request.method == b"POST" and request.target.partition(b"?")[0] in ENGINE_PATHS
         request.is_completion = completion
         if not self.auth.enabled:
             request.tenant = self.auth.nobody

@@ -12,10 +12,33 @@ import orjson
 
 from plumage_router.http.errors import error_object
 
-__all__ = ["CHAT_PATH", "COMPLETION_PATH", "PROBES", "UNSERVED", "path_class", "unserved_body"]
+__all__ = [
+    "CHAT_PATH",
+    "COMPLETION_PATH",
+    "DETOKENIZE_PATH",
+    "EMBEDDINGS_PATH",
+    "ENGINE_PATHS",
+    "PROBES",
+    "RERANK_PATHS",
+    "SCORE_PATHS",
+    "TOKENIZE_PATH",
+    "UNSERVED",
+    "path_class",
+    "unserved_body",
+]
 
 CHAT_PATH: Final = b"/v1/chat/completions"
 COMPLETION_PATH: Final = b"/v1/completions"
+TOKENIZE_PATH: Final = b"/tokenize"
+DETOKENIZE_PATH: Final = b"/detokenize"
+EMBEDDINGS_PATH: Final = b"/v1/embeddings"
+RERANK_PATHS: Final = (b"/v1/rerank", b"/v2/rerank", b"/rerank")
+SCORE_PATHS: Final = (b"/v1/score", b"/score")
+
+ENGINE_PATHS: Final = frozenset(
+    (CHAT_PATH, COMPLETION_PATH, TOKENIZE_PATH, DETOKENIZE_PATH, EMBEDDINGS_PATH, *RERANK_PATHS, *SCORE_PATHS)
+)
+"""What an engine answers: POST with a JSON object."""
 
 PROBES: Final = frozenset(("/health", "/healthz", "/metrics"))
 
@@ -24,14 +47,14 @@ UNSERVED: Final[Mapping[str, str]] = {
     "/v1/responses": f"The Responses API is not served. {_CHAT}: most clients have a switch for it.",
     "/v1/messages": f"The Anthropic Messages API is not served. {_CHAT}, with an OpenAI client.",
     "/v1/messages/count_tokens": f"The Anthropic Messages API is not served. {_CHAT}: its usage counts the tokens.",
-    "/v1/embeddings": "Embeddings are not served. This router serves chat and text completions.",
 }
 """What to use instead, by path; a path below one of these gets the same answer."""
 
 _CLASSES: Final = (
     "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/responses", "/v1/messages", "/v1/embeddings",
-    "/v1/audio", "/v1/images", "/v1/files", "/v1/batches", "/v1/moderations", "/v1/rerank", "/v1/plumage",
-    "/plumage/v1", "/health", "/healthz", "/metrics", "/v1",
+    "/v1/audio", "/v1/images", "/v1/files", "/v1/batches", "/v1/moderations", "/v1/rerank", "/v1/score",
+    "/v2/rerank", "/rerank", "/score", "/tokenize", "/detokenize", "/v1/plumage", "/plumage/v1", "/health",
+    "/healthz", "/metrics", "/v1",
 )  # fmt: skip
 
 

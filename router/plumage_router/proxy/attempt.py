@@ -252,10 +252,12 @@ class Attempt:
         now, decider, totals = monotonic(), self._pool.decider, self.replica.totals
         if outcome is _Outcome.FINISHED:
             totals.finished += 1
-            self._count_answer(totals)
-            if self._status < 400:
+            generates = self.decision.prompt.generates
+            if generates:
+                self._count_answer(totals)
+            if generates and self._status < 400:
                 decider.finished(self.decision, now, self.reader.usage)
-            else:  # an engine refuses at once, which says nothing about its speed
+            else:  # a refusal, or an answer without a generation, says nothing about the engine's speed
                 decider.failed(self.decision, now)
         else:
             totals.failed += outcome is _Outcome.FAILED

@@ -184,7 +184,8 @@ class ProxiedRequest:
 
     def complete(self, attempt: Attempt) -> None:
         self._pool.clear_quarantine(attempt.decision.prompt)
-        self._pool.metrics.latency.observe(attempt.last_at - self.arrived)
+        if attempt.decision.prompt.generates:
+            self._pool.metrics.latency.observe(attempt.last_at - self.arrived)
         record, usage = self._record, attempt.reader.usage
         assert record is not None
         record.prompt_tokens, record.cached_tokens = usage.prompt_tokens, usage.cached_tokens

@@ -24,6 +24,11 @@ from plumage_router.request.forbidden_fields import (
 __all__ = [
     "CHAT",
     "COMPLETION",
+    "DETOKENIZE",
+    "EMBEDDINGS",
+    "RERANK",
+    "SCORE",
+    "TOKENIZE",
     "Messages",
     "check_fields",
     "check_messages",
@@ -40,7 +45,7 @@ MAX_PROMPTS = 1024
 MAX_PARTS = 8192  # in all messages
 MAX_ITEMS = 4096  # in any other list
 _MANY = frozenset((list, dict))
-_LONG = frozenset(("messages", "prompt"))  # have their own bounds
+_LONG = frozenset(("messages", "prompt", "input", "tokens"))  # have their own bounds
 _ROLES = ("user", "assistant", "system", "tool", "developer", "function")
 _KNOWN_ROLES = frozenset(_ROLES)
 _TEXT, _PAIR = {str}, {2}
@@ -247,6 +252,57 @@ CHAT: dict[str, Check] = {
     "web_search_options": _anything,
 }
 
+_RENDERED: dict[str, Check] = {
+    "messages": _anything,  # see `check_messages`
+    **{name: CHAT[name] for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs")},
+}
+TOKENIZE: dict[str, Check] = {
+    **_RENDERED,
+    "model": _text,
+    "prompt": _text,
+    "tools": _objects,
+    "add_special_tokens": _flag,
+    "return_token_strs": _flag,
+    **{name: _SAMPLING[name] for name in ("media_io_kwargs", "mm_processor_kwargs")},
+}
+DETOKENIZE: dict[str, Check] = {"model": _text, "tokens": _ids}
+_POOLING: dict[str, Check] = {
+    **{name: _SAMPLING[name] for name in ("model", "user", "truncate_prompt_tokens", "truncation_side", "request_id")},
+    **{name: _SAMPLING[name] for name in ("cache_salt", "media_io_kwargs", "mm_processor_kwargs")},
+    "padding": _text,
+    "use_activation": _flag,
+}
+EMBEDDINGS: dict[str, Check] = {
+    **_POOLING,
+    **_RENDERED,
+    "input": _anything,  # see `check_prompt`
+    "add_special_tokens": _flag,
+    "dimensions": _whole(1, 2**31 - 1),
+    "encoding_format": _text,
+    "embed_dtype": _text,
+    "endianness": _text,
+}
+_SCORING: dict[str, Check] = {
+    **_POOLING,
+    "max_tokens_per_query": _whole(0, 2**31 - 1),
+    "max_tokens_per_doc": _whole(0, 2**31 - 1),
+    "instruction": _text,
+    "chat_template_kwargs": _object,
+}
+RERANK: dict[str, Check] = {
+    **_SCORING,
+    "query": _text,
+    "documents": _texts,
+    "top_n": _whole(0, 2**31 - 1),
+    "return_documents": _flag,  # of Jina's and Cohere's APIs; vLLM ignores it
+}
+SCORE: dict[str, Check] = {
+    **_SCORING,
+    **dict.fromkeys(("text_1", "text_2", "queries", "documents", "items", "data_1", "data_2"), _texts),
+    "encoding_format": _text,
+}
+"""Documents of these two are texts: an engine would fetch the media of others."""
+
 COMPLETION: dict[str, Check] = {
     **_SAMPLING,
     "prompt": _anything,  # see `check_prompt`
@@ -385,8 +441,9 @@ def _check_media(path: str, media: str | dict[str, Any]) -> None:
         raise bad_field(path, "media URLs are not allowed here; send the data itself.", code="media_url")
 
 
-def check_prompt(prompt: Any) -> None:
-    """Checks a raw completion's prompt: a string, token ids, or a list of either. Raises RequestError."""
+def check_prompt(prompt: Any, name: str = "prompt") -> None:
+    """Checks a raw completion's prompt: a string, token ids, or a list of either. Raises RequestError for the field
+    `name`."""
     if isinstance(prompt, str) and prompt:
         return
     if isinstance(prompt, list) and len(prompt) > 0 and _ids(prompt) is None:
@@ -395,4 +452,4 @@ def check_prompt(prompt: Any) -> None:
         texts = all(isinstance(item, str) for item in prompt)
         if texts or all(isinstance(item, list) and item and _ids(item) is None for item in prompt):
             return
-    raise bad_field("prompt", "it must be a string, a list of token ids, or a list of either.", code="invalid_type")
+    raise bad_field(name, "it must be a string, a list of token ids, or a list of either.", code="invalid_type")

@@ -30,6 +30,7 @@ from plumage_router.request.fields import (
     check_template_options,
     is_predictable,
 )
+from plumage_router.request.pass_through import PASSED, SALTED, check_passed
 from plumage_router.request.text_sizes import MAX_RENDERED, printable_bytes, text_lengths
 from plumage_router.request.token_rate import SAMPLE
 from plumage_router.request.usage import WantedUsage, stream_options, wanted_usage
@@ -59,6 +60,8 @@ class Prompt:
     `text`: the rendered prompt. `chunks`: its chain, empty if the engine truncates the prompt.
     `plain`: one prompt, all of it text, so the engine counts the tokens of `text` and no others.
     `size`: bytes of `text` before `forget` cut it. `digest`: of `payload`, once it was computed.
+    `generates`: the engine generates an answer, whose time and tokens count. Without it the request is of
+    `pass_through`, and has no text.
     """
 
     path: bytes
@@ -70,6 +73,7 @@ class Prompt:
     chunks: Sequence[int]
     plain: bool = True
     digest: bytes | None = None
+    generates: bool = True
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -138,6 +142,8 @@ class PromptReader:
         if body is None:
             body = yield from parse_steps(raw)
             yield
+        if path in PASSED:
+            return self._passed(path, raw, body, salt, tenant)
         plain, predictable = self._checked(path, body, tenant)
         yield
         text = self.render(path, body, len(raw))
@@ -162,6 +168,15 @@ class PromptReader:
             plain and predictable,
         )
 
+    def _passed(self, path: bytes, raw: bytes, body: Mapping[str, Any], salt: str, tenant: bool) -> Prompt:
+        """A request that the engine answers without generating."""
+        check_passed(path, body, self.allowed_fields, allow_media=self._allow_media)
+        name = self._known_model(body)
+        self._check_salt(body, tenant)
+        self._check_length(body, len(raw))
+        payload = self._payload(raw, body, salt if path in SALTED else "")
+        return Prompt(path, name, payload, False, wanted_usage(None), b"", (), plain=False, generates=False)
+
     def check(self, path: bytes, body: Mapping[str, Any], *, tenant: bool = False) -> bool:
         """Checks all rules that need no rendering. Returns whether it is one plain prompt."""
         return self._checked(path, body, tenant)[0]
@@ -170,13 +185,8 @@ class PromptReader:
         """`check`, and whether the router can predict which bytes the engine computes."""
         known: Mapping[str, Check] = CHAT if path == CHAT_PATH else COMPLETION
         check_fields(body, known, self.allowed_fields)
-        name = body.get("model")
-        if name is None:
-            raise bad_field("model", "it is missing.", code="missing_field")
-        if name not in self._served:
-            raise unknown_model(name[:128], self._model)
-        if tenant and body.get("cache_salt") is not None:
-            raise bad_field("cache_salt", "the router sets it for each tenant.", code="field_not_allowed")
+        self._known_model(body)
+        self._check_salt(body, tenant)
         check_stream_options(body.get("stream_options"))
         if path == CHAT_PATH:
             check_template_options(body.get("chat_template_kwargs"))
@@ -186,6 +196,19 @@ class PromptReader:
             messages = Messages(plain=isinstance(body["prompt"], str), known=True)
         plain = messages.plain and not _is_truncated(body)
         return plain, messages.known and is_predictable(body, known)
+
+    def _known_model(self, body: Mapping[str, Any]) -> str:
+        """The model's name in the body. Raises RequestError if it is missing or not of this pool."""
+        name: str | None = body.get("model")
+        if name is None:
+            raise bad_field("model", "it is missing.", code="missing_field")
+        if name not in self._served:
+            raise unknown_model(name[:128], self._model)
+        return name
+
+    def _check_salt(self, body: Mapping[str, Any], tenant: bool) -> None:
+        if tenant and body.get("cache_salt") is not None:
+            raise bad_field("cache_salt", "the router sets it for each tenant.", code="field_not_allowed")
 
     def render(self, path: bytes, body: Mapping[str, Any], size: int = 0) -> bytes:
         """Returns the prompt's bytes as the engine sees them; of several prompts the first.

@@ -16,12 +16,12 @@ _MEDIA: Final = ("image_url", "input_image", "audio_url", "video_url", "input_au
 
 
 def text_lengths(body: Mapping[str, Any]) -> Iterator[int]:
-    """Yields the characters of each prompt: of all messages of a chat, or of each text of a raw completion."""
+    """Yields the characters of each prompt: of all messages of a chat, or of each other text (`prompt`, `input`)."""
     messages = body.get("messages")
     if messages is not None:
         yield sum(_text_length(message.get("content")) for message in messages)
         return
-    prompt = body.get("prompt")
+    prompt = body.get("prompt", body.get("input"))
     prompts = prompt if isinstance(prompt, list) else [prompt]
     yield from (len(text) for text in prompts if isinstance(text, str))
 

@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/resp_1", "/v1/embeddings"])
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/resp_1"])
 async def test_unserved_api_names_alternative(start: Any, kit: Any, path: str, method: str) -> None:
     running = await start(engines=1)
     answer = await running.send(kit.request({}, path=path, method=method))

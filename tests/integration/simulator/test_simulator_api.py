@@ -386,3 +386,33 @@ def test_each_metric_family_has_one_help_and_type(engine: Engine) -> None:
         assert sorted(set(named)) == sorted(named)
     waiting = [line for line in lines if line.startswith("vllm:num_requests_waiting_by_reason{")]
     assert ['reason="capacity"' in line or 'reason="deferred"' in line for line in waiting] == [True, True]
+
+
+def test_tokens_are_those_that_a_completion_counts(engine: Engine, client: openai.OpenAI) -> None:
+    headers = {"authorization": f"Bearer {API_KEY}"}
+    messages: Any = [{"role": "user", "content": WORDS}]
+    with httpx.Client(base_url=engine.url, headers=headers) as http:
+        counted = http.post("/tokenize", json={"model": "tiny", "messages": messages}).json()
+        answer = client.chat.completions.create(model="tiny", messages=messages, max_tokens=1)
+        assert answer.usage is not None
+        assert counted["count"] == len(counted["tokens"]) == answer.usage.prompt_tokens
+        assert counted["max_model_len"] > 0
+        assert counted["token_strs"] is None
+        raw = http.post("/tokenize", json={"prompt": WORDS, "return_token_strs": True}).json()
+        assert len(raw["token_strs"]) == raw["count"]
+        whole = http.post("/detokenize", json={"tokens": raw["tokens"]}).json()
+        assert WORDS in whole["prompt"]
+
+
+def test_tokenizer_endpoints_name_what_is_wrong(engine: Engine) -> None:
+    headers = {"authorization": f"Bearer {API_KEY}"}
+    with httpx.Client(base_url=engine.url, headers=headers) as http:
+        for path, body, param in (
+            ("/tokenize", {"prompt": [1, 2]}, "prompt"), ("/tokenize", {"messages": []}, "messages"),
+            ("/detokenize", {"tokens": [10**9]}, "tokens"), ("/detokenize", {"tokens": "a"}, "tokens"),
+            ("/detokenize", {}, "tokens"),
+        ):  # fmt: skip
+            answer = http.post(path, json=body)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), (path, body)
+        assert http.post("/tokenize", json={"model": "other", "prompt": "a"}).status_code == 404
+    assert httpx.post(f"{engine.url}/tokenize", json={"prompt": "a"}).status_code == 401

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import psutil
 import pytest
@@ -126,6 +127,7 @@ async def test_two_vllm_engines_serve_behind_router(pool: Pool) -> None:
     async with client(pool) as user:
         assert [model.id for model in (await user.models.list()).data] == [MODEL]
         await nothing_of_the_engines_own_passes(user)
+        await tokens_are_counted_by_an_engine(user)
         await conversations_stay_where_they_were(pool, user)
     await no_request_is_lost_when_an_engine_is_killed(pool)
     async with client(pool) as user:
@@ -190,6 +192,20 @@ async def nothing_of_the_engines_own_passes(user: openai.AsyncOpenAI) -> None:
             await user.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=1, extra_body=given
             )
+
+
+async def tokens_are_counted_by_an_engine(user: openai.AsyncOpenAI) -> None:
+    """`/tokenize` through the router counts what a completion computes; an endpoint that the model lacks is missing."""
+    messages: Any = [{"role": "user", "content": "hello there"}]
+    root = str(user.base_url).rstrip("/").removesuffix("/v1")
+    async with httpx.AsyncClient(base_url=root, headers={"authorization": f"Bearer {user.api_key}"}) as http:
+        counted = (await http.post("/tokenize", json={"model": MODEL, "messages": messages})).json()
+        answer = await user.chat.completions.create(model=MODEL, messages=messages, max_tokens=1)
+        assert answer.usage is not None
+        assert counted["count"] == len(counted["tokens"]) == answer.usage.prompt_tokens
+        text = (await http.post("/detokenize", json={"model": MODEL, "tokens": counted["tokens"]})).json()
+        assert "hello there" in text["prompt"]
+        assert (await http.post("/v1/embeddings", json={"model": MODEL, "input": "a"})).status_code == 404
 
 
 async def no_request_is_lost_when_an_engine_is_killed(pool: Pool) -> None:

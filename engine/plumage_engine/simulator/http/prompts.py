@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -75,6 +76,26 @@ class Prompts:
         text = generation.prompt if generation.prompt is not None else self._render(generation)
         self._refuse_size(generation, text)
         return Prompt(generation, text)
+
+    async def tokens_of(self, generation: Generation) -> list[int]:
+        """The token ids of a text or of a rendered chat, of any length. ApiError if the model is unknown or the
+        template refuses."""
+        self._adapter(generation.model)
+        if isinstance(generation.prompt, list):
+            raise ApiError(400, "prompt must be a string", param="prompt")
+        text = generation.prompt if generation.prompt is not None else self._render(generation)
+        return await self._encode(text, generation.add_special_tokens, long=len(text) > LONG)
+
+    def strings_of(self, token_ids: Sequence[int]) -> list[str]:
+        """The tokenizer's own name of each id."""
+        return self._text.names(token_ids)
+
+    def text_of(self, token_ids: Sequence[int], model: str) -> str:
+        """The text of ids. ApiError if the model or an id is unknown."""
+        self._adapter(model)
+        if token_ids and (worst := max(token_ids)) >= self._text.vocabulary:
+            raise ApiError(400, f"token id {worst} is out of the vocabulary", param="tokens")
+        return self._text.decode(token_ids)
 
     async def token_ids(self, prompt: Prompt) -> list[int]:
         """The prompt's; ApiError if there are none. A text that is still waiting when this is cancelled is not

@@ -2,10 +2,11 @@
 
 In `dev_mode` also vLLM's `POST /reset_prefix_cache?reset_running_requests=&reset_external=`.
 
-`/v1…` wants the API key where one is set, as vLLM's does, `/v1/plumage/…` its own token; `/health` and `/metrics` are
-open, as in vLLM. The fleet's routes: `GET snapshot` (what is cached, with token ids, msgpack), `GET stats`, `POST
-drain`, `GET tables` and `POST tables` (what the stop policy has learned, `LearnedTable` as JSON; 404 where it learns
-nothing), `POST feather` (another batching policy, as the configuration says it).
+`/v1…`, `/tokenize` and `/detokenize` want the API key where one is set, as vLLM with our plugin does. `/v1/plumage/…`
+wants its own token; `/health` and `/metrics` are open, as in vLLM. The fleet's routes: `GET snapshot` (what is cached,
+with token ids, msgpack), `GET stats`, `POST drain`, `GET tables` and `POST tables` (what the stop policy has learned,
+`LearnedTable` as JSON; 404 where it learns nothing), `POST feather` (another batching policy, as the configuration says
+it).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from plumage_engine.simulator.http.completions import Completions, Receive, Scop
 from plumage_engine.simulator.http.learned_tables import Tables
 from plumage_engine.simulator.http.prompts import Prompts
 from plumage_engine.simulator.http.protocol import ApiError
+from plumage_engine.simulator.http.tokens import Tokens
 from plumage_engine.simulator.metrics import Metrics
 from plumage_engine.simulator.runner import Runner
 
@@ -44,7 +46,8 @@ __all__ = ["make_app"]
 log = logging.getLogger(__name__)
 
 _FLEET = "/v1/plumage/"
-_GUARDED = ("/v1", "/v2", "/inference", "/cohere")  # vLLM's GUARDED_PREFIX
+_GUARDED = ("/v1", "/v2", "/inference", "/cohere", "/tokenize", "/detokenize")
+"""vLLM's GUARDED_PREFIX, and what else is here of which our plugin asks the key in vLLM."""
 _LONGEST_DRAIN = 3600.0
 
 
@@ -167,10 +170,12 @@ def make_app(config: SimulatorConfig) -> _Guard:
         "force_usage": config.enable_force_include_usage,
     }
     fleet = _Fleet(runner, prompts.max_model_len)
-    tables = Tables(runner.engine, config)
+    tables, tokens = Tables(runner.engine, config), Tokens(prompts, config.max_body_bytes)
     routes = [
         Route("/v1/chat/completions", Completions(runner, prompts, chat=True, **limits), methods=["POST"]),
         Route("/v1/completions", Completions(runner, prompts, chat=False, **limits), methods=["POST"]),
+        Route("/tokenize", tokens.tokenize, methods=["POST"]),
+        Route("/detokenize", tokens.detokenize, methods=["POST"]),
         Route("/v1/models", _models(config, prompts.max_model_len)),
         Route("/health", _health),
         Route("/metrics", _metrics(metrics)),

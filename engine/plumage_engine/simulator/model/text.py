@@ -70,6 +70,10 @@ class Text:
         """The text of ids."""
         return self._table.decode(token_ids).decode(errors="replace")
 
+    def names(self, token_ids: Sequence[int]) -> list[str]:
+        """The tokenizer's own name of each id, such as "Ġthe"."""
+        return [self._tokenizer.id_to_token(token) for token in token_ids]
+
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
         """The text of each id; for `words` their concatenation is the text of all."""
         pieces = self._table.pieces
