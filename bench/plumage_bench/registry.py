@@ -271,7 +271,7 @@ _ALL = (
         "vllm-hotprefix",
         "eviction and host memory in real vLLM: requests a second and time to first token against LRU and offloading",
         quick_budget=240,
-        quick_omits="two of five pairs' questions in three, shorter prefixes, the parts E and A+P, the noise",
+        quick_omits="three of five pairs, two questions in three, long prefixes, the parts E, A+P and E+A+P, the noise",
         options=(
             ("suite", "of few-shot questions: mmlu, bbh, hellaswag or ceval"),
             ("contenders", "some of them, separated by semicolons; LRU always runs"),
@@ -280,6 +280,7 @@ _ALL = (
             ("zipf", "exponent of the subjects' popularity: 0 (all alike), 0.5 or 1"),
             ("room", "per cent of the prefixes that the KV cache has room for: 25, 50 or 80"),
             ("model", "shape of the model: m8 (CPU), llama-3-8b (GPU) or qwen2.5-0.5b"),
+            ("modelled", "1: in virtual time on the virtual GPU, Llama 3 8B and 70B with three links each"),
         ),
         needs_vllm=True,
         on_device=True,

@@ -9,10 +9,15 @@ prefixes; the first round fills the caches and is not counted. A pair is the sam
 `offloading, 2` stores a block at its second use (`store_threshold`). `E` is eviction by hotness (HotPrefix §4.2). `A+P`
 is HotPrefix's host tier with LRU on the device: selective admission, and promotion of the hottest (§4.3, §4.4).
 `product` is what a manifest with `hostMemory` deploys: its order of requests, eviction, host tier, and its lookahead,
-which promotes what waiting requests need next. `LRU again` is the noise.
+which promotes what waiting requests need next. `A+lookahead` has that lookahead, and LRU on the device. `LRU again` is
+the noise.
 
 On a CPU the model has 8 layers; on a GPU it has the shape of Llama 3 8B. Rates are those of the device's time: CPU time
-of the process, or wall-clock time on a GPU. Times to first token are of the wall's clock.
+of the process, or wall-clock time on a GPU. Times to first token are of the wall's clock. vLLM's own offloading needs a
+GPU.
+
+`modelled=1` runs vLLM's scheduler, block pool and offloading over the virtual GPU in virtual time: Llama 3 8B on one
+L40 and Llama 3 70B on eight, with three links to host memory. Then the time that scheduler and plugin take is left out.
 """
 
 from __future__ import annotations
@@ -33,7 +38,9 @@ from plumage_bench.ours import Ours
 from plumage_bench.pairs import LEAST_PAIRS, PairedRatio, paired_ratio
 from plumage_bench.vllm.engine import GPU_ARGUMENTS, Engine, plugin_arguments, prepare_environment, running
 from plumage_bench.vllm.shapes import Shape, shape, write_shape
+from plumage_bench.vllm.timed import Ask, Outcome, TimedEngine
 from plumage_bench.workloads import FEWSHOT_SUITES, Prompt, fewshot_prompts
+from plumage_engine.simulator.engine.device import GPU
 
 __all__ = ["CONTENDERS", "PRODUCT", "Contender", "Load", "Played", "play", "run"]
 
@@ -41,6 +48,12 @@ BATCH = 8
 _BLOCK = {CPU: 32, "cuda": 16}
 """Tokens of a block: vLLM's smallest on the device."""
 _MIB = 1 << 20
+_HOTNESS = {"engine.eviction.policy": "Hotness"}
+_LINKS = {"12 GB/s": 12e9, "25 GB/s": 25e9, "50 GB/s": 50e9}
+"""Of each GPU to host memory: PCIe 3, 4 and 5, with 16 lanes."""
+_CHIPS = {"llama-3-8b": 1, "llama-3-70b": 8}
+_TINY_BYTES = 512
+"""Bytes of a token's keys and values in the model that vLLM reads for the virtual GPU (`tiny_model`)."""
 _ONLY_TIER = {"engine.feather.policy": "Fcfs", "engine.batchLimit": "Static", "engine.eviction.policy": "Lru"}
 
 
@@ -87,8 +100,11 @@ _ALL = (
     LRU,
     Contender("offloading", host=True),
     Contender("offloading, 2", host=True, options={"store_threshold": 2}),
-    Contender("E", {**_ONLY_TIER, "engine.eviction.policy": "Hotness"}),
+    Contender("offloading, ARC", host=True, options={"eviction_policy": "arc"}),
+    Contender("E", _ONLY_TIER | _HOTNESS),
     Contender("A+P", _ONLY_TIER, host=True, lab={"promotionLookahead": 0}),
+    Contender("A+lookahead", _ONLY_TIER, host=True),
+    Contender("E+A+P", _ONLY_TIER | _HOTNESS, host=True, lab={"promotionLookahead": 0}),
     PRODUCT,
     replace(LRU, label="LRU again"),
 )
@@ -154,10 +170,9 @@ def play(engine: Engine, prompts: Sequence[Prompt], first: int, clock: Callable[
 def run(context: Context) -> Report:
     """One engine after another serves all rounds."""
     prepare_environment()
-    quick = context.quick
-    model = shape(context.options.get("model", "m8" if context.device == CPU else "llama-3-8b"))
+    quick, modelled = context.quick, context.switch("modelled")
     suite = context.some("suite", tuple(FEWSHOT_SUITES), ("mmlu",) if quick else ("ceval",))[0]
-    chosen = [CONTENDERS[one] for one in context.some("contenders", tuple(CONTENDERS), _quick() if quick else None)]
+    chosen = [CONTENDERS[one] for one in context.some("contenders", tuple(CONTENDERS), _usual(context, modelled))]
     rounds = context.count("pairs", 2 if quick else LEAST_PAIRS)
     questions = context.count("questions", 64 if quick else 192, 10_000)
     zipf = float(context.some("zipf", ("0", "0.5", "1"), ("0",))[0])
@@ -165,23 +180,116 @@ def run(context: Context) -> Report:
     load = Load.made(suite, context.seed, rounds, questions, zipf, room)
     if LRU not in chosen:
         chosen.insert(0, LRU)
+    with TemporaryDirectory() as folder:
+        if modelled:
+            return _report(_modelled(Path(folder), chosen, load, context), load)
+        model = shape(context.options.get("model", "m8" if context.device == CPU else "llama-3-8b"))
+        return _report({model.name: _real(Path(folder), model, chosen, load, context)}, load)
+
+
+def _real(
+    folder: Path, model: Shape, chosen: Sequence[Contender], load: Load, context: Context
+) -> dict[str, list[Played]]:
+    """Rounds by contender, on the real device. An interrupted run returns those that have ended."""
     played: dict[str, list[Played]] = {}
-    with TemporaryDirectory() as folder, context.progress(context.name, len(chosen) * (rounds + 1)) as done:
-        own = write_shape(Path(folder), model)
+    own = write_shape(folder, model)
+    with context.progress(context.name, len(chosen) * len(load.rounds)) as done:
         for contender in chosen:
             try:
-                played[contender.label] = _rounds(Path(folder), model, own, contender, load, context, done)
+                played[contender.label] = _rounds(folder, model, own, contender, load, context, done)
             except KeyboardInterrupt:
                 if not played:
                     raise
                 context.console.print(f"[yellow]Interrupted in {contender.label}: the report has those before it.[/]")
                 break
             context.console.print(f"{contender.label} ÷ LRU: {_rate(played, contender.label)}", highlight=False)
-    return _report(played, model, load)
+    return played
 
 
-def _quick() -> tuple[str, ...]:
-    return tuple(label for label in CONTENDERS if label not in ("E", "A+P", "LRU again"))
+def _modelled(
+    folder: Path, chosen: Sequence[Contender], load: Load, context: Context
+) -> dict[str, dict[str, list[Played]]]:
+    """Rounds by contender, for each model and link, in virtual time."""
+    from plumage_engine.vllm.tiny_model import write_model
+
+    write_model(folder, size="tiny")
+    cells = [(shape(model), link) for model in _CHIPS for link in _LINKS]
+    found: dict[str, dict[str, list[Played]]] = {}
+    with context.progress(context.name, len(cells) * len(chosen)) as done:
+        for model, link in cells:
+            played = found[f"{model.name}, {link}"] = {}
+            for contender in chosen:
+                played[contender.label] = _virtual_rounds(folder, model, link, contender, load)
+                done(1)
+    return found
+
+
+def _virtual_rounds(folder: Path, model: Shape, link: str, contender: Contender, load: Load) -> list[Played]:
+    """One engine over a virtual GPU serves all rounds."""
+    block = _BLOCK["cuda"]
+    arguments = contender.arguments(load.host * _TINY_BYTES)
+    settings = arguments.pop("additional_config", {}).get("plumage", {})
+    arguments.pop("scheduler_cls", None)
+    gpu = {"overrides": _costs(model, _LINKS[link] * _CHIPS[model.name]), "numBlocks": load.device // block + 1}
+    engine = TimedEngine(
+        folder, {**settings, "virtualGpu": gpu}, block_size=block, max_num_seqs=BATCH, max_num_batched_tokens=8192,
+        max_model_len=8192, **arguments,
+    )  # fmt: skip
+    try:
+        if engine.failed:
+            raise RuntimeError(f"{contender.label}: {engine.failed}")
+        results, first = list[Played](), 0
+        for prompts in load.rounds:
+            results.append(_play_virtual(engine, prompts, first))
+            first += len(prompts)
+        return results[1:]
+    finally:
+        engine.close()
+
+
+def _costs(model: Shape, link: float) -> dict[str, float]:
+    """Overrides of the `gpu` device for this model on its chips. link: bytes a second of all chips."""
+    chips = _CHIPS[model.name]
+    bandwidth, flops = chips * GPU.kv_bytes_per_token / GPU.first_read, chips * GPU.weights / GPU.row
+    flops *= GPU.kv_bytes_per_token / GPU.first_read  # a row's operations are as many as the bytes of the weights
+    read = model.kv_bytes / bandwidth
+    return {
+        "weights": model.weight_bytes / bandwidth,
+        "row": model.weight_bytes / flops,
+        "pair": 4 * model.hidden * model.layers / flops,
+        "kv_bytes_per_token": model.kv_bytes,
+        "first_read": read,
+        "reread_all": read * GPU.reread_all / GPU.first_read,
+        "reread_some": read * GPU.reread_some / GPU.first_read,
+        "pcie": link,
+    }
+
+
+def _play_virtual(engine: TimedEngine, prompts: Sequence[Prompt], first: int) -> Played:
+    """`play` in virtual time."""
+    outcomes: dict[str, Outcome] = {}
+    came: dict[str, float] = {}
+    began, number = engine.clock.now(), 0
+    while number < len(prompts) or engine.scheduler.get_num_unfinished_requests():
+        while number < len(prompts) and engine.scheduler.get_num_unfinished_requests() < 2 * BATCH:
+            prompt, name = prompts[number], str(first + number)
+            came[name], outcomes[name] = engine.clock.now(), Outcome()
+            engine.submit(Ask(name, tokens_of(prompt, first + number), prompt.output_tokens, came[name]))
+            number += 1
+        engine.step(outcomes)
+    waits = tuple(outcomes[name].first - came[name] for name in came)
+    cached = sum(one.cached + one.loaded for one in outcomes.values())
+    return Played(engine.clock.now() - began, waits, sum(prompt.tokens for prompt in prompts), cached)
+
+
+def _usual(context: Context, modelled: bool) -> tuple[str, ...]:
+    """The contenders of a run that names none."""
+    left_out = {"LRU again"} if modelled else set[str]()
+    if not modelled and context.device == CPU:
+        left_out |= {one.label for one in _ALL if one.host and one.overrides is None}
+    if context.quick:
+        left_out |= {"E", "A+P", "E+A+P", "LRU again"}
+    return tuple(label for label in CONTENDERS if label not in left_out)
 
 
 def _rounds(
@@ -229,7 +337,29 @@ def _wait(played: Mapping[str, Sequence[Played]], label: str) -> PairedRatio:
     )  # fmt: skip
 
 
-def _report(played: Mapping[str, Sequence[Played]], model: Shape, load: Load) -> Report:
+def _report(found: Mapping[str, Mapping[str, Sequence[Played]]], load: Load) -> Report:
+    columns = (
+        "contender", "requests/s", "TTFT mean ms", "P50 ms", "P99 ms", "cached", "requests/s ÷ LRU",
+        "LRU's TTFT ÷ this",
+    )  # fmt: skip
+    notes = f"KV cache of {load.device:,} tokens; {len(load.rounds[0])} questions a pair."
+    tables = [
+        ResultTable(f"Eviction and host memory in real vLLM, {title}", columns, _rows(played), notes)
+        for title, played in found.items()
+    ]
+    keys: dict[str, Figure] = {}
+    for label in next(iter(found.values())):
+        if label != LRU.label:
+            name = label.replace(", ", "_").replace(" ", "_").replace("+", "_")
+            rates = [_rate(played, label) for played in found.values()]
+            keys |= interval_keys(f"{name}_over_lru", min(rates, key=lambda one: one.ratio))
+            keys[f"{name}_ttft"] = min(_wait(played, label).ratio for played in found.values())
+    data = {title: {label: [_raw(one) for one in runs] for label, runs in played.items()}
+            for title, played in found.items()}  # fmt: skip
+    return Report(keys, tables, lambda figure: _plot(figure, found), {"rounds": data})
+
+
+def _rows(played: Mapping[str, Sequence[Played]]) -> list[list[Figure]]:
     rows: list[list[Figure]] = []
     for label, runs in played.items():
         waits = sorted(wait for one in runs for wait in one.waits)
@@ -238,32 +368,25 @@ def _report(played: Mapping[str, Sequence[Played]], model: Shape, load: Load) ->
             1e3 * waits[int(0.99 * len(waits))], sum(one.cached for one in runs) / sum(one.prompt for one in runs),
             str(_rate(played, label)), str(_wait(played, label)),
         ])  # fmt: skip
-    columns = (
-        "contender", "requests/s", "TTFT mean ms", "P50 ms", "P99 ms", "cached", "requests/s ÷ LRU",
-        "LRU's TTFT ÷ this",
-    )  # fmt: skip
-    notes = f"{model.name}; KV cache of {load.device:,} tokens; {len(load.rounds[0])} questions a pair."
-    keys: dict[str, Figure] = {}
-    for label in played:
-        if label != LRU.label:
-            name = label.replace(", ", "_").replace(" ", "_").replace("+", "_")
-            keys |= interval_keys(f"{name}_over_lru", _rate(played, label))
-            keys[f"{name}_ttft"] = _wait(played, label).ratio
-    data = {
-        label: [{"seconds": one.seconds, "cached": one.cached / one.prompt, "ttft_s": list(one.waits)} for one in runs]
-        for label, runs in played.items()
-    }
-    table = ResultTable("Eviction and host memory in real vLLM", columns, rows, notes)
-    return Report(keys, (table,), lambda figure: _plot(figure, played), {"model": model.name, "rounds": data})
+    return rows
 
 
-def _plot(figure: Any, played: Mapping[str, Sequence[Played]]) -> None:
-    left, right = figure.subplots(1, 2)
-    labels = list(played)
-    for axis, of, text in ((left, _rate, "requests a second ÷ LRU"), (right, _wait, "LRU's mean TTFT ÷ this")):
-        ratios = [of(played, label) for label in labels]
-        spread = [[one.ratio - one.low for one in ratios], [one.high - one.ratio for one in ratios]]
-        axis.bar(labels, [one.ratio for one in ratios], yerr=spread, capsize=3)
+def _raw(one: Played) -> dict[str, Any]:
+    return {"seconds": one.seconds, "cached": one.cached / one.prompt, "ttft_s": list(one.waits)}
+
+
+def _plot(figure: Any, found: Mapping[str, Mapping[str, Sequence[Played]]]) -> None:
+    axes = figure.subplots(1, 2)
+    width = 0.8 / len(found)
+    for axis, of, text in ((axes[0], _rate, "requests a second ÷ LRU"), (axes[1], _wait, "LRU's mean TTFT ÷ this")):
+        for place, (title, played) in enumerate(found.items()):
+            ratios = [of(played, label) for label in played]
+            spread = [[one.ratio - one.low for one in ratios], [one.high - one.ratio for one in ratios]]
+            at = [number + place * width for number in range(len(ratios))]
+            axis.bar(at, [one.ratio for one in ratios], width, yerr=spread, label=title)
+        labels = list(next(iter(found.values())))
+        axis.set_xticks([number + 0.4 - width / 2 for number in range(len(labels))], labels, rotation=60)
         axis.axhline(1.0, color="black", linewidth=0.5)
         axis.set_ylabel(text)
-        axis.tick_params(axis="x", rotation=40)
+    if len(found) > 1:
+        axes[1].legend(fontsize="small")

@@ -110,11 +110,13 @@ def feather_ratio(cell: str, over: str, under: str) -> Computed:
     return Computed(by)
 
 
-def rounds_ratio(over: str, under: str) -> Computed:
-    """Requests a second of two contenders of `vllm-hotprefix`, by rounds."""
+def rounds_ratio(over: str, under: str, title: str = "") -> Computed:
+    """Requests a second of two contenders of `vllm-hotprefix`, by rounds. title: of the model and the link, in runs
+    with several."""
 
     def by(run: Record) -> Measured:
         rounds = run["data"]["rounds"]
+        rounds = rounds[title] if title else rounds
         return _paired([[1 / one["seconds"] for one in rounds[label]] for label in (over, under)])
 
     return Computed(by)

@@ -72,6 +72,7 @@ SHAPES = {
         Shape("m8", _LLAMA, 8, 512, 8, 8, 64, 1024, 259, tied=False),
         Shape("qwen2.5-0.5b", _QWEN2, 24, 896, 14, 2, 64, 4864, 151_936, tied=True, rope_theta=1e6),
         Shape("llama-3-8b", _LLAMA, 32, 4096, 32, 8, 128, 14_336, 128_256, tied=False, rope_theta=5e5),
+        Shape("llama-3-70b", _LLAMA, 80, 8192, 64, 8, 128, 28_672, 128_256, tied=False, rope_theta=5e5),
     )
 }
 

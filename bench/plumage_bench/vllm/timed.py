@@ -31,11 +31,13 @@ class Ask:
 
 @dataclass(slots=True)
 class Outcome:
-    """first, end: times of the first and the last token. cached: prompt tokens found on the device."""
+    """first, end: times of the first and the last token. cached: prompt tokens found on the device; loaded: those found
+    in host memory."""
 
     first: float = 0.0
     end: float = 0.0
     cached: int = 0
+    loaded: int = 0
 
 
 class TimedEngine:
@@ -51,12 +53,13 @@ class TimedEngine:
 
         features = {name: value for name, value in plumage.items() if name != "virtualGpu"}
         device = {"clock": "Virtual", **plumage.get("virtualGpu", {})}
+        tier = {name: features[name] for name in ("hostTier",) if name in features}  # installed by the scheduler itself
         given = EngineArgs(
             model=str(model),
             skip_tokenizer_init=True,
             enable_prefix_caching=True,
             distributed_executor_backend=_EXECUTOR,
-            additional_config={"plumage": _OFF, "virtualGpu": device},
+            additional_config={"plumage": _OFF | tier, "virtualGpu": device},
             scheduler_cls=SCHEDULER if features else None,
             **arguments,
         )
@@ -65,7 +68,9 @@ class TimedEngine:
         self.scheduler: Any = self.core.scheduler
         self.clock = self.device.clock
         self._instant: float | None = None
+        self._tier_guards: Mapping[str, Any] = {}
         if features:
+            self._tier_guards = self.scheduler.plumage.guards
             self._switch_on({**_OFF, **features})
 
     def serve(self, asks: Sequence[Ask]) -> dict[str, Outcome]:
@@ -77,7 +82,7 @@ class TimedEngine:
                 self.clock.wait_until(coming[-1].at)
             while coming and coming[-1].at <= self.clock.now():
                 self.submit(coming.pop())
-            self._step(outcomes)
+            self.step(outcomes)
         return outcomes
 
     def submit(self, ask: Ask) -> None:
@@ -109,7 +114,8 @@ class TimedEngine:
         """The time for the features. A request that arrived during a step has waited since then."""
         return self.clock.now() if self._instant is None else self._instant
 
-    def _step(self, outcomes: Mapping[str, Outcome]) -> None:
+    def step(self, outcomes: Mapping[str, Outcome]) -> None:
+        """One step of the core. outcomes: by name, of all requests in the engine; it notes their tokens there."""
         outputs, _ = self.core.step_fn()
         now = self.clock.now()
         for client in (outputs or {}).values():
@@ -119,6 +125,7 @@ class TimedEngine:
                 outcome.end = now
                 if output.prefill_stats is not None:
                     outcome.cached = output.prefill_stats.num_local_cached_tokens
+                    outcome.loaded = output.prefill_stats.num_external_cached_tokens
 
     def close(self) -> None:
         self.core.shutdown()
@@ -135,4 +142,5 @@ class TimedEngine:
         """Requested features that are off, with the reason."""
         features = getattr(self.scheduler, "plumage", None)
         guards = {} if features is None else features.guards
-        return [f"{name}: {guard.reason}" for name, guard in guards.items() if not guard.on]
+        tier = self._tier_guards if features is not None else {}
+        return [f"{name}: {guard.reason}" for name, guard in {**tier, **guards}.items() if not guard.on]

@@ -14,6 +14,9 @@ def test_bytes_are_those_of_the_published_models() -> None:
     embedding = 2 * llama.vocabulary * llama.hidden
     assert llama.weight_bytes + embedding == pytest.approx(2 * 8.03e9, rel=0.001)
     assert llama.kv_bytes == 128 << 10
+    large = shape("llama-3-70b")
+    assert large.weight_bytes + 2 * large.vocabulary * large.hidden == pytest.approx(2 * 70.6e9, rel=0.001)
+    assert large.kv_bytes == 320 << 10
     assert shape("qwen2.5-0.5b").weight_bytes == pytest.approx(2 * 0.494e9, rel=0.001)
     assert shape("qwen2.5-0.5b").kv_bytes == 12 << 10
 
@@ -26,4 +29,4 @@ def test_toy_model_reads_far_more_keys_and_values_than_weights() -> None:
 def test_unknown_shape_names_the_known_ones() -> None:
     with pytest.raises(ConfigurationError, match="there are: m8, qwen"):
         shape("gpt-9")
-    assert list(SHAPES) == ["m8", "qwen2.5-0.5b", "llama-3-8b"]
+    assert list(SHAPES) == ["m8", "qwen2.5-0.5b", "llama-3-8b", "llama-3-70b"]

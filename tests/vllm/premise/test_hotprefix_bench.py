@@ -11,6 +11,8 @@ from rich.console import Console
 from plumage_bench.benches import vllm_hotprefix
 from plumage_bench.benches.vllm_hotprefix import CONTENDERS, PRODUCT, Load
 from plumage_bench.harness import Context
+from plumage_bench.vllm.shapes import shape
+from plumage_engine.simulator.engine.device import GPU
 
 _MIB = 1 << 20
 
@@ -23,7 +25,8 @@ def test_contenders_have_the_host_memory_that_their_name_says() -> None:
     specs = {label: one.kv_connector_extra_config["spec_name"] for label, one in of.items() if one is not None}
     assert specs == {
         "offloading": "CPUOffloadingSpec", "offloading, 2": "CPUOffloadingSpec",
-        "A+P": "HostTierSpec", "product": "HostTierSpec",
+        "offloading, ARC": "CPUOffloadingSpec", "A+P": "HostTierSpec", "A+lookahead": "HostTierSpec",
+        "E+A+P": "HostTierSpec", "product": "HostTierSpec",
     }  # fmt: skip
 
 
@@ -50,7 +53,29 @@ def test_run_reports_each_contender_over_lru(tmp_path: Path) -> None:
     report = vllm_hotprefix.run(context)
     assert [row[0] for row in report.tables[0].rows] == ["LRU", "product"]
     assert report.keys["product_over_lru_pairs"] == 1
-    (lru,), (product,) = report.data["rounds"]["LRU"], report.data["rounds"]["product"]
+    (lru,), (product,) = (report.data["rounds"]["m8"][label] for label in ("LRU", "product"))
     assert len(lru["ttft_s"]) == len(product["ttft_s"]) == 12
     assert all(0 < wait < 300 for wait in product["ttft_s"])
     assert 0 <= lru["cached"] < 1
+
+
+@pytest.mark.timeout(300)
+def test_modelled_run_has_each_model_and_link_and_repeats(tmp_path: Path) -> None:
+    options = {"contenders": "offloading, 2;A+P;product", "questions": "64", "pairs": "1", "modelled": "1"}
+    reports = [
+        vllm_hotprefix.run(Context("vllm-hotprefix", True, 1, tmp_path, Console(file=io.StringIO()), options))
+        for _ in range(2)
+    ]
+    assert reports[0].data == reports[1].data, "virtual time repeats"
+    rounds = reports[0].data["rounds"]
+    assert len(rounds) == 6
+    slow, fast = (rounds[f"llama-3-8b, {link}"] for link in ("12 GB/s", "50 GB/s"))
+    assert slow["LRU"] == fast["LRU"], "without host memory the link does not matter"
+    assert slow["offloading, 2"][0]["seconds"] > fast["offloading, 2"][0]["seconds"]
+    assert slow["A+P"][0]["cached"] > slow["LRU"][0]["cached"], "host memory adds hits"
+
+
+def test_costs_of_the_presets_model_are_the_presets() -> None:
+    costs = vllm_hotprefix._costs(shape("llama-3-8b"), GPU.pcie)
+    for name, value in costs.items():
+        assert value == pytest.approx(getattr(GPU, name), rel=0.07), name
