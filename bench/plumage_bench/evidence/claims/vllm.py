@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plumage_bench.evidence.claim import Claim, at_least, at_most, exactly
-from plumage_bench.evidence.derived import bandit_least, greatest_in_column
+from plumage_bench.evidence.derived import bandit_least, greatest_in_column, rounds_ratio
 from plumage_bench.evidence.figures import Cell, Either, Key
 
 __all__ = ["CLAIMS"]
@@ -12,6 +12,7 @@ _FEATHER = "FEATHER in real vLLM"
 _GAIN = "HotPrefix: 1.30 to 1.56"
 _SUITES = ("mmlu", "bbh", "hellaswag", "ceval")
 _FULL = "plumage bench vllm-feather"
+_MODELLED, _MIDDLE = "vllm-hotprefix-modelled", "llama-3-8b, 25 GB/s"
 _OVER_ORDER = Either(Key("bandit_over_order_mean"), Key("over_order"))
 
 
@@ -98,6 +99,13 @@ _CACHES = (
           at_most(100)),
 )  # fmt: skip
 _HOST_MEMORY = (
+    Claim("Virtual GPU, two models, three links: the default manifest with host memory ÷ LRU, requests a second, least",
+          _MODELLED, Key("product_over_lru"), at_least(1.55), "HotPrefix: 1.55 to 2.25"),
+    Claim("… ÷ vLLM's own offloading at the second use, 8B, 25 GB/s", _MODELLED,
+          rounds_ratio("product", "offloading, 2", _MIDDLE), at_least(1)),
+    Claim("… ÷ vLLM's own offloading of every block, by ARC, 8B, 25 GB/s", _MODELLED,
+          rounds_ratio("product", "offloading, ARC", _MIDDLE), at_least(1)),
+    Claim("… eviction by hotness alone ÷ LRU", _MODELLED, Key("E_over_lru"), at_least(1)),
     *(
         Claim(f"Host memory, {suite}: blocks copied down, everything ÷ selective", "vllm-hostmem",
               Cell("Ratios", ("bytes_ratio",), suite, pairs=5), at_least(10))
