@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cluster.lifecycle import Cluster
 from support.kube_access import Access, until
 from support.kube_install import OPERATOR_NAMESPACE, Pool, revision, rollback, upgrade
 
@@ -24,7 +26,7 @@ def two(access: Access, pool: Pool) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("two")
-def test_second_operator_takes_over_from_killed_one(access: Access, pool: Pool) -> None:
+def test_second_operator_takes_over_from_killed_one(access: Access, pool: Pool, own: Cluster) -> None:
     names = operators(access)
     assert len(names) == 2
     until(lambda: holder(access) in names, "one of them is active")
@@ -32,7 +34,8 @@ def test_second_operator_takes_over_from_killed_one(access: Access, pool: Pool) 
     (second,) = names - {first}
     assert "active: watching" not in access.kubectl("-n", OPERATOR_NAMESPACE, "logs", second)
 
-    # Without a grace period, so that it does not release the Lease.
+    # Stopped first, so that it does not release the Lease in the second before it is killed.
+    own.kill_container(f"{OPERATOR_NAMESPACE}/{first}", "operator", signal.SIGSTOP)
     access.kubectl("-n", OPERATOR_NAMESPACE, "delete", "pod", first, "--force", "--grace-period=0")
     until(lambda: holder(access) not in ("", first), "another holds the Lease")
     assert holder(access) == second, "one that stands by is there before one that starts"

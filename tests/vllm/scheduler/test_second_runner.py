@@ -10,6 +10,7 @@ from vllm.v1.worker.gpu import model_runner
 
 from plumage.settings.plugin_config import PluginSettings
 from plumage_engine.vllm.compat.second_runner import problems
+from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.feather.row_order import OutputOrder
 from plumage_engine.vllm.features import Features
 
@@ -41,21 +42,31 @@ def test_runner_puts_decodes_in_the_order_of_the_output() -> None:
     assert list(batch) == ["a", "c", "b", "p"]
 
 
-@pytest.mark.parametrize("name", ["sort_batch_req_ids", "another order"])
-def test_changed_runner_leaves_the_batch_unsorted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    if name == "another order":
-        monkeypatch.setattr(model_runner, "sort_batch_req_ids", lambda tokens, *_: sorted(tokens))
+@pytest.mark.parametrize("gone", [True, False])
+def test_changed_runner_leaves_the_batch_unsorted(monkeypatch: pytest.MonkeyPatch, gone: bool) -> None:
+    if gone:
+        monkeypatch.delattr(model_runner, "sort_batch_req_ids")
     else:
-        monkeypatch.delattr(model_runner, name)
-    assert problems()
+        monkeypatch.setattr(model_runner, "sort_batch_req_ids", lambda tokens, *_: sorted(tokens))
+    features = features_of_second_runner()
+    features._order_batch(_SORTED.feather)
+    assert not features.guards["batchOrder"].on
+    assert features.guards["batchOrder"].reason
+    assert not features._at_schedule
 
 
-def test_scheduler_sorts_for_a_second_runner_in_any_process() -> None:
+def features_of_second_runner() -> Features:
+    """Features of a scheduler whose workers are other processes."""
     parallel = SimpleNamespace(distributed_executor_backend="mp")
     config = SimpleNamespace(use_v2_model_runner=True, parallel_config=parallel)
     features = Features.__new__(Features)
     features.guards, features._at_schedule = {}, []
-    features.counters, features._scheduler = SimpleNamespace(), SimpleNamespace(vllm_config=config)  # type: ignore[assignment]
+    features.counters, features._scheduler = Counters(), SimpleNamespace(vllm_config=config)  # type: ignore[assignment]
+    return features
+
+
+def test_scheduler_sorts_for_a_second_runner_in_any_process() -> None:
+    features = features_of_second_runner()
     features._order_batch(_SORTED.feather)
     assert features.guards["batchOrder"].on
     assert len(features._at_schedule) == 1
