@@ -3,7 +3,8 @@
 HotPrefix (§5) compares its parts with vLLM's LRU by the time that users see. Here one engine for each contender serves
 the same few-shot questions (`workloads.fewshot`). The KV cache has room for a share of the prefixes, and host memory
 has room for all. Twice as many requests are in the system as run at a time. Questions come in rounds with the same
-prefixes; the first round fills the caches and is not counted. A pair is the same round of two contenders.
+prefixes; the first round fills the caches and is not counted. A pair is the same round of two contenders, which are
+minutes apart: `LRU again` shows the drift.
 
 `LRU` is vLLM without changes. `offloading` is vLLM with its own offloading to host memory, which stores every block;
 `offloading, 2` stores a block at its second use (`store_threshold`). `E` is eviction by hotness (HotPrefix §4.2). `A+P`

@@ -158,9 +158,11 @@ class PoolState(Listener):
         prompt.forget()
 
     def _digest(self, prompt: Prompt) -> bytes:
-        """The digest of the bytes that engines get."""
+        """The digest of the path and the bytes that engines get: endpoints may get equal bodies."""
         if prompt.digest is None:
-            prompt.digest = xxhash.xxh3_128_digest(prompt.payload, seed=self._digest_seed)
+            made = xxhash.xxh3_128(prompt.path, seed=self._digest_seed)
+            made.update(prompt.payload)
+            prompt.digest = made.digest()
         return prompt.digest
 
     # -- engines ------------------------------------------------------------------------------------------------------

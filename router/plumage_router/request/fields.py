@@ -26,6 +26,7 @@ __all__ = [
     "COMPLETION",
     "DETOKENIZE",
     "EMBEDDINGS",
+    "MAX_INPUTS",
     "RERANK",
     "SCORE",
     "TOKENIZE",
@@ -42,6 +43,7 @@ Check = Callable[[Any], str | None]  # returns what the value must be; None for 
 
 MAX_MESSAGES = 4096
 MAX_PROMPTS = 1024
+MAX_INPUTS = 2048  # as OpenAI's API has for embeddings
 MAX_PARTS = 8192  # in all messages
 MAX_ITEMS = 4096  # in any other list
 _MANY = frozenset((list, dict))
@@ -441,14 +443,14 @@ def _check_media(path: str, media: str | dict[str, Any]) -> None:
         raise bad_field(path, "media URLs are not allowed here; send the data itself.", code="media_url")
 
 
-def check_prompt(prompt: Any, name: str = "prompt") -> None:
-    """Checks a raw completion's prompt: a string, token ids, or a list of either. Raises RequestError for the field
-    `name`."""
+def check_prompt(prompt: Any, name: str = "prompt", most: int = MAX_PROMPTS) -> None:
+    """Checks a raw completion's prompt: a string, token ids, or a list of at most `most` of either. Raises RequestError
+    for the field `name`."""
     if isinstance(prompt, str) and prompt:
         return
     if isinstance(prompt, list) and len(prompt) > 0 and _ids(prompt) is None:
         return
-    if isinstance(prompt, list) and 0 < len(prompt) <= MAX_PROMPTS:
+    if isinstance(prompt, list) and 0 < len(prompt) <= most:
         texts = all(isinstance(item, str) for item in prompt)
         if texts or all(isinstance(item, list) and item and _ids(item) is None for item in prompt):
             return

@@ -15,6 +15,7 @@ from plumage_router.http.paths import DETOKENIZE_PATH, EMBEDDINGS_PATH, RERANK_P
 from plumage_router.request.fields import (
     DETOKENIZE,
     EMBEDDINGS,
+    MAX_INPUTS,
     RERANK,
     SCORE,
     TOKENIZE,
@@ -65,4 +66,4 @@ def check_passed(path: bytes, body: Mapping[str, Any], allowed: Collection[str],
         check_messages(body["messages"], allow_media=allow_media)
     check_template_options(body.get("chat_template_kwargs"))
     if body.get("input") is not None:
-        check_prompt(body["input"], "input")
+        check_prompt(body["input"], "input", MAX_INPUTS)

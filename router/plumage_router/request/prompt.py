@@ -59,7 +59,7 @@ class Prompt:
     `payload`: the body for the engine. `stream`, `wanted_usage`: what the client asked for.
     `text`: the rendered prompt. `chunks`: its chain, empty if the engine truncates the prompt.
     `plain`: one prompt, all of it text, so the engine counts the tokens of `text` and no others.
-    `size`: bytes of `text` before `forget` cut it. `digest`: of `payload`, once it was computed.
+    `size`: bytes of `text` before `forget` cut it. `digest`: of `path` and `payload`, once it was computed.
     `generates`: the engine generates an answer, whose time and tokens count. Without it the request is of
     `pass_through`, and has no text.
     """

@@ -11,19 +11,20 @@ MAX_RENDERED: Final = 4 << 20
 """Bytes of the longest prompt that the router renders, about a million tokens of English. A longer one is routed
 without knowledge of caches."""
 
+_TEXTS: Final = ("prompt", "input", "query", "documents", "text_1", "text_2", "queries", "items", "data_1", "data_2")
 _MEDIA: Final = ("image_url", "input_image", "audio_url", "video_url", "input_audio", "image_embeds", "audio_embeds",
                  "video_embeds")  # fmt: skip
 
 
 def text_lengths(body: Mapping[str, Any]) -> Iterator[int]:
-    """Yields the characters of each prompt: of all messages of a chat, or of each other text (`prompt`, `input`)."""
+    """Yields the characters of all messages of a chat together, or of each other text that an engine tokenizes."""
     messages = body.get("messages")
     if messages is not None:
         yield sum(_text_length(message.get("content")) for message in messages)
         return
-    prompt = body.get("prompt", body.get("input"))
-    prompts = prompt if isinstance(prompt, list) else [prompt]
-    yield from (len(text) for text in prompts if isinstance(text, str))
+    for name in _TEXTS:
+        value = body.get(name)
+        yield from (len(text) for text in (value if isinstance(value, list) else (value,)) if isinstance(text, str))
 
 
 def printable_bytes(body: Mapping[str, Any], size: int) -> int:

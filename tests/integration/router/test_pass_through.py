@@ -103,3 +103,28 @@ async def test_key_is_needed_where_clients_need_keys(start: Any, tmp_path: Any) 
         assert (await http.post("/v1/embeddings", json=body, headers=allowed)).status_code == 200
     assert len(running.engines[0].seen) == 1
     assert running.engines[0].seen[0].json["cache_salt"]
+
+
+async def test_failing_completions_do_not_quarantine_the_same_body_elsewhere(start: Any) -> None:
+    running = await start(engines=3)
+    for engine in running.engines:
+        engine.answer = answers(500, {})
+    body = {"model": "tiny", "prompt": "a"}
+    assert (await running.post(body, path="/v1/completions")).status >= 500
+    assert (await running.post(body, path="/v1/completions")).status == 422
+    for engine in running.engines:
+        engine.answer = answers(200, {"tokens": [1]})
+    assert (await running.post(body, path="/tokenize")).status == 200
+    assert (await running.post(body, path="/v1/completions")).status == 422, "a tokenized body is no proof"
+
+
+async def test_tokenized_text_says_nothing_about_a_replica(start: Any) -> None:
+    running = await start(engines=1)
+    (engine,), replica = running.engines, running.router.pool.fleet.get("chat-0")
+    replica.breaker.failed(0.0)
+    engine.answer = answers(200, {"tokens": [1]})
+    assert (await running.post({"model": "tiny", "prompt": "a"}, path="/tokenize")).status == 200
+    assert replica.breaker._failures == 1
+    engine.answer = answers(200, EMBEDDED)
+    assert (await running.post({"model": "tiny", "input": "a"}, path="/v1/embeddings")).status == 200
+    assert replica.breaker._failures == 0

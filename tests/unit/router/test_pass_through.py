@@ -105,6 +105,22 @@ def test_wrong_fields_are_named(path: bytes, body: dict[str, Any], code: str, pa
     assert param is None or error.param == param
 
 
+@pytest.mark.parametrize("path", [b"/v1/rerank", b"/v1/score", b"/v1/embeddings"])
+def test_text_that_an_engine_would_truncate_is_bounded(path: bytes) -> None:
+    long = "a" * 100_000
+    body = {b"/v1/rerank": {"query": "q", "documents": [long]}, b"/v1/score": {"text_1": "a", "text_2": long},
+            b"/v1/embeddings": {"input": [long]}}[path]  # fmt: skip
+    raw = json.dumps({"model": "tiny", "truncate_prompt_tokens": 10, **body}).encode()
+    with pytest.raises(RequestError) as refused:
+        reader(context=1000, longest_token=8).read(path, raw)
+    assert refused.value.code == "context_length_exceeded"
+
+
+def test_as_many_inputs_as_openai_allows_pass() -> None:
+    raw = json.dumps({"model": "tiny", "input": ["a"] * 2048}).encode()
+    assert reader().read(b"/v1/embeddings", raw).payload == raw
+
+
 def test_pool_may_allow_further_fields() -> None:
     made = reader()
     made.allowed_fields = frozenset(("surprise",))

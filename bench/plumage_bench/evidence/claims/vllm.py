@@ -100,7 +100,7 @@ _CACHES = (
 )  # fmt: skip
 _HOST_MEMORY = (
     Claim("Virtual GPU, two models, three links: the default manifest with host memory ÷ LRU, requests a second, least",
-          _MODELLED, Key("product_over_lru"), at_least(1.55), "HotPrefix: 1.55 to 2.25"),
+          _MODELLED, Key("product_over_lru")),
     Claim("… ÷ vLLM's own offloading at the second use, 8B, 25 GB/s", _MODELLED,
           rounds_ratio("product", "offloading, 2", _MIDDLE), at_least(1)),
     Claim("… ÷ vLLM's own offloading of every block, by ARC, 8B, 25 GB/s", _MODELLED,

@@ -124,7 +124,7 @@ class FeatherSpec(Struct):
     order_batch: bool = Field(
         defaults.ORDER_BATCH,
         description="Sort the running batch by prefix, so that requests with one prefix are read together. It gained "
-        "only with policy Fcfs: ChtOrder has nearly sorted the batch.",
+        "with policy Fcfs on a CPU: ChtOrder has nearly sorted the batch.",
     )
     heuristic: HeuristicSpec = Field(HeuristicSpec(), description="Settings of the Heuristic policy.")
     bandit: BanditSpec = Field(BanditSpec(), description="Settings of the Bandit policy.")
