@@ -239,7 +239,7 @@ _ALL = (
     ),
     Benchmark(
         "attention-premise",
-        "decode attention of a batch over one shared prefix against separate ones, as FEATHER assumes; torch only",
+        "decode attention of a batch over one shared prefix against separate ones, as FEATHER assumes",
         quick_budget=60,
         quick_omits="prefixes of 2,048 and 8,192 tokens, 15 of 20 pairs",
         needs_torch=True,

@@ -7,8 +7,8 @@ prefixes; the first round fills the caches and is not counted. A pair is the sam
 minutes apart: `LRU again` shows the drift.
 
 `LRU` is vLLM without changes. `offloading` is vLLM with its own offloading to host memory, which stores every block;
-`offloading, 2` stores a block at its second use (`store_threshold`). `E` is eviction by hotness (HotPrefix §4.2). `A+P`
-is HotPrefix's host tier with LRU on the device: selective admission, and promotion of the hottest (§4.3, §4.4).
+`offloading, 2` stores a block at its second use (`store_threshold`). `E` is eviction by hotness (HotPrefix §3.3). `A+P`
+is HotPrefix's host tier with LRU on the device: selective admission (§3.3.2), and promotion of the hottest (§3.4).
 `product` is what a manifest with `hostMemory` deploys: its order of requests, eviction, host tier, and its lookahead,
 which promotes what waiting requests need next. `A+lookahead` has that lookahead, and LRU on the device. `LRU again` is
 the noise.

@@ -410,7 +410,7 @@ def test_tokenizer_endpoints_name_what_is_wrong(engine: Engine) -> None:
         for path, body, param in (
             ("/tokenize", {"prompt": [1, 2]}, "prompt"), ("/tokenize", {"messages": []}, "messages"),
             ("/detokenize", {"tokens": [10**9]}, "tokens"), ("/detokenize", {"tokens": "a"}, "tokens"),
-            ("/detokenize", {}, "tokens"),
+            ("/detokenize", {}, "tokens"), ("/detokenize", {"tokens": [1], "model": ["a"]}, "model"),
         ):  # fmt: skip
             answer = http.post(path, json=body)
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), (path, body)

@@ -47,6 +47,14 @@ def keys_of(played: Mapping[str, Mapping[str, Sequence[Played]]]) -> Mapping[str
     return report(CELLS, CONTENDERS, played, shape("m8")).keys
 
 
+def test_rows_stand_under_their_columns() -> None:
+    closed = {label: runs_at(100.0) for label in ("FCFS", "order")}
+    (table,) = report(CELLS, CONTENDERS, {cell.name: closed for cell in CELLS}, shape("m8")).tables
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert [row["policy"] for row in rows] == ["FCFS", "order"] * 2
+    assert all(row["KV ÷ weights"] == pytest.approx(25.8, abs=0.1) for row in rows)
+
+
 def test_each_part_is_reported_over_fcfs_and_over_the_order() -> None:
     rates = {"FCFS": 100.0, "FCFS sorted": 108.0, "order": 200.0, "order sorted": 200.0, "product": 198.0}
     closed = {label: runs_at(rate) for label, rate in rates.items()} | {"bandit": runs_at(190.0, stops=65)}

@@ -50,13 +50,12 @@ SHAPES = {CPU: Shape(8, 8, 64, 8), "cuda": Shape(32, 8, 128, 8)}
 def make_step(device: str, shape: Shape, batch: int, prefix: int) -> tuple[str, tuple[str, ...], Step]:
     """The name of the kernel, the cases that it can run, and a function that runs it. With vLLM it is vLLM's paged
     kernel of the device, else torch's kernel over contiguous prefixes. prefix: tokens, a multiple of BLOCK."""
-    if find_spec("vllm") is None:
-        return "torch, contiguous", (SHARED, DIFFERENT), _dense(device, shape, batch, prefix)
     cases = (SHARED, DIFFERENT, INTERLEAVED, ADJACENT)
-    if device == CPU:
+    if find_spec("vllm") is not None and device == CPU:
         return "vLLM, paged", cases, _paged(shape, batch, prefix)
-    version, step = _paged_flash(shape, batch, prefix)
-    return f"vLLM's FlashAttention {version}, paged", cases, step
+    if find_spec("vllm") is not None and (version := _flash_version()) is not None:
+        return f"vLLM's FlashAttention {version}, paged", cases, _paged_flash(shape, batch, prefix, version)
+    return "torch, contiguous", (SHARED, DIFFERENT), _dense(device, shape, batch, prefix)
 
 
 def _dense(device: str, shape: Shape, batch: int, prefix: int) -> Step:
@@ -111,14 +110,20 @@ def _paged(shape: Shape, batch: int, prefix: int) -> Step:
     return step
 
 
-def _paged_flash(shape: Shape, batch: int, prefix: int) -> tuple[int, Step]:
-    """The version of vLLM's FlashAttention on this GPU, called as by its attention backend, and its step."""
-    import torch
+def _flash_version() -> int | None:
+    """The version of vLLM's FlashAttention on this GPU; None if it has none."""
     from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
+
+    found: int | None = get_flash_attn_version()
+    return found
+
+
+def _paged_flash(shape: Shape, batch: int, prefix: int, version: int) -> Step:
+    """vLLM's FlashAttention, called as by its attention backend."""
+    import torch
     from vllm.vllm_flash_attn import flash_attn_varlen_func
 
     blocks, device = prefix // BLOCK, "cuda"
-    version = get_flash_attn_version()
     query = _random(device, batch, shape.heads, shape.head_size)
     size = (blocks, BLOCK, shape.kv_heads, shape.head_size)
     slabs = [
@@ -137,7 +142,7 @@ def _paged_flash(shape: Shape, batch: int, prefix: int) -> tuple[int, Step]:
     def step(case: str) -> list[Any]:
         return [attend(slab, tables[case]) for slab in slabs]
 
-    return version, step
+    return step
 
 
 def _tables(device: str, batch: int, blocks: int) -> dict[str, Any]:

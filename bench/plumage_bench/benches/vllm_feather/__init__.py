@@ -212,8 +212,7 @@ def _made_by(context: Context, model: str, rounds: int, contenders: Sequence[Con
 
     return {
         "seed": context.seed, "pairs": rounds, "quick": context.quick, "device": context.device, "vllm": __version__,
-        "model": model,
-        "machine": platform.node(), "policies": [repr(one) for one in contenders],
+        "model": model, "machine": platform.node(), "policies": [repr(one) for one in contenders],
     }  # fmt: skip
 
 
@@ -224,8 +223,6 @@ def _chosen(context: Context) -> tuple[list[Cell], tuple[Contender, ...], int]:
         known = ", ".join(repr(cell.name) for cell in CELLS)
         raise ConfigurationError(f"no cell named {min(unknown)!r}; there are: {known}")
     cells = [cell for cell in CELLS if (cell.counts if wanted is None else cell.name in wanted)]
-    if context.device != CPU:
-        cells = [on_gpu(cell) for cell in cells]
     contenders = _contenders(context.options.get("policies"))
     rounds = context.count("pairs", 2 if context.quick else LEAST_PAIRS)
     if context.quick:
@@ -233,7 +230,10 @@ def _chosen(context: Context) -> tuple[list[Cell], tuple[Contender, ...], int]:
             Cell("8 × 4k", 8, requests=32, output=32),
             Cell("no sharing, 1k", 0, prefix=1024, requests=24, output=32),
         ]
-        return (quick if wanted is None else cells), _quick(contenders), rounds
+        cells = quick if wanted is None else cells
+        contenders = _quick(contenders)
+    if context.device != CPU:
+        cells = [on_gpu(cell) for cell in cells]
     return cells, contenders, rounds
 
 
@@ -297,7 +297,8 @@ def _cell(
         "max_num_seqs": cell.batch, "max_num_batched_tokens": 8192, **plugin_arguments(OFF),
     }  # fmt: skip
     if context.device != CPU:
-        arguments |= GPU_ARGUMENTS
+        room = cell.room and cell.room * BLOCK // GPU_ARGUMENTS["block_size"]
+        arguments |= {**GPU_ARGUMENTS, "num_gpu_blocks_override": room}
     contenders = [one for one in contenders if not one.only or cell.name in one.only]
     played: dict[str, list[Played]] = {one.label: [] for one in contenders}
     bench = _Bench(start(arguments), cell, contenders, context.device)

@@ -11,6 +11,16 @@ __all__ = ["CLAIMS"]
 _FEATHER, _HOTPREFIX = "vllm-feather-gpu", "vllm-hotprefix-gpu"
 _GAIN = "HotPrefix: 1.55 to 2.25"
 
+
+def _parts(cell: str) -> tuple[Claim, ...]:
+    return (
+        Claim("… Predictive ÷ the tree's order", _FEATHER, feather_ratio(cell, "predictive", "order")),
+        Claim("… FCFS with a sorted batch ÷ FCFS", _FEATHER, feather_ratio(cell, "FCFS sorted", "FCFS")),
+        Claim("… the tree's order with a sorted batch ÷ the order", _FEATHER,
+              feather_ratio(cell, "order sorted", "order")),
+    )  # fmt: skip
+
+
 CLAIMS = (
     Claim("Decode attention over different prefixes ÷ one shared, batch of 64, 4k, FlashAttention 3",
           "attention-premise-gpu", Key("different_over_shared", pairs=20, low="low")),
@@ -20,19 +30,13 @@ CLAIMS = (
           feather_ratio("8 × 4k", "product", "FCFS"), at_least(1, by_bound=True)),
     Claim("… part of the ceiling that one group sets", _FEATHER, feather_ratio("8 × 4k", "product", "one group"),
           at_least(0.85)),
-    Claim("… Predictive ÷ the tree's order", _FEATHER, feather_ratio("8 × 4k", "predictive", "order")),
-    Claim("… FCFS with a sorted batch ÷ FCFS", _FEATHER, feather_ratio("8 × 4k", "FCFS sorted", "FCFS")),
-    Claim("… the tree's order with a sorted batch ÷ the order", _FEATHER,
-          feather_ratio("8 × 4k", "order sorted", "order")),
     Claim("… FCFS ÷ itself: the noise", _FEATHER, feather_ratio("8 × 4k", "FCFS again", "FCFS")),
+    *_parts("8 × 4k"),
     Claim("32 groups × 4k: the tree's order ÷ FCFS", _FEATHER, feather_ratio("32 × 4k", "order", "FCFS"),
           at_least(1, by_bound=True)),
     Claim("… part of the ceiling that one group sets", _FEATHER, feather_ratio("32 × 4k", "order", "one group"),
           at_least(0.85)),
-    Claim("… Predictive ÷ the tree's order", _FEATHER, feather_ratio("32 × 4k", "predictive", "order")),
-    Claim("… FCFS with a sorted batch ÷ FCFS", _FEATHER, feather_ratio("32 × 4k", "FCFS sorted", "FCFS")),
-    Claim("… the tree's order with a sorted batch ÷ the order", _FEATHER,
-          feather_ratio("32 × 4k", "order sorted", "order")),
+    *_parts("32 × 4k"),
     Claim("Nothing shared: the default manifest ÷ FCFS", "vllm-feather-gpu-unshared",
           feather_ratio("no sharing, 1k", "product", "FCFS"), at_least(0.97, by_bound=True)),
     Claim("… the tree's order ÷ FCFS", "vllm-feather-gpu-unshared",

@@ -38,7 +38,10 @@ class Tokens:
         ids = body.get("tokens")
         if not isinstance(ids, list) or any(type(one) is not int or one < 0 for one in ids):
             raise ApiError(400, "tokens must be a list of token ids", param="tokens")
-        answer = {"prompt": self._prompts.text_of(ids, body.get("model") or "")}
+        model = body.get("model") or ""
+        if not isinstance(model, str):
+            raise ApiError(400, "model must be a string", param="model")
+        answer = {"prompt": self._prompts.text_of(ids, model)}
         return Response(orjson.dumps(answer), media_type="application/json")
 
     async def _body(self, request: Request) -> dict[str, Any] | None:
