@@ -29,7 +29,7 @@ from plumage_router.http.listening_sockets import ListeningSockets
 from plumage_router.pool_router import TICK, PoolRouter
 from plumage_router.process.background import Background
 from plumage_router.process.config_watch import ConfigWatch
-from plumage_router.process.memory import freeze_startup_objects, map_large_blocks
+from plumage_router.process.memory import freeze_startup_objects, keep_freed_blocks
 from plumage_router.request.model import load_model
 
 __all__ = ["ROTATION", "RouterServer", "Service", "drain", "name_of_router", "raise_file_limit", "run", "serve"]
@@ -178,7 +178,7 @@ async def serve(config: RouterConfig, file: Path | None = None, *, name: str | N
 
 async def run(service: Service) -> None:
     """Runs a service until SIGTERM or SIGINT, and stops it in order."""
-    map_large_blocks()
+    keep_freed_blocks()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,7 +1,10 @@
 """Runs long work on the event loop in slices, and serves small requests between two slices.
 
 Work is a generator that yields between its slices. One work runs at a time, so the memory for parsing is needed once.
-After each slice the loop is free for as long as the slice took, within bounds.
+
+- Short slices follow each other for a millisecond. Then the loop serves what is ready, and goes on.
+- After a long slice the loop is free for as long as the slice took, within bounds: a request that waited meanwhile needs
+  several turns of the loop, and each should not wait for another long slice.
 
 The order of works:
 - Between tenants: each gets the same share of bytes (self-clocked fair queueing; Golestani, INFOCOM 1994). The tenant
@@ -21,14 +24,20 @@ from typing import Any, Final, TypeVar
 
 from plumage_router.clock import monotonic
 
-__all__ = ["LARGE", "SlicedWork", "Steps", "TimeSlicer", "run_now"]
+__all__ = ["LARGE", "SlicedWork", "Steps", "TimeSlicer", "pause_after", "run_now"]
 
 LARGE: Final = 65_536  # bytes; a longer body is read in slices
-LEAST_PAUSE: Final = 0.001  # seconds that the loop is free after a slice
-MOST_PAUSE: Final = 0.02
+TURN: Final = 0.001  # seconds of slices in one turn of the loop; a slice that takes longer ends its turn
+LONG: Final = 0.002  # seconds of slices after which the loop is free for a while
+MOST_PAUSE: Final = 0.02  # seconds that it is free then, at most
 
 _Result = TypeVar("_Result")
 Steps = Generator[None, None, _Result]
+
+
+def pause_after(taken: float) -> float:
+    """Seconds that the loop is free after slices of `taken` seconds. 0: for one turn."""
+    return 0.0 if taken < LONG else min(MOST_PAUSE, taken)
 
 
 def run_now(steps: Steps[_Result]) -> _Result:
@@ -124,16 +133,17 @@ class TimeSlicer:
         return work
 
     def _run(self) -> None:
-        self._scheduled = False
-        work = self._next()
-        if work is None:
-            return
+        """Runs the slices of one turn, and schedules the next turn until no work is left."""
         began = monotonic()
-        self._run_slice(work)
-        pause = min(MOST_PAUSE, max(LEAST_PAUSE, monotonic() - began))
-        if self._current is not None or self._queues:
-            self._scheduled = True
-            self._loop.call_later(pause, self._run)
+        while (work := self._next()) is not None:
+            self._run_slice(work)
+            taken = monotonic() - began
+            if taken >= TURN:
+                break
+        else:
+            self._scheduled = False
+            return
+        self._loop.call_later(pause_after(taken), self._run)
 
     def _next(self) -> SlicedWork | None:
         if self._current is not None and self._current.cancelled:

@@ -1,9 +1,8 @@
 """Parses a request's JSON body, refuses duplicate keys, and adds fields without serializing the body again.
 
 `orjson` silently keeps the last of two equal keys. An engine's parser may keep the first, so the two would see
-different requests. A dropped key loses its quotes: so the quotes of the body are compared with those of the body
-serialized again. A quote inside a string is written `\\"` on both sides; the spelling `\\u0022` counts as the quote
-that it becomes. The count is exact, and C code does all of it.
+different requests. A small body is serialized again: if that gives its bytes, no key was dropped. Any other body has one
+colon outside of strings for each key (`json_bounds.py`), so the keys of its objects are counted and compared with those.
 
 A large body is parsed in slices (`http/time_slicing.py`), after its values were counted (`json_bounds.py`).
 """
@@ -23,6 +22,8 @@ from plumage_router.request.json_bounds import check_bounds
 
 __all__ = ["parse_body", "parse_steps", "splice"]
 
+_MAX_DEPTH: Final = 254  # as many levels as `orjson` serializes
+_VISITED: Final = 16_384  # values between two slices
 _NAMED: Final = 65_536  # bytes; a longer body is not searched for the duplicate key, since that parser is slow
 
 
@@ -33,8 +34,8 @@ def parse_body(raw: bytes) -> dict[str, Any]:
 
 def parse_steps(raw: bytes) -> Steps[dict[str, Any]]:
     """`parse_body` in slices."""
-    if len(raw) > LARGE:
-        yield from check_bounds(raw)
+    large = len(raw) > LARGE
+    counted = (yield from check_bounds(raw)) if large else None
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -42,14 +43,11 @@ def parse_steps(raw: bytes) -> Steps[dict[str, Any]]:
     if type(body) is not dict:
         raise bad_request("The body must be a JSON object.", code="invalid_json")
     yield
-    try:
-        written = orjson.dumps(body)
-    except TypeError:
-        raise bad_request("The body is nested too deeply.", code="invalid_json") from None
-    if written == raw:
+    if not large and _is_written_as(body, raw):
         return body
-    yield
-    if written.count(b'"') != _quotes(raw):
+    if counted is None:
+        counted = yield from check_bounds(raw)
+    if (yield from _keys(body, counted.containers)) != counted.keys:
         raise _duplicate_key(raw)
     return body
 
@@ -60,12 +58,40 @@ def splice(raw: bytes, fields: Mapping[str, Any]) -> bytes:
     return b"%b%b,%b" % (raw[:start], orjson.dumps(fields)[1:-1], raw[start:])
 
 
-def _quotes(raw: bytes) -> int:
-    """The quotes that a serializer writes which escapes a quote by a backslash."""
-    quotes = raw.count(b'"')
-    if b"\\u0022" in raw:
-        quotes += raw.replace(b"\\\\", b"").count(b"\\u0022")
-    return quotes
+def _is_written_as(body: dict[str, Any], raw: bytes) -> bool:
+    try:
+        return orjson.dumps(body) == raw
+    except TypeError:
+        raise _too_deep() from None
+
+
+def _keys(body: dict[str, Any], containers: int) -> Steps[int]:
+    """Counts the keys of all objects of the body, level by level. It stops once it has found so many `containers`."""
+    keys, depth, left = 0, 0, containers - 1
+    level: list[Any] = [body]
+    while level:
+        depth += 1
+        if depth > _MAX_DEPTH:
+            raise _too_deep()
+        keys += sum(len(one) for one in level if type(one) is dict)
+        if left <= 0:
+            return keys
+        below: list[Any] = []
+        visited = 0
+        for one in level:
+            values = one.values() if type(one) is dict else one
+            below += [value for value in values if type(value) is dict or type(value) is list]
+            visited += len(one)
+            if visited > _VISITED:
+                visited = 0
+                yield
+        left -= len(below)
+        level = below
+    return keys
+
+
+def _too_deep() -> RequestError:
+    return bad_request("The body is nested too deeply.", code="invalid_json")
 
 
 def _malformed(raw: bytes, error: orjson.JSONDecodeError) -> RequestError:

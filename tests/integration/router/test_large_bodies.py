@@ -13,8 +13,8 @@ from plumage_router.http.time_slicing import LARGE
 async def test_small_request_is_served_between_slices_of_large_one(
     start: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plumage_router.http.time_slicing.LEAST_PAUSE", 0.2)
-    monkeypatch.setattr("plumage_router.http.time_slicing.MOST_PAUSE", 0.2)
+    monkeypatch.setattr("plumage_router.http.time_slicing.TURN", 0.0)
+    monkeypatch.setattr("plumage_router.http.time_slicing.pause_after", lambda _: 0.2)
     running = await start(engines=1, model={"maxLength": 2_000_000})
     pool, engine = running.router.pool, running.engines[0]
     reader, writer = await running.connect()

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 from support.conditions import until
 
+from plumage_router.http import time_slicing
 from plumage_router.http.time_slicing import TimeSlicer, run_now
+
+
+@pytest.fixture
+def one_slice_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each slice takes the whole of its turn, and none is long."""
+    monkeypatch.setattr(time_slicing, "TURN", 0.0)
+    monkeypatch.setattr(time_slicing, "pause_after", lambda _: 0.0)
 
 
 def work(name: str, pieces: int, seen: list[str], error: Exception | None = None) -> Generator[None, None, str]:
@@ -22,7 +30,8 @@ def work(name: str, pieces: int, seen: list[str], error: Exception | None = None
     return name
 
 
-async def test_other_callbacks_run_between_slices() -> None:
+@pytest.mark.usefixtures("one_slice_a_turn")
+async def test_other_callbacks_run_between_turns() -> None:
     loop, seen, done = asyncio.get_running_loop(), list[str](), asyncio.Event()
     TimeSlicer(loop).add(1, work("a", 3, seen), lambda result, error: (seen.append(str(result)), done.set()))
 
@@ -35,6 +44,36 @@ async def test_other_callbacks_run_between_slices() -> None:
     own = [index for index, entry in enumerate(seen) if entry != "other"]
     assert [seen[index] for index in own] == ["a0", "a1", "a2", "a"]
     assert all(later - earlier > 1 for earlier, later in pairwise(own))
+
+
+async def test_short_slices_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_slicing, "TURN", 1000.0)
+    loop, seen = asyncio.get_running_loop(), list[str]()
+    slicer = TimeSlicer(loop)
+    for name in ("a", "b"):
+        slicer.add(1, work(name, 2, seen), lambda result, error: seen.append(f"{result} done"))
+    loop.call_soon(seen.append, "other")
+    await until(lambda: "other" in seen)
+    assert seen == ["a0", "a1", "a done", "b0", "b1", "b done", "other"]
+
+
+@pytest.mark.parametrize(("taken", "pause"), [(0.0, 0.0), (0.0019, 0.0), (0.002, 0.002), (0.01, 0.01), (0.5, 0.02)])
+def test_loop_is_free_after_long_slices(taken: float, pause: float) -> None:
+    """A request that waited meanwhile is served in several turns of the loop, before the next slice."""
+    assert time_slicing.pause_after(taken) == pause
+
+
+@pytest.mark.usefixtures("one_slice_a_turn")
+async def test_work_added_at_the_end_of_another_is_scheduled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, seen, turns = asyncio.get_running_loop(), list[str](), list[int]()
+    slicer = TimeSlicer(loop)
+    run = slicer._run
+    monkeypatch.setattr(slicer, "_run", lambda: (turns.append(1), run()))
+    slicer.add(1, work("a", 0, seen), lambda *_: slicer.add(1, work("b", 1, seen), lambda *_: seen.append("end")))
+    await until(lambda: "end" in seen)
+    await asyncio.sleep(0.01)
+    assert seen == ["b0", "end"]
+    assert len(turns) == 4  # a, b0, the end of b, and one without work
 
 
 async def test_smallest_work_runs_first_to_its_end() -> None:
@@ -67,11 +106,10 @@ class Stream:
             self.send()
 
 
+@pytest.mark.usefixtures("one_slice_a_turn")
 @pytest.mark.parametrize("tenant", ["a", "b"])
-async def test_small_works_without_end_do_not_starve_a_large_one(tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_small_works_without_end_do_not_starve_a_large_one(tenant: str) -> None:
     """Both beside its own tenant's stream and beside another's."""
-    monkeypatch.setattr("plumage_router.http.time_slicing.LEAST_PAUSE", 0)
-    monkeypatch.setattr("plumage_router.http.time_slicing.MOST_PAUSE", 0)
     slicer, ends = TimeSlicer(asyncio.get_running_loop()), list[int]()
     small = [Stream(slicer, "a") for _ in range(3)]
     slicer.add(700_000, work("large", 3, []), lambda *_: ends.append(sum(s.ended for s in small)), tenant=tenant)
@@ -92,7 +130,9 @@ async def test_tenant_with_many_works_leaves_half_to_another() -> None:
     assert [place for place, name in enumerate(ends) if name == "few"] == [2, 5]
 
 
-async def test_errors_reach_owner_and_cancelled_work_calls_nothing() -> None:
+@pytest.mark.usefixtures("one_slice_a_turn")
+async def test_errors_reach_owner_and_cancelled_work_calls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_slicing, "pause_after", lambda _: 0.02)
     loop, seen, ends = asyncio.get_running_loop(), list[str](), list[Any]()
     pieces = TimeSlicer(loop)
     broken = ValueError("x")
