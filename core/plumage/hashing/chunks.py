@@ -37,6 +37,9 @@ _LARGEST: Final = 16  # pieces of a later chunk
 _COVERED: Final = 1 << 16  # pieces of a prompt that `ENDS` covers; a router renders a quarter of that
 
 
+_VIEWED: Final = 1 << 15  # bytes: parts of a longer prompt are large, and a view of one costs less than a copy
+
+
 def _ends() -> tuple[int, ...]:
     sizes: list[int] = []
     before = 0
@@ -107,13 +110,13 @@ class ChainMemory:
         hashes: list[int] = []
         previous, start = seed, 0
         depth = depth_of(len(data))
+        source = memoryview(data) if len(data) > _VIEWED else data
         for index in range(stride, depth + 1, stride):
             end = ends[index]
-            part = data[start:end]
-            name = xxh3_64_intdigest(part, previous)
+            name = xxh3_64_intdigest(source[start:end], previous)
             known = young.get(name)
             if known is None:
-                known = self._recall(name, part, previous)
+                known = self._recall(name, data[start:end], previous)
             hashes += known
             previous, start = known[-1], end
         return hashes + _keys(data[start : ends[depth]], previous, depth % stride) if depth % stride else hashes

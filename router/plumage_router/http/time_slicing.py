@@ -3,7 +3,7 @@
 Work is a generator that yields between its slices. One work runs at a time, so the memory for parsing is needed once.
 
 - Short slices follow each other for a millisecond. Then the loop serves what is ready, and goes on.
-- After a long slice the loop is free for as long as the slice took, within bounds: a request that waited meanwhile needs
+- After a long slice the loop is free for three times as long, within bounds: a request that waited meanwhile needs
   several turns of the loop, and each should not wait for another long slice.
 
 The order of works:
@@ -29,7 +29,8 @@ __all__ = ["LARGE", "SlicedWork", "Steps", "TimeSlicer", "pause_after", "run_now
 LARGE: Final = 65_536  # bytes; a longer body is read in slices
 TURN: Final = 0.001  # seconds of slices in one turn of the loop; a slice that takes longer ends its turn
 LONG: Final = 0.002  # seconds of slices after which the loop is free for a while
-MOST_PAUSE: Final = 0.02  # seconds that it is free then, at most
+PAUSE: Final = 3.0  # times as long as these slices took
+MOST_PAUSE: Final = 0.1  # seconds
 
 _Result = TypeVar("_Result")
 Steps = Generator[None, None, _Result]
@@ -37,7 +38,7 @@ Steps = Generator[None, None, _Result]
 
 def pause_after(taken: float) -> float:
     """Seconds that the loop is free after slices of `taken` seconds. 0: for one turn."""
-    return 0.0 if taken < LONG else min(MOST_PAUSE, taken)
+    return 0.0 if taken < LONG else min(MOST_PAUSE, PAUSE * taken)
 
 
 def run_now(steps: Steps[_Result]) -> _Result:

@@ -1,7 +1,7 @@
 """The miss-ratio curve of this router's traffic: how much cache it could use. The autoscaler reads it.
 
 Each request's chunk chain is added once, whatever replica got it: a pool that routes by prefix is close to one cache of
-the size of all its replicas. A router sees only its own requests. An access costs 0.15 µs, a sampled one 2 µs
+the size of all its replicas. A router sees only its own requests. An access costs 0.05 µs, a sampled one 2 µs
 (`plumage.mrc.sampler`). Old accesses fade with a half-life of seven minutes.
 """
 
@@ -27,7 +27,7 @@ class CacheCurve:
     """Call `add` for each request and `age` with each tick."""
 
     def __init__(self) -> None:
-        self._sampler = ReuseSampler(_SAMPLES, _LARGEST)
+        self._sampler = ReuseSampler(_SAMPLES, _LARGEST, hashed=True)
         self._next: float | None = None
 
     def add(self, chunks: Sequence[int]) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from plumage.errors import ConfigurationError
 from plumage.mrc import MissRatioCurve, ReuseSampler
+from plumage.mrc.sampler import _MASK, _MIX
 from plumage.mrc.distances import DistanceHistogram
 
 streams = st.lists(st.integers(0, 40), min_size=1, max_size=200)
@@ -102,6 +103,15 @@ class TestSampling:
         ratios = [curve.hit_ratio(size) for size in range(0, 2 * largest, max(1, largest // 50))]
         assert ratios == sorted(ratios)
         assert all(0.0 <= ratio <= 1.0 for ratio in ratios)
+
+    @given(prompts=st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=40), max_size=30))
+    def test_keys_that_are_hashes_are_not_hashed_again(self, prompts: list[list[int]]) -> None:
+        plain, hashed = ReuseSampler(16, 1 << 20), ReuseSampler(16, 1 << 20, hashed=True)
+        for prompt in prompts:
+            plain.access_all(prompt)
+            hashed.access_all([key * _MIX & _MASK for key in prompt])
+        assert plain.curve() == hashed.curve()
+        assert plain.rate == hashed.rate
 
     def test_lower_rate_that_drops_no_key_does_not_break_the_bound(self) -> None:
         sampler = ReuseSampler(16, 16)
