@@ -68,6 +68,15 @@ def test_engine_count_of_a_prompt_replaces_the_estimate_of_pending_chunks() -> N
     assert mirror.match(chain) == {0: (7, 280)}, "an unknown slot has nothing to correct"
 
 
+def test_estimate_within_one_percent_of_the_count_stays() -> None:
+    mirror, chain = Mirror(tokens_per_piece=50), CHAINS[0]
+    mirror.hold_pending(chain, 0, 0.0, 1.0)
+    mirror.count_pending(chain, 0, 353.0)
+    assert mirror.match(chain) == {0: (7, 350)}
+    mirror.count_pending(chain, 0, 357.0)
+    assert mirror.match(chain) == {0: (7, 357)}
+
+
 def test_count_of_another_replica_is_no_estimate() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.apply(1, held(chain[:3], 30))

@@ -24,6 +24,8 @@ __all__ = ["SHARDS", "Change", "Mirror"]
 
 EXPIRED_AT_ONCE = 8  # decisions whose holds end at one step: about a millisecond
 
+_NEAR = 0.01  # share of a chain's tokens
+
 _NO_MATCH: tuple[Sequence[int], dict[int, tuple[int, int]]] = (), {}
 
 
@@ -162,14 +164,17 @@ class Mirror:
         return depth
 
     def count_pending(self, chain: Sequence[int], slot: int, tokens: float) -> None:
-        """The engine of `slot` counted so many tokens in this chain. Corrects the pending chunks at its end. Confirmed
-        chunks keep their tokens."""
+        """The engine of `slot` counted so many tokens in this chain. Corrects the pending chunks at its end, unless
+        their estimate is within 1 %. Confirmed chunks keep their tokens."""
         bit, holds, first = self._masks.of.get(slot), self._pending.of(slot), len(chain)
+        if not (bit and first and chain[-1] in holds):
+            return
+        if abs(self._table.tokens(chain[-1]) - tokens) <= _NEAR * tokens:
+            return  # an engine's event comes soon, with the exact number
         while first and chain[first - 1] in holds:
             first -= 1
-        if bit and first < len(chain):
-            self._matched = _NO_MATCH
-            self._table.correct(bit, chain, first, tokens)
+        self._matched = _NO_MATCH
+        self._table.correct(bit, chain, first, tokens)
 
     def guess_tokens(self, per_piece: float) -> None:
         """Set the estimated tokens of 256 bytes in a chain of which no engine has counted a part."""

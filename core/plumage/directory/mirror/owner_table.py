@@ -84,6 +84,10 @@ class OwnerTable:
             self._touch(chain, depth)
         return steps
 
+    def tokens(self, chunk: int) -> int:
+        """Tokens up to and with this chunk; 0 if it is unknown."""
+        return self._gets[chunk >> SHIFT](chunk & KEY, 0) & TOKENS
+
     # Coldness
 
     def _touch(self, chain: Sequence[int], depth: int) -> None:
@@ -192,7 +196,7 @@ class OwnerTable:
         """Add the bit to `chain[first:]`. Returns the chunks that are pending, and stores their deadline in `holds`.
         Most of them are new: no engine counted their tokens, so they get the average of the chain's beginning."""
         shards, share = self._shards, self._share
-        tokens = self._gets[chain[first - 1] >> SHIFT](chain[first - 1] & KEY, 0) & TOKENS if first else 0
+        tokens = self.tokens(chain[first - 1]) if first else 0
         expected = chain[first:]
         step = self._step(first, tokens)
         for chunk, pieces in zip(expected, _PIECES[first : len(chain)], strict=True):
@@ -214,7 +218,7 @@ class OwnerTable:
         """Correct token counts: the whole chain has `tokens` tokens. Chunks after `first` that only this bit owns share
         the rest."""
         shards = self._shards
-        known = self._gets[chain[first - 1] >> SHIFT](chain[first - 1] & KEY, 0) & TOKENS if first else 0
+        known = self.tokens(chain[first - 1]) if first else 0
         before = ENDS[first]
         step = max(1.0 / PIECE, (tokens - known) / (ENDS[len(chain)] - before))
         for end, chunk in zip(ENDS[first + 1 : len(chain) + 1], islice(chain, first, None), strict=True):
