@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 VLLM_VENV ?= .venv-vllm
+PEERS_VENV ?= .venv-peers
 NAME   ?= cht
 ARGS   ?=
 KEEP   ?= 0
@@ -13,7 +14,7 @@ SOURCES := core router engine operator cli bench
 # Without bytecode each of a test run's hundreds of processes compiles all that it imports, vLLM for eight seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-vllm check-vllm demo test test-quick lint format bench clean images chart cluster cluster-down cluster-programs e2e e2e-vllm e2e-victims crds evidence docs docs-pages
+.PHONY: help setup setup-vllm setup-peers check-vllm demo test test-quick lint format bench clean images chart cluster cluster-down cluster-programs e2e e2e-vllm e2e-victims crds evidence docs docs-pages
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -27,6 +28,9 @@ setup-vllm: $(VLLM_VENV)/.ready  ## create .venv-vllm: real vLLM on the CPU, for
 
 $(VLLM_VENV)/.ready: pyproject.toml constraints-vllm.txt scripts/setup-vllm.sh
 	@PYTHON="$(PYTHON)" VLLM_VENV="$(VLLM_VENV)" bash scripts/setup-vllm.sh
+
+setup-peers:  ## create .venv-peers: other routers, to measure them beside ours (0.5 GB)
+	@PYTHON="$(PYTHON)" PEERS_VENV="$(PEERS_VENV)" bash scripts/setup-peers.sh
 
 check-vllm: setup  ## check another vLLM by its sources for what the plugin hooks: make check-vllm VERSION=0.33.0 (a version, wheel or folder)
 	@test -n "$(VERSION)" || { echo "check-vllm: say which: make check-vllm VERSION=0.33.0" >&2; exit 2; }

@@ -119,6 +119,13 @@ _ALL = (
         "requests (without streaming) a second of one router core with LBGR and live directory events; added latency",
         quick_budget=60,
         quick_omits="three of five rounds; measurements of 1.5 and 7 seconds instead of 6 and 20",
+        options=(
+            (
+                "peers",
+                "1: also other routers, of make setup-peers, at 8, 64 and 450 KB (five minutes); a folder: their "
+                "programs are there",
+            ),
+        ),
     ),
     Benchmark(
         "longprompt",

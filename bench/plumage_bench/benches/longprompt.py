@@ -7,6 +7,8 @@ deciding, sending, and the directory. Round robin without a directory is printed
 the directory. 450 KB of text stand for 100,000 tokens of 4.5 bytes. Where other work keeps the rate low, the process'
 own background work counts for fewer requests, and the figures are too high.
 
+Small requests of 1 KB are timed while prompts of 450 KB arrive at a fixed rate, about a tenth of what one core serves.
+
 The decision path is timed by itself, in this process and by its thread's CPU time: reading the body, deciding, the
 miss-ratio curve, the first token, the events of chunks that the replica did not have, and the answer's usage. It has no
 sockets and no background work.
@@ -42,12 +44,16 @@ SIZES = (8192, 65_536, 450_000)  # bytes of text
 LONG = SIZES[-1]
 CONNECTIONS = 16
 TARGETS = {"router": "LBGR", "plain": "round robin"}
+BESIDE_RATE = 80.0  # prompts of 450 KB a second, beside which small requests are timed
+SMALL_RATE = 200.0  # small requests a second
 WARM_UP = 2.0  # seconds: every prefix reaches a replica, and the directory
 REPLICAS = 4
 UNDER_WAY = 32  # requests between a decision and its answer
 RATE = 400.0  # requests a second, on the clock that LBGR sees
 TOKEN_BYTES = 4
 STEPS = ("read", "decide", "curve", "first token", "events", "usage")
+
+_SHARES = ("p50", "p90", "p99", "max")
 
 Steps = dict[int, list[list[float]]]  # by size: microseconds of each of `STEPS`, one list a round
 Drives = dict[tuple[int, str], list[Drive]]
@@ -72,14 +78,15 @@ def run(context: Context) -> Report:
         raise ConfigurationError("bench longprompt needs two cores: one for the router, one for everything else")
     plan = QUICK if context.quick else FULL
     found: Drives = {(size, target): [] for size in SIZES for target in TARGETS}
+    small: dict[str, list[Drive]] = {"alone": [], "beside": []}
     steps: Steps = {size: [] for size in SIZES}
     with context.progress("longprompt", plan.rounds * (len(found) + len(SIZES))) as advance:
         for size in SIZES:
-            _measure(context, plan, size, found, advance)
+            _measure(context, plan, size, found, small, advance)
             for number in range(plan.rounds):
                 steps[size].append(Path(size, context.seed + number).time(plan.requests))
                 advance(1)
-    return _report(found, steps)
+    return _report(found, steps, small)
 
 
 class Path:
@@ -140,8 +147,10 @@ class Path:
             self._taken[step] += after - before
 
 
-def _measure(context: Context, plan: Plan, size: int, found: Drives, advance: Any) -> None:
-    """All rounds of one size, the two routers in turn."""
+def _measure(
+    context: Context, plan: Plan, size: int, found: Drives, small: dict[str, list[Drive]], advance: Any
+) -> None:
+    """All rounds of one size, the two routers in turn. small: gets the small requests' figures at the largest size."""
     with Rig(context.out / "longprompt-rig", context.seed, [1], size) as rig:
         rig.start()
         for number in range(plan.rounds):
@@ -152,9 +161,16 @@ def _measure(context: Context, plan: Plan, size: int, found: Drives, advance: An
                 drive = rig.drive(target, 1, seconds=plan.seconds, connections=CONNECTIONS, seed=seed)
                 found[size, target].append(drive)
                 advance(1)
+            if size == LONG:
+                rig.settle()
+                for name, rate in (("alone", 1.0), ("beside", BESIDE_RATE)):
+                    drive = rig.drive_beside(
+                        "router", 1, seconds=plan.seconds + 1.0, rate=rate, small_rate=SMALL_RATE, seed=seed
+                    )
+                    small[name].append(drive)
 
 
-def _report(found: Drives, steps: Steps) -> Report:
+def _report(found: Drives, steps: Steps, small: Mapping[str, Sequence[Drive]]) -> Report:
     path = {size: [statistics.median(column) for column in zip(*rounds, strict=True)] for size, rounds in steps.items()}
     cpu = {case: statistics.median(drive.cpu_micros for drive in drives) for case, drives in found.items()}
     return Report(
@@ -165,15 +181,18 @@ def _report(found: Drives, steps: Steps) -> Report:
             "path_us_8k": sum(path[8192]),
             "cpu_us_64k": cpu[65_536, "router"],
             "cpu_us_8k": cpu[8192, "router"],
+            "small_p99_ms": statistics.median(drive.p99 for drive in small["beside"]) / 1000,
+            "small_alone_p99_ms": statistics.median(drive.p99 for drive in small["alone"]) / 1000,
             "rps_450k": statistics.median(drive.rate for drive in found[LONG, "router"]),
         },
-        tables=(_table(found), _path_table(path)),
+        tables=(_table(found), _small_table(small), _path_table(path)),
         plot=lambda figure: _plot(figure, cpu),
         data={
             "process": {
                 f"{TARGETS[target]}, {size} bytes": [drive.document() for drive in drives]
                 for (size, target), drives in found.items()
             },
+            "small": {name: [drive.document() for drive in drives] for name, drives in small.items()},
             "path": {
                 str(size): [dict(zip(STEPS, one, strict=True)) for one in rounds] for size, rounds in steps.items()
             },
@@ -193,6 +212,20 @@ def _table(found: Drives) -> ResultTable:
         ("bytes of text", "policy", "CPU µs/req, median", "least", "most", "req/s, median"),
         rows,
         notes=f"Medians of {len(found[LONG, 'router'])} rounds. CPU of the process, system calls included.",
+    )
+
+
+def _small_table(small: Mapping[str, Sequence[Drive]]) -> ResultTable:
+    shown = {"alone": "one prompt of 450 KB a second", "beside": f"{BESIDE_RATE:g} prompts of 450 KB a second"}
+    rows = [
+        (shown[name], *(round(statistics.median(getattr(drive, share) for drive in drives)) for share in _SHARES))
+        for name, drives in small.items()
+    ]
+    return ResultTable(
+        f"Small requests of 1 KB, {SMALL_RATE:g} a second, through the LBGR router: µs to the answer",
+        ("beside", *_SHARES),
+        rows,
+        "Medians of the rounds. The mock answers at once; the load generators share a core with it.",
     )
 
 

@@ -115,7 +115,13 @@ static int serve(struct connection *c) {
             return -1;
         if (c->used < whole)
             return 0;
-        if (!strncmp(c->data, "GET", 3)) {
+        if (!strncmp(c->data, "GET /v1/models", 14)) { /* other routers ask which model a worker serves */
+            static const char models[] =
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 87\r\n\r\n"
+                "{\"object\":\"list\",\"data\":[{\"id\":\"tiny\",\"object\":\"model\",\"created\":1,\"owned_by\":\"vllm\"}]}";
+            if (send_all(c->fd, models, sizeof models - 1))
+                return -1;
+        } else if (!strncmp(c->data, "GET", 3)) {
             static const char healthy[] = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
             if (send_all(c->fd, healthy, sizeof healthy - 1))
                 return -1;

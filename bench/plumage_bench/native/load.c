@@ -113,13 +113,14 @@ static int connected(const struct target *target) {
 }
 
 static void send_next(struct connection *c, struct due due) {
-    char head[256], digits[PLACE + 1];
+    char head[384], digits[PLACE + 1];
     uint32_t prefix = (uint32_t)(draw() % count);
     struct body *b = &bodies[prefix];
     snprintf(digits, sizeof digits, "%016llu", (unsigned long long)number);
     memcpy(b->data + b->place, digits, PLACE);
     int size = snprintf(head, sizeof head,
                         "POST /v1/chat/completions HTTP/1.1\r\nhost: load\r\ncontent-type: application/json\r\n"
+                        "authorization: Bearer sk-load-0123456789abcdef0123456789abcdef\r\n"
                         "x-request-id: %u-%llu\r\ncontent-length: %u\r\n\r\n",
                         base + prefix, (unsigned long long)number, b->size);
     number++;

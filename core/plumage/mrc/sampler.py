@@ -15,8 +15,8 @@ There are three changes, because a pool runs for months and SHARDS was designed 
   with every new key, until it samples nothing.)
 - `age` reduces the weight of old accesses, so that the curve describes the present load.
 
-An access costs a comparison, and a multiplication unless keys are hashes. A sampled one costs about 2 µs more, for a binary search in the
-sorted times of last access, which gives the distance.
+An access costs a comparison, and a multiplication unless keys are hashes. A sampled one costs about 2 µs more, for a
+binary search in the sorted times of last access, which gives the distance.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Memory of the router's process: reuse freed memory, return it to the system, and keep garbage collection rare and
 short.
 
-A long prompt exists in half a dozen copies for a moment: as parts, body, text, rendered prompt and payload. With glibc's
-defaults each copy is a mapping of its own, or the end of a heap that is cut off when it is freed. So the system cleared
-each of its pages again: half of a router's CPU time at 450 KB. So blocks come from a heap that keeps what is free.
-`MemoryTrimmer` returns it after a burst. Elsewhere than on glibc both do nothing.
+A long prompt exists in half a dozen copies for a moment: as parts, body, text, rendered prompt and payload. With
+glibc's defaults each copy is a mapping of its own, or the end of a heap that is cut off when it is freed. The system
+cleared all of its pages for each request: half of a router's CPU time at 450 KB. Therefore blocks come from a heap that
+keeps what is free. `MemoryTrimmer` returns it after a burst. Elsewhere than on glibc both do nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ __all__ = ["MemoryTrimmer", "freeze_startup_objects", "keep_freed_blocks"]
 
 _TRIM_THRESHOLD: Final = -1  # M_TRIM_THRESHOLD of malloc.h
 _MMAP_THRESHOLD: Final = -3
-_MAPPED: Final = 32 << 20  # bytes; a larger block is returned to the system as soon as it is freed. glibc allows no more
+_MAPPED: Final = (
+    32 << 20
+)  # bytes; a larger block is returned to the system as soon as it is freed. glibc allows no more
 _KEPT: Final = 64 << 20  # bytes at the heap's end that `free` does not return
 _WORTH_TRIMMING: Final = 8 << 20  # bytes of bodies released since the last trim
 _GC_THRESHOLDS: Final = (20_000, 20, 50)  # a collection costs 0.2 to 0.7 µs an object

@@ -1,8 +1,8 @@
 """Parses a request's JSON body, refuses duplicate keys, and adds fields without serializing the body again.
 
 `orjson` silently keeps the last of two equal keys. An engine's parser may keep the first, so the two would see
-different requests. A small body is serialized again: if that gives its bytes, no key was dropped. Any other body has one
-colon outside of strings for each key (`json_bounds.py`), so the keys of its objects are counted and compared with those.
+different requests. A small body is serialized again: if that gives its bytes, no key was dropped. Any other body has
+one colon outside of strings for each key (`json_bounds.py`). So the keys of its objects are counted, and compared.
 
 A large body is parsed in slices (`http/time_slicing.py`), after its values were counted (`json_bounds.py`).
 """

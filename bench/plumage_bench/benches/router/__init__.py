@@ -4,7 +4,8 @@ The router has a core of its own. The compiled mock engine (four replicas), the 
 server and the mock's agents share another. Prompts have 8 KB in six messages. 75 % of the text is shared over 32
 prefixes, and the rest is new in every request. Each answered prompt becomes directory events, as with real engines, so
 the mirror changes under load. The same load directly to the mock is printed too, and round robin without a directory.
-The added latency is measured at a low rate, together with the machine's noise (`latency`).
+The added latency is measured at a low rate, together with the machine's noise (`latency`). With `peers=1` other routers
+are measured beside ours (`peers`); `peers=FOLDER` says where their programs are.
 
 No request streams: the mock sends each answer at once and complete, and the load generator reads answers by their
 length.
@@ -14,12 +15,14 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from plumage.errors import ConfigurationError
 from plumage_bench.benches.router.latency import DIRECT, ROUTED, TARGETS, Difference, Rounds
+from plumage_bench.benches.router.peers import SIZES, Peer, compare, installed
 from plumage_bench.benches.router.prompts import PREFIXES
 from plumage_bench.benches.router.rig import Drive, Rig
 from plumage_bench.harness import Context, Report, ResultTable
@@ -39,11 +42,12 @@ class Plan:
 
     full_load: float
     low_load: float
+    peers: float
     repeats: int
 
 
-FULL = Plan(full_load=6.0, low_load=20.0, repeats=5)
-QUICK = Plan(full_load=1.5, low_load=7.0, repeats=2)
+FULL = Plan(full_load=6.0, low_load=20.0, peers=4.0, repeats=5)
+QUICK = Plan(full_load=1.5, low_load=7.0, peers=1.5, repeats=2)
 
 
 def run(context: Context) -> Report:
@@ -51,6 +55,8 @@ def run(context: Context) -> Report:
     if len(os.sched_getaffinity(0)) < 2:
         raise ConfigurationError("bench router needs two cores: one for the router, one for everything else")
     plan = QUICK if context.quick else FULL
+    folder = _peers_folder(context)
+    peers = installed(folder) if folder is not None else []
     with Rig(context.out / "router-rig", context.seed, MESSAGES) as rig:
         rig.start()
         steps = plan.repeats * (len(MESSAGES) + 3)
@@ -58,7 +64,30 @@ def run(context: Context) -> Report:
             rounds = [_round(rig, plan, context.seed * 1000 + n, advance) for n in range(plan.repeats)]
         status, fast = rig.status(), rig.preferred
     low = Rounds.read([samples for _, samples in rounds])
-    return _report([drives for drives, _ in rounds], low, status, context, fast)
+    report = _report([drives for drives, _ in rounds], low, status, context, fast)
+    return report if folder is None else _with_peers(report, context, peers, folder, plan)
+
+
+def _peers_folder(context: Context) -> Path | None:
+    """Where the programs of other routers are; None if they are not to be measured. ConfigurationError without one."""
+    given = context.options.get("peers", "0")
+    if given == "0":
+        return None
+    folder = Path(".venv-peers/bin") if given == "1" else Path(given)
+    if not installed(folder):
+        raise ConfigurationError(f"peers={given}: no other router is in {folder}: run make setup-peers")
+    return folder.absolute()
+
+
+def _with_peers(report: Report, context: Context, peers: Sequence[Peer], folder: Path, plan: Plan) -> Report:
+    with context.progress("router: peers", len(SIZES)) as advance:
+        found = compare(context, peers, folder, seconds=plan.peers, rounds=plan.repeats, advance=advance)
+    return replace(
+        report,
+        keys={**report.keys, **found.keys()},
+        tables=(*report.tables, found.table()),
+        data={**report.data, "peers": found.document()},
+    )
 
 
 def _round(rig: Rig, plan: Plan, seed: int, advance: Any) -> tuple[dict[str, Drive], bytes]:

@@ -39,16 +39,18 @@ BYTES_A_TOKEN = 4
 
 
 class Prompt:
-    """One prefix' rendered prompt: the chain of its shared part, and the chain of a request's own part."""
+    """One prefix' rendered prompt: the chain of its shared part, and the chain of a request's own part. salt: of the
+    tenant's caches."""
 
-    def __init__(self, rendered: bytes) -> None:
+    def __init__(self, rendered: bytes, salt: str) -> None:
+        self._seed = seed(MODEL, salt=salt)
         self._before, self._after = rendered.split(MARK.encode())
         self._chains = ChainMemory()
-        self.shared = chain(self._before, seed(MODEL))
+        self.shared = chain(self._before, self._seed)
 
     def own(self, number: int) -> list[int]:
         rendered = b"%b%016d%b" % (self._before, number, self._after)
-        return self._chains.chain(rendered, seed(MODEL))[len(self.shared) :]
+        return self._chains.chain(rendered, self._seed)[len(self.shared) :]
 
 
 class Replica:
@@ -88,7 +90,7 @@ async def _run(config: dict[str, Any]) -> None:
     renderer = ChatRenderer.from_folder(folder, clock=datetime.now)
     size = config["size"]
     bodies = [body for count in config["messages"] for body in make_bodies(count, config["seed"], size=size)]
-    prompts = [Prompt(renderer.render_chat(json.loads(body.data))) for body in bodies]
+    prompts = [Prompt(renderer.render_chat(json.loads(body.data)), config["salt"]) for body in bodies]
     writers = [
         DirectoryWriter(config["directoryUrl"], pool=config["pool"], replica=name) for name in config["replicas"]
     ]

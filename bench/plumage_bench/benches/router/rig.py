@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,12 +22,20 @@ from plumage.directory.server.local_server import LocalServer
 from plumage.errors import ConfigurationError
 from plumage_bench.benches.router.prompts import MODEL, PREFIXES, SIZE, make_bodies, write_bodies
 from plumage_bench.ours import Ours
+from plumage_router.fleet.engine_keys import Salts
+from plumage_router.http.auth import Tenant
 
-__all__ = ["Drive", "Rig"]
+__all__ = ["OURS_NAME", "Drive", "Rig"]
 
 OURS = Ours()
 PLAIN = Ours({"router.policy": "RoundRobin"})
 """A policy without knowledge, which shows the cost of the router itself."""
+OURS_NAME = "router"
+"""The target that is ours with LBGR and the directory."""
+TENANT = "load"
+API_KEY = "sk-load-0123456789abcdef0123456789abcdef"  # as in native/load.c
+SMALL = 1024  # bytes of a small request's text
+BESIDE = 16  # connections of the long and of the small requests that arrive together
 REPLICAS = 4
 POOL = "bench"
 FOLDER = "builtin://tiny-chat"
@@ -61,15 +69,22 @@ class Drive:
 
 class Rig:
     """Two routers (one with LBGR and the directory, one with round robin) before the same mock engine. size: bytes of a
-    prompt's text."""
+    prompt's text. plain: start the second one."""
 
-    def __init__(self, folder: Path, seed: int, messages: Sequence[int], size: int = SIZE) -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: Path, seed: int, messages: Sequence[int], size: int = SIZE, *, plain: bool = True
+    ) -> None:
+        self.folder = self._folder = folder
+        self._plain = plain
         self._admin_key = folder / "admin.key"
+        self._api_keys = folder / "api.keys"
+        self._salt_key = folder / "salt.key"
         self._seed = seed
         self._messages = tuple(messages)
         self._size = size
         cores = sorted(os.sched_getaffinity(0))
+        self._unknown = len(self._messages) * PREFIXES  # the first prefix that the agents do not know
+        self._small = folder / "bodies-small"
         self._router_core, self._other_core = cores[0], cores[1]
         self._stack = ExitStack()
         self._ports: dict[str, int] = {}
@@ -81,6 +96,8 @@ class Rig:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._admin_key.write_text(secrets.token_hex() + "\n")
+        self._salt_key.write_text(secrets.token_hex() + "\n")
+        self._api_keys.write_text(f"{TENANT} {API_KEY}\n")
         return self
 
     def __exit__(
@@ -96,19 +113,38 @@ class Rig:
             bodies = make_bodies(messages, self._seed, size=self._size)
             write_bodies(self._bodies(messages), bodies, index * PREFIXES)
             # Requests that no router sent have other prefixes, so that agents can skip them.
-            write_bodies(self._direct(messages), bodies, len(self._messages) * PREFIXES)
+            write_bodies(self._direct(messages), bodies, self._unknown)
+        write_bodies(self._small, make_bodies(1, self._seed, size=SMALL), self._unknown)
         self._stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
         os.sched_setaffinity(0, {self._other_core})  # children inherit it; routers are moved
         server = self._stack.enter_context(LocalServer())
         fifo = self._folder / "reports"
         os.mkfifo(fifo)
         self._ports["mock"] = _free_ports(REPLICAS)
-        command = [engine, self._ports["mock"], REPLICAS, PREFIXES * (len(self._messages) + 1), fifo]
+        command = [engine, self._ports["mock"], REPLICAS, self._unknown + PREFIXES, fifo]
         self._engine = self._launch("engine", command, self._other_core)
         self._launch_agents(server.url, fifo)
         members = self._write_members()
-        self._launch_router("router", members, OURS, server.url)
-        self._launch_router("plain", members, PLAIN, None)
+        self._launch_router(OURS_NAME, members, OURS, server.url)
+        if self._plain:
+            self._launch_router("plain", members, PLAIN, None)
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The URLs of the mock's replicas."""
+        return tuple(f"http://127.0.0.1:{self._ports['mock'] + number}" for number in range(REPLICAS))
+
+    def launch_peer(self, name: str, command: Callable[[int, int], Sequence[Any]], seconds: float) -> None:
+        """Starts another router on the routers' core. command: from its port and one for metrics. ConfigurationError
+        if it does not answer in time; its output is in the folder."""
+        port = self._ports[name] = _free_ports(1)
+        output = self._folder / f"{name.partition(' ')[0]}.log"
+        with output.open("wb") as log:
+            process = self._popen(
+                command(port, _free_ports(1)), self._router_core, stdout=log, stderr=subprocess.STDOUT
+            )
+        self._routers[name] = process
+        self._await(f"http://127.0.0.1:{port}/health", process, name, seconds)
 
     def compare(
         self, targets: Sequence[str], messages: int, *, seconds: float, rate: float, connections: int, seed: int
@@ -130,10 +166,24 @@ class Rig:
         bodies = self._direct(messages) if target == "mock" else self._bodies(messages)
         arguments = (connections, seconds, 0, seed, self._next, bodies, "-")
         found = self._load(self._ports[target], *arguments)
-        cpu = (self._cpu(target) - before) / max(1, found["requests"]) * 1e6
-        return Drive(
-            **{name: found[name] for name in ("requests", "seconds", "p50", "p90", "p99", "max")}, cpu_micros=cpu
-        )
+        return self._drive(found, self._cpu(target) - before)
+
+    @staticmethod
+    def _drive(found: Mapping[str, Any], cpu: float) -> Drive:
+        figures = {name: found[name] for name in ("requests", "seconds", "p50", "p90", "p99", "max")}
+        return Drive(**figures, cpu_micros=cpu / max(1, found["requests"]) * 1e6)
+
+    def drive_beside(
+        self, target: str, messages: int, *, seconds: float, rate: float, small_rate: float, seed: int
+    ) -> Drive:
+        """Sends small requests at `small_rate` while long ones arrive at `rate`. Returns the small ones' figures, with
+        the CPU time of all."""
+        before, port = self._cpu(target), self._ports[target]
+        long = (BESIDE, seconds, rate, seed, self._next, self._bodies(messages), "-")
+        running = self._start_load(port, *long)
+        found = self._load(port, BESIDE, seconds - 1.0, small_rate, seed, self._next, self._small, "-")
+        self._end_load(running, seconds)
+        return self._drive(found, self._cpu(target) - before)
 
     def settle(self, seconds: float = 20.0) -> None:
         """Waits until the agents have published the events of a full load. They share the load generator's core, so
@@ -156,15 +206,21 @@ class Rig:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _load(self, *arguments: Any, preferred: bool = False) -> dict[str, Any]:
-        command = [self._folder / "load", *arguments]
-        process = self._popen(command, self._other_core, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = self._start_load(*arguments)
         if preferred:
             os.sched_setscheduler(process.pid, os.SCHED_FIFO, os.sched_param(1))
-        out, err = process.communicate(timeout=float(arguments[2]) + 30)
+        return self._end_load(process, float(arguments[2]))
+
+    def _start_load(self, *arguments: Any) -> subprocess.Popen[bytes]:
+        command = [self._folder / "load", *arguments]
+        return self._popen(command, self._other_core, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def _end_load(self, process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
+        out, err = process.communicate(timeout=seconds + 30)
         if process.returncode:
             raise ConfigurationError(f"the load generator failed: {out.decode()} {err.decode()[:500]}")
         found: dict[str, Any] = json.loads(out)
-        self._next = found["next"]
+        self._next = max(self._next, found["next"])
         return found
 
     def _compile(self, name: str) -> Path:
@@ -188,10 +244,7 @@ class Rig:
 
     def _write_members(self) -> Path:
         path = self._folder / "members.json"
-        first = self._ports["mock"]
-        replicas = [
-            {"id": f"bench-{n}", "url": f"http://127.0.0.1:{first + n}", "state": "Ready"} for n in range(REPLICAS)
-        ]
+        replicas = [{"id": f"bench-{number}", "url": url, "state": "Ready"} for number, url in enumerate(self.workers)]
         path.write_text(json.dumps({"pool": POOL, "replicas": replicas}))
         return path
 
@@ -199,18 +252,25 @@ class Rig:
         config = {
             "directoryUrl": directory, "pool": POOL, "replicas": [f"bench-{n}" for n in range(REPLICAS)],
             "fifo": str(fifo), "modelFolder": FOLDER, "messages": self._messages, "seed": self._seed,
-            "size": self._size,
+            "size": self._size, "salt": self._salt(),
         }  # fmt: skip
         path = self._folder / "agents.json"
         path.write_text(json.dumps(config))
         command = [sys.executable, "-m", "plumage_bench.benches.router.agents", path]
         self._agents = self._launch("agents", command, self._other_core)
 
+    def _salt(self) -> str:
+        """Of the load generator's tenant, by the router's own code."""
+        salts = Salts()
+        salts.use(self._salt_key.read_bytes().strip())
+        return salts.of(Tenant(TENANT))
+
     def _launch_router(self, name: str, members: Path, ours: Ours, directory: str | None) -> None:
         port = self._ports[name] = _free_ports(1)
         config = ours.router(
             FOLDER, directory, port, pool=POOL, model={"name": MODEL, "modelFolder": FOLDER},
-            membershipFile=str(members), seed=self._seed, auth={"adminKeyFile": str(self._admin_key)},
+            membershipFile=str(members), seed=self._seed, saltKeyFile=str(self._salt_key),
+            auth={"adminKeyFile": str(self._admin_key), "apiKeysFile": str(self._api_keys)},
         )  # fmt: skip
         path = self._folder / f"{name}.json"
         path.write_text(json.dumps(config))
@@ -232,8 +292,8 @@ class Rig:
         self._stack.callback(_end, process)
         return process
 
-    def _await(self, url: str, process: subprocess.Popen[bytes], name: str) -> None:
-        deadline = time.monotonic() + 60
+    def _await(self, url: str, process: subprocess.Popen[bytes], name: str, seconds: float = 60.0) -> None:
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and process.poll() is None:
             try:
                 with urllib.request.urlopen(url, timeout=1):

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Creates the virtual environment with other routers, for `plumage bench router peers=1`. Called by `make setup-peers`;
+# PYTHON and PEERS_VENV choose interpreter and folder. Nothing else needs them.
+set -euo pipefail
+python="${PYTHON:-python3}" venv="${PEERS_VENV:-.venv-peers}" pins=constraints-peers.txt
+
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv" || {
+  echo "setup-peers: could not create $venv; on Debian and Ubuntu: apt-get install python3-venv" >&2
+  exit 1
+}
+while read -r pin; do
+  echo "setup-peers: $pin"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$pin" || {
+    echo "setup-peers: pip could not install $pin for $("$python" --version); the benchmark leaves it out." >&2
+  }
+done < <(grep -v '^#' "$pins")
+echo "setup-peers: done; measure with .venv/bin/plumage bench router peers=1"
