@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 
 from plumage.errors import ConfigurationError
+from plumage.rendering.anthropic import EFFORTS, AsChat, as_chat, merges_system
 from plumage.rendering.bytetable import ByteTable
 from plumage.rendering.contentformat import detect_content_format
 from plumage.rendering.conversation import (
@@ -27,7 +28,7 @@ from plumage.rendering.conversation import (
     without_developers,
 )
 from plumage.rendering.environment import ChatEnvironment
-from plumage.rendering.errors import RenderLimitError, TemplateError
+from plumage.rendering.errors import RenderingError, RenderLimitError, TemplateError
 from plumage.rendering.folder import ModelFolder
 from plumage.rendering.normalizer import Normalizer
 from plumage.rendering.outlines import Outlines
@@ -141,6 +142,8 @@ class ChatRenderer:
         self._table = table
         self._defaults = dict(defaults or {})
         self._usual = self._variables_of({})
+        self._merges_system: bool | None = None
+        self._disabled_effort: str | None = None
 
     @classmethod
     def from_folder(
@@ -187,6 +190,27 @@ class ChatRenderer:
             return _continued(template, variables, given)
         render = template.render_usual if variables is self._usual else template.render
         return render(given, variables)
+
+    def as_chat(self, body: Mapping[str, Any]) -> AsChat:
+        """The chat that vLLM makes of a request of Anthropic's Messages API. RequestShapeError for a wrong type."""
+        if self._merges_system is None:
+            self._merges_system = any(merges_system(template.source) for template in self._templates.values())
+        return as_chat(body, merge_system=self._merges_system, disabled_effort=self._find_disabled_effort)
+
+    def _find_disabled_effort(self) -> str:
+        """The effort that switches thinking off. vLLM takes "low" where "none" changes nothing, or is refused."""
+        if self._disabled_effort is not None:
+            return self._disabled_effort
+
+        def probe(effort: str) -> str | None:
+            try:
+                return self.render_text({"messages": [{"role": "user", "content": "Hi"}], "reasoning_effort": effort})
+            except RenderingError:
+                return None
+
+        off = probe("none")
+        self._disabled_effort = "low" if off is None or off in map(probe, EFFORTS) else "none"
+        return self._disabled_effort
 
     def render_completion(self, prompt: str | Sequence[int], add_special_tokens: bool = True) -> bytes:
         """The prompt of a raw completion: text between the tokens its tokenizer adds; token ids as they are."""

@@ -1,6 +1,7 @@
 """Errors of rendering a prompt.
 
 RenderingError
+├── RequestShapeError    a field has not the form of its API; answer 400 with the field
 ├── TemplateError        the client's messages do not fit the model's template; answer 400 with the message
 └── RenderLimitError     the prompt is too large to render here; route it without cache knowledge
 """
@@ -9,11 +10,22 @@ from __future__ import annotations
 
 from plumage.errors import PlumageError
 
-__all__ = ["RenderLimitError", "RenderingError", "TemplateError"]
+__all__ = ["RenderLimitError", "RenderingError", "RequestShapeError", "TemplateError"]
 
 
 class RenderingError(PlumageError):
     """Base of all errors of rendering."""
+
+
+class RequestShapeError(RenderingError):
+    """A field of the request has the wrong type. The message is meant for the client, and begins with a verb.
+
+    field: its path in the body."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+        self.message = message
 
 
 class TemplateError(RenderingError):

@@ -43,6 +43,11 @@ def bearer(header: bytes | None) -> bytes | None:
     return header[7:].strip()
 
 
+def _key(headers: dict[bytes, bytes]) -> bytes | None:
+    """The client's key. Anthropic's clients send it in X-Api-Key."""
+    return bearer(headers.get(b"authorization")) or headers.get(b"x-api-key")
+
+
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
@@ -133,14 +138,14 @@ class Auth:
         """The tenant that sent these headers; None without a known key."""
         if self._keys is None:
             return self.nobody
-        key = bearer(headers.get(b"authorization"))
+        key = _key(headers)
         return self._keys.find(key) if key else None
 
     def is_admin(self, headers: dict[bytes, bytes]) -> bool:
         """Whether the headers contain the admin key; never without a configured one."""
         if self._admin is None:
             return False
-        key = headers.get(b"x-plumage-admin-key") or bearer(headers.get(b"authorization")) or b""
+        key = headers.get(b"x-plumage-admin-key") or _key(headers) or b""
         return hmac.compare_digest(_digest(key), self._admin)
 
     async def check_reader(self, headers: dict[bytes, bytes]) -> None:

@@ -20,7 +20,7 @@ from typing import Final, Protocol, cast
 
 from plumage.settings.router_config import LimitsConfig, TimeoutsConfig
 from plumage_router.http.body_memory import BodyMemory
-from plumage_router.http.errors import RequestError, error_object
+from plumage_router.http.errors import RequestError, error_event
 from plumage_router.http.request import Handler, Request
 from plumage_router.http.request_parser import RequestParser
 from plumage_router.http.wire import CONTINUE, JSON, LAST_CHUNK, chunk, header_lines, response_head
@@ -31,9 +31,7 @@ log = logging.getLogger(__name__)
 
 LINGER: Final = 1.0  # seconds that a client has to close its side after the last answer
 _PASSED_BACK: Final = frozenset((b"cache-control", b"retry-after", b"x-accel-buffering"))
-_TRUNCATED: Final = b"data: %b\n\n" % error_object(
-    502, "The engine failed before its answer was complete.", code="truncated"
-)
+_TRUNCATED: Final = "The engine failed before its answer was complete."
 
 
 class DownstreamHost(Protocol):
@@ -79,6 +77,7 @@ class DownstreamConnection(asyncio.Protocol):
         "_loop",
         "_parser",
         "_refusal",
+        "_refusal_body",
         "_refusal_headers",
         "_timeouts",
         "_waiting",
@@ -98,7 +97,7 @@ class DownstreamConnection(asyncio.Protocol):
         self._handler: Handler | None = None
         self._current: Request | None = None  # the one that the handler answers
         self._refusal: RequestError | None = None
-        self._refusal_headers = b""
+        self._refusal_headers = self._refusal_body = b""
         self._closing = False
         self._write_paused = False  # the client has not read what was sent
         self._half_closed = False  # the client ended its stream and may still read
@@ -183,6 +182,7 @@ class DownstreamConnection(asyncio.Protocol):
         if self._refusal is not None:
             return
         self._refusal = error
+        self._refusal_body = error.body(self._parser.request.target if self._parser.request is not None else b"")
         self._parser.stop()
         self._refusal_headers = self._host.refused(error)
         if self._handler is None and not self._waiting:
@@ -307,7 +307,7 @@ class DownstreamConnection(asyncio.Protocol):
     def _answer_refusal(self) -> None:
         error = self._refusal
         assert error is not None
-        body = error.body()
+        body = self._refusal_body
         head = response_head(error.status, self._refusal_headers, self._host.date, length=len(body), keep_alive=False)
         self.transport.write(head + body)
         self._linger()
@@ -366,10 +366,11 @@ class EngineAnswer:
     `status`: of the answer that began, 0 before. `events`: it is a stream. `chunked`: its body is sent in chunks.
     """
 
-    __slots__ = ("_http10", "chunked", "client", "events", "keep_alive", "status")
+    __slots__ = ("_http10", "_target", "chunked", "client", "events", "keep_alive", "status")
 
     def __init__(self, client: DownstreamConnection, request: Request) -> None:
         self._http10 = request.http10
+        self._target = request.target
         self.client = client
         self.keep_alive = request.keep_alive
         self.chunked = False
@@ -400,5 +401,6 @@ class EngineAnswer:
     def truncate(self) -> None:
         """The client has a part of the answer: writes an error into a stream, and cuts the connection."""
         if self.events:
-            self.client.transport.write(chunk(_TRUNCATED) if self.chunked else _TRUNCATED)
+            event = error_event(502, _TRUNCATED, code="truncated", target=self._target)
+            self.client.transport.write(chunk(event) if self.chunked else event)
         self.client.cut()

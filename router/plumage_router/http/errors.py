@@ -1,4 +1,4 @@
-"""The errors that clients get, as OpenAI's error object, and the reasons for which an attempt on a replica fails.
+"""The errors that clients get, in the form of their API, and the reasons for which an attempt on a replica fails.
 
 A 4xx status means that the request must change; `param` names the field. A 5xx status means that the request is fine;
 `retry_after` says when to send it again. A message never contains an engine's answer or address, and only a little of
@@ -22,6 +22,7 @@ __all__ = [
     "bad_request",
     "engines_failed",
     "engines_silent",
+    "error_event",
     "error_object",
     "internal",
     "no_replica",
@@ -42,6 +43,16 @@ _TYPES: Final = {
     500: "server_error",
     502: "server_error",
     503: "service_unavailable",
+    504: "timeout_error",
+}
+_ANTHROPIC: Final = b"/v1/messages"
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
     504: "timeout_error",
 }
 
@@ -90,10 +101,21 @@ _FAILURE_TEXTS: Final = {
 }
 
 
-def error_object(status: int, message: str, *, code: str | None = None, param: str | None = None) -> bytes:
-    """The JSON body of an error, in OpenAI's format."""
+def error_object(
+    status: int, message: str, *, code: str | None = None, param: str | None = None, target: bytes = b""
+) -> bytes:
+    """The JSON body of an error. target: of the request; Anthropic's API has a form of its own, all others OpenAI's."""
+    if target.startswith(_ANTHROPIC):
+        kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+        return orjson.dumps({"type": "error", "error": {"type": kind, "message": message}})
     kind = _TYPES.get(status, "invalid_request_error")
     return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def error_event(status: int, message: str, *, code: str, target: bytes) -> bytes:
+    """An error as the last event of a stream."""
+    name = b"event: error\n" if target.startswith(_ANTHROPIC) else b""
+    return b"%bdata: %b\n\n" % (name, error_object(status, message, code=code, target=target))
 
 
 class RequestError(PlumageError):
@@ -116,8 +138,9 @@ class RequestError(PlumageError):
         self.param = None if param is None else _cut(param, _MAX_PARAM)
         self.retry_after = retry_after
 
-    def body(self) -> bytes:
-        return error_object(self.status, self.message, code=self.code, param=self.param)
+    def body(self, target: bytes = b"") -> bytes:
+        """target: of the refused request, if it is known."""
+        return error_object(self.status, self.message, code=self.code, param=self.param, target=target)
 
 
 def _cut(text: str, most: int) -> str:

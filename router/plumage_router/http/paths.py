@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import orjson
-
 from plumage_router.http.errors import error_object
 
 __all__ = [
     "CHAT_PATH",
     "COMPLETION_PATH",
+    "COUNT_TOKENS_PATH",
     "DETOKENIZE_PATH",
     "EMBEDDINGS_PATH",
     "ENGINE_PATHS",
+    "MESSAGES_PATH",
     "PROBES",
     "RERANK_PATHS",
     "SCORE_PATHS",
@@ -29,6 +29,8 @@ __all__ = [
 
 CHAT_PATH: Final = b"/v1/chat/completions"
 COMPLETION_PATH: Final = b"/v1/completions"
+MESSAGES_PATH: Final = b"/v1/messages"
+COUNT_TOKENS_PATH: Final = b"/v1/messages/count_tokens"
 TOKENIZE_PATH: Final = b"/tokenize"
 DETOKENIZE_PATH: Final = b"/detokenize"
 EMBEDDINGS_PATH: Final = b"/v1/embeddings"
@@ -36,8 +38,11 @@ RERANK_PATHS: Final = (b"/v1/rerank", b"/v2/rerank", b"/rerank")
 SCORE_PATHS: Final = (b"/v1/score", b"/score")
 
 ENGINE_PATHS: Final = frozenset(
-    (CHAT_PATH, COMPLETION_PATH, TOKENIZE_PATH, DETOKENIZE_PATH, EMBEDDINGS_PATH, *RERANK_PATHS, *SCORE_PATHS)
-)
+    (
+        CHAT_PATH, COMPLETION_PATH, MESSAGES_PATH, COUNT_TOKENS_PATH, TOKENIZE_PATH, DETOKENIZE_PATH, EMBEDDINGS_PATH,
+        *RERANK_PATHS, *SCORE_PATHS,
+    )
+)  # fmt: skip
 """What an engine answers: POST with a JSON object."""
 
 PROBES: Final = frozenset(("/health", "/healthz", "/metrics"))
@@ -45,13 +50,13 @@ PROBES: Final = frozenset(("/health", "/healthz", "/metrics"))
 _CHAT: Final = "Send POST /v1/chat/completions instead"
 UNSERVED: Final[Mapping[str, str]] = {
     "/v1/responses": f"The Responses API is not served. {_CHAT}: most clients have a switch for it.",
-    "/v1/messages": f"The Anthropic Messages API is not served. {_CHAT}, with an OpenAI client.",
-    "/v1/messages/count_tokens": f"The Anthropic Messages API is not served. {_CHAT}: its usage counts the tokens.",
+    "/v1/messages/batches": "Message batches are not served. Send each message to POST /v1/messages instead.",
 }
 """What to use instead, by path; a path below one of these gets the same answer."""
 
 _CLASSES: Final = (
-    "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/responses", "/v1/messages", "/v1/embeddings",
+    "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/responses", "/v1/messages",
+    "/v1/messages/count_tokens", "/v1/embeddings",
     "/v1/audio", "/v1/images", "/v1/files", "/v1/batches", "/v1/moderations", "/v1/rerank", "/v1/score",
     "/v2/rerank", "/rerank", "/score", "/tokenize", "/detokenize", "/v1/plumage", "/plumage/v1", "/health",
     "/healthz", "/metrics", "/v1",
@@ -69,6 +74,4 @@ def unserved_body(path: str) -> bytes | None:
     known = max((api for api in UNSERVED if path == api or path.startswith(f"{api}/")), key=len, default=None)
     if known is None:
         return None
-    if known.startswith("/v1/messages"):
-        return orjson.dumps({"type": "error", "error": {"type": "not_found_error", "message": UNSERVED[known]}})
-    return error_object(404, UNSERVED[known], code="not_served")
+    return error_object(404, UNSERVED[known], code="not_served", target=path.encode())

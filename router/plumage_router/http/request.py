@@ -11,7 +11,7 @@ from plumage_router.http.body_memory import BodyReservation
 __all__ = ["SINGLE_HEADERS", "Handler", "Request"]
 
 SINGLE_HEADERS: Final = frozenset(
-    (b"host", b"authorization", b"content-type", b"content-length", b"x-request-id", b"expect")
+    (b"host", b"authorization", b"x-api-key", b"content-type", b"content-length", b"x-request-id", b"expect")
 )
 """Headers that a request may have only once."""
 

@@ -242,7 +242,9 @@ class _Refused:
         request_id = port.request_id(request)
         port.log_access(request, error.status, requestId=request_id, error=error.code or "other", outcome="Failed")
         headers = port.error_headers(error, request_id)
-        self._client.respond(error.status, headers, error.body(), keep_alive=request.keep_alive and port.keeps_alive)
+        self._client.respond(
+            error.status, headers, error.body(request.target), keep_alive=request.keep_alive and port.keeps_alive
+        )
 
     def pause(self) -> None:
         return  # the answer is complete and small

@@ -336,7 +336,7 @@ class ProxiedRequest:
         pool.count_error(error)
         keep_alive = answer.keep_alive and pool.keeps_alive
         headers = pool.error_headers(error, self._request_id)
-        answer.client.respond(error.status, headers, error.body(), keep_alive=keep_alive)
+        answer.client.respond(error.status, headers, error.body(self._request.target), keep_alive=keep_alive)
 
     def _log(self, status: int, outcome: str, error: str | None = None) -> None:
         """Writes the line of the access log."""

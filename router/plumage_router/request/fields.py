@@ -24,9 +24,12 @@ from plumage_router.request.forbidden_fields import (
 __all__ = [
     "CHAT",
     "COMPLETION",
+    "COUNT_TOKENS",
     "DETOKENIZE",
     "EMBEDDINGS",
     "MAX_INPUTS",
+    "MAX_MESSAGES",
+    "MESSAGES",
     "RERANK",
     "SCORE",
     "TOKENIZE",
@@ -304,6 +307,27 @@ SCORE: dict[str, Check] = {
     "encoding_format": _text,
 }
 """Documents of these two are texts: an engine would fetch the media of others."""
+
+COUNT_TOKENS: dict[str, Check] = {
+    "model": _text,
+    "messages": _anything,  # `plumage.rendering.anthropic` converts these two and checks them
+    "system": _anything,
+    **dict.fromkeys(("output_config", "thinking", "tool_choice", "chat_template_kwargs"), _object),
+    "tools": _objects,
+    # Anthropic's fields without effect in vLLM.
+    **dict.fromkeys(
+        ("cache_control", "container", "context_management", "inference_geo", "mcp_servers", "service_tier", "speed"),
+        _anything,
+    ),
+}
+MESSAGES: dict[str, Check] = {
+    **COUNT_TOKENS,
+    **{name: _SAMPLING[name] for name in ("max_tokens", "temperature", "top_p", "top_k", "stream", "cache_salt")},
+    **{name: _SAMPLING[name] for name in ("mm_payload", "return_mm_kwargs")},
+    "stop_sequences": _texts,
+    "metadata": _object,
+}
+"""Anthropic's Messages API."""
 
 COMPLETION: dict[str, Check] = {
     **_SAMPLING,

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
 from plumage.hashing.chunks import ChainMemory, seed
-from plumage.rendering.errors import RenderLimitError, TemplateError
+from plumage.rendering.anthropic import AsChat
+from plumage.rendering.errors import RenderLimitError, RequestShapeError, TemplateError
 from plumage_router.http.errors import RequestError, bad_field, bad_request, unknown_model
-from plumage_router.http.paths import CHAT_PATH
+from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, COUNT_TOKENS_PATH, MESSAGES_PATH
 from plumage_router.http.time_slicing import Steps, run_now
 from plumage_router.request.body import parse_steps, splice
 from plumage_router.request.fields import (
     CHAT,
     COMPLETION,
+    MAX_MESSAGES,
+    MESSAGES,
     Check,
     Messages,
     check_fields,
@@ -44,12 +48,28 @@ _MAX_TOKEN_CHARACTERS = 8  # per token of the context, of a prompt that the engi
 _DEFAULT_CONTEXT = 131_072  # tokens, if the model does not say
 
 
+_FIELDS: Final[Mapping[bytes, Mapping[str, Check]]] = MappingProxyType(
+    {CHAT_PATH: CHAT, COMPLETION_PATH: COMPLETION, MESSAGES_PATH: MESSAGES}
+)
+
+
 class Renderer(Protocol):
     """Renders a request to the bytes that the engine will tokenize (`plumage.rendering.ChatRenderer`)."""
 
     def render_chat(self, body: Mapping[str, Any]) -> bytes: ...
 
     def render_completion(self, prompt: str | Sequence[int], add_special_tokens: bool = True) -> bytes: ...
+
+    def as_chat(self, body: Mapping[str, Any]) -> AsChat: ...
+
+
+class _Checked(NamedTuple):
+    """plain: one prompt, all of it text. predictable: the router knows which bytes the engine computes. shown: the
+    body that is rendered: of Anthropic's API the chat that the engine makes of it."""
+
+    plain: bool
+    predictable: bool
+    shown: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -144,9 +164,9 @@ class PromptReader:
             yield
         if path in PASSED:
             return self._passed(path, raw, body, salt, tenant)
-        plain, predictable = self._checked(path, body, tenant)
+        plain, predictable, shown = self._checked(path, body, tenant)
         yield
-        text = self.render(path, body, len(raw))
+        text = self.render(path, shown, len(raw))
         yield
         own_salt = salt or body.get("cache_salt") or ""
         kept = self._kept(body) if _is_truncated(body) else None
@@ -160,9 +180,9 @@ class PromptReader:
         return Prompt(
             path,
             body["model"],
-            self._payload(raw, body, salt),
+            self._payload(path, raw, body, salt),
             body.get("stream") is True,
-            wanted_usage(body.get("stream_options")),
+            _wanted_usage(path, body),
             text,
             chunks,
             plain and predictable,
@@ -173,29 +193,44 @@ class PromptReader:
         check_passed(path, body, self.allowed_fields, allow_media=self._allow_media)
         name = self._known_model(body)
         self._check_salt(body, tenant)
-        self._check_length(body, len(raw))
-        payload = self._payload(raw, body, salt if path in SALTED else "")
+        shown = body
+        if path == COUNT_TOKENS_PATH:
+            shown = self._as_chat(body).body
+            check_messages(shown["messages"], allow_media=self._allow_media)
+        self._check_length(shown, len(raw))
+        payload = self._payload(path, raw, body, salt if path in SALTED else "")
         return Prompt(path, name, payload, False, wanted_usage(None), b"", (), plain=False, generates=False)
 
     def check(self, path: bytes, body: Mapping[str, Any], *, tenant: bool = False) -> bool:
         """Checks all rules that need no rendering. Returns whether it is one plain prompt."""
-        return self._checked(path, body, tenant)[0]
+        return self._checked(path, body, tenant).plain
 
-    def _checked(self, path: bytes, body: Mapping[str, Any], tenant: bool) -> tuple[bool, bool]:
-        """`check`, and whether the router can predict which bytes the engine computes."""
-        known: Mapping[str, Check] = CHAT if path == CHAT_PATH else COMPLETION
+    def _checked(self, path: bytes, body: Mapping[str, Any], tenant: bool) -> _Checked:
+        known, shown, converted = _FIELDS[path], body, True
         check_fields(body, known, self.allowed_fields)
         self._known_model(body)
         self._check_salt(body, tenant)
         check_stream_options(body.get("stream_options"))
-        if path == CHAT_PATH:
+        if path == MESSAGES_PATH:
+            shown, converted = self._as_chat(body)
+        if path != COMPLETION_PATH:
             check_template_options(body.get("chat_template_kwargs"))
-            messages = check_messages(body.get("messages"), allow_media=self._allow_media)
+            messages = check_messages(shown.get("messages"), allow_media=self._allow_media)
         else:
             check_prompt(body.get("prompt"))
             messages = Messages(plain=isinstance(body["prompt"], str), known=True)
         plain = messages.plain and not _is_truncated(body)
-        return plain, messages.known and is_predictable(body, known)
+        return _Checked(plain, converted and messages.known and is_predictable(body, known), shown)
+
+    def _as_chat(self, body: Mapping[str, Any]) -> AsChat:
+        """The chat that an engine makes of a request of Anthropic's API. Raises RequestError for a wrong type."""
+        messages = body.get("messages")
+        if isinstance(messages, list) and len(messages) > MAX_MESSAGES:
+            raise bad_field("messages", f"there are more than {MAX_MESSAGES}.", code="too_many")
+        try:
+            return self._renderer.as_chat(body)
+        except RequestShapeError as error:
+            raise bad_field(error.field, f"it {error.message}.", code="invalid_type") from None
 
     def _known_model(self, body: Mapping[str, Any]) -> str:
         """The model's name in the body. Raises RequestError if it is missing or not of this pool."""
@@ -220,7 +255,7 @@ class PromptReader:
         if size > MAX_RENDERED and printable_bytes(body, size) > MAX_RENDERED:
             return b""
         try:
-            text = self._renderer.render_chat(body) if path == CHAT_PATH else self._render_prompt(body)
+            text = self._render_prompt(body) if path == COMPLETION_PATH else self._renderer.render_chat(body)
         except TemplateError as error:
             raise _template_error(error) from None
         except RenderLimitError:
@@ -275,18 +310,25 @@ class PromptReader:
             message = "The prompt is too long."
         raise bad_request(message, code="context_length_exceeded")
 
-    def _payload(self, raw: bytes, body: Mapping[str, Any], salt: str) -> bytes:
+    def _payload(self, path: bytes, raw: bytes, body: Mapping[str, Any], salt: str) -> bytes:
         """The body for the engine: the base model instead of an alias, the tenant's salt, and usage in streams."""
         changes: dict[str, Any] = {}
         if body["model"] in self._aliases:
             changes["model"] = self._model
         if salt:
             changes["cache_salt"] = salt
-        if body.get("stream") is True and (options := stream_options(body.get("stream_options"))) is not None:
-            changes["stream_options"] = options
+        if body.get("stream") is True and path != MESSAGES_PATH:
+            options = stream_options(body.get("stream_options"))
+            if options is not None:
+                changes["stream_options"] = options
         if not changes:
             return raw
         return splice(raw, changes) if changes.keys().isdisjoint(body) else orjson.dumps({**body, **changes})
+
+
+def _wanted_usage(path: bytes, body: Mapping[str, Any]) -> WantedUsage:
+    """The usage that stays in a stream. Streams of Anthropic's API always have it."""
+    return WantedUsage.EVERY if path == MESSAGES_PATH else wanted_usage(body.get("stream_options"))
 
 
 def _is_truncated(body: Mapping[str, Any]) -> bool:

@@ -22,6 +22,10 @@ _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,9})')
 _OUTPUT = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,9})')
 _CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d{1,9})')
+_INPUT = b'"input_tokens"'
+_ANTHROPIC = {name: re.compile(rb'"%b"\s*:\s*(\d{1,9})' % name) for name in (
+    b"input_tokens", b"output_tokens", b"cache_read_input_tokens", b"cache_creation_input_tokens",
+)}  # fmt: skip
 _EVENT_BOUND = 1 << 20  # bytes; a longer event passes through without being read
 _TAIL = 4096
 
@@ -62,9 +66,25 @@ class Usage:
 
     def read(self, data: bytes) -> None:
         """Reads the counts in `data`."""
+        if _INPUT in data:
+            self._read_anthropic(data)
+            return
         self.prompt_tokens = _last(_PROMPT, b'"prompt_tokens"', data, self.prompt_tokens)
         self.cached_tokens = _last(_CACHED, b'"cached_tokens"', data, self.cached_tokens)
         self.output_tokens = _last(_OUTPUT, b'"completion_tokens"', data, self.output_tokens)
+
+    def _read_anthropic(self, data: bytes) -> None:
+        """Anthropic's `input_tokens` are those that were neither read from a cache nor written to one."""
+
+        def count(name: bytes) -> int | None:
+            return _last(_ANTHROPIC[name], b'"%b"' % name, data, None)
+
+        cached, created = count(b"cache_read_input_tokens"), count(b"cache_creation_input_tokens")
+        fresh, output = count(b"input_tokens"), count(b"output_tokens")
+        if fresh is not None:
+            self.prompt_tokens = fresh + (cached or 0) + (created or 0)
+        self.cached_tokens = cached if cached is not None else self.cached_tokens
+        self.output_tokens = output if output is not None else self.output_tokens
 
 
 def _last(pattern: re.Pattern[bytes], name: bytes, data: bytes, known: int | None) -> int | None:

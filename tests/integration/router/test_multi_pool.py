@@ -252,6 +252,19 @@ async def test_errors_equal_those_of_single_pool(gateway: Gateway, engines: list
     assert engines[0].seen[0].json["cache_salt"], "the tenant's own"
 
 
+async def test_gateway_serves_anthropics_api(gateway: Gateway, engines: list[Any]) -> None:
+    gateway.add("chat", at(engines[0]), "claude", model="tiny", model_more={"aliases": ["claude"]})
+    gateway.add("code", at(engines[1]))
+    await gateway.start()
+    asked = {"max_tokens": 8, "messages": [{"role": "user", "content": "x"}]}
+    assert (await gateway.http.post("/v1/messages", json={"model": "claude", **asked})).status_code == 200
+    assert engines[0].seen[0].line.startswith("POST /v1/messages ")
+    assert engines[0].seen[0].json == {"model": "tiny", **asked}
+    refused = await gateway.http.post("/v1/messages", json={"model": "nobody", **asked})
+    assert (refused.status_code, refused.json()["type"]) == (404, "error")
+    assert refused.json()["error"]["type"] == "not_found_error"
+
+
 async def test_pools_change_during_stream_of_another(gateway: Gateway, engines: list[Any], kit: Any) -> None:
     chat, code = engines
     ended = asyncio.Event()

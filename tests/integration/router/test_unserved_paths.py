@@ -26,19 +26,19 @@ async def test_responses_api_error_reaches_openai_client(start: Any) -> None:
         assert refused.value.code == "not_served"
 
 
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches"])
+@pytest.mark.parametrize("path", ["/v1/messages/batches", "/v1/messages/batches/b/results"])
 async def test_anthropic_api_error_has_anthropic_format(start: Any, kit: Any, path: str) -> None:
     running = await start(engines=1)
-    answer = await running.post({"model": "tiny"}, path=path)
+    answer = await running.post({"requests": []}, path=path)
     assert answer.status == 404
     assert answer.json["type"] == "error"
     assert answer.json["error"]["type"] == "not_found_error"
-    assert "/v1/chat/completions" in answer.json["error"]["message"]
+    assert "/v1/messages instead" in answer.json["error"]["message"]
 
 
 async def test_unknown_paths_are_counted_by_class(start: Any, kit: Any) -> None:
     running = await start(engines=1)
-    for path, times in (("/v1/responses", 3), ("/v1/responses/x", 2), ("/v1/messages", 1), ("/v1/files/a", 2),
+    for path, times in (("/v1/responses", 3), ("/v1/responses/x", 2), ("/v1/messages/batches", 1), ("/v1/files/a", 2),
                         ("/v1/secret-name", 4), ("/wp-login.php", 5), ("/", 1)):  # fmt: skip
         for _ in range(times):
             answer = await running.send(kit.request({}, path=path, method="GET"))

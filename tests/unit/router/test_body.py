@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumage_router.http.errors import RequestError
-from plumage_router.request.body import parse_body, splice
+from plumage_router.http.time_slicing import LARGE
+from plumage_router.request.body import _keys, parse_body, splice
 
 _JSON = st.recursive(
     st.none()
@@ -96,6 +97,33 @@ def test_duplicate_key_of_long_body_needs_no_slow_parser(monkeypatch: pytest.Mon
     with pytest.raises(RequestError) as refused:
         parse_body(f'{{{keys},"2fff":0,"user":"\\u0022"}}'.encode())
     assert (refused.value.code, refused.value.param) == ("duplicate_key", None)
+
+
+@given(_BODIES, st.sampled_from([None, 1, 3]))
+def test_keys_of_a_large_body_are_counted_at_any_depth(body: dict[str, Any], indent: int | None) -> None:
+    raw = json.dumps({"pad": "x" * LARGE, "body": body}, indent=indent, ensure_ascii=False).encode(errors="replace")
+    assert parse_body(raw)["pad"] == "x" * LARGE
+    inner = raw.rindex(b"}", 0, raw.rindex(b"}"))  # the end of the inner object
+    twice = b'"k":1,"k":2' if not body else b',"k":1,"k":2'
+    if "k" not in body:
+        with pytest.raises(RequestError, match="twice"):
+            parse_body(raw[:inner] + twice + raw[inner:])
+
+
+@pytest.mark.parametrize("size", [1, LARGE])
+def test_depth_is_bounded_alike_in_small_and_large_bodies(size: int) -> None:
+    def nested(depth: int) -> bytes:
+        return b'{"user":"%b", "deep":%b1%b}' % (b"x" * size, b"[" * depth, b"]" * depth)
+
+    assert parse_body(nested(253))["user"] == "x" * size
+    with pytest.raises(RequestError, match="nested too deeply"):
+        parse_body(nested(254))
+
+
+def test_elements_of_a_list_of_ids_are_not_visited() -> None:
+    body = {"prompt": list(range(100_000)), "user": "x"}
+    assert len(list(_keys(body, 2))) == 0, "a list of so many elements would take several slices"
+    assert len(list(_keys(body, 3))) > 0
 
 
 def test_escaped_quotes_need_no_second_parse(monkeypatch: pytest.MonkeyPatch) -> None:

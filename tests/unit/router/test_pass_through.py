@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from plumage.rendering.anthropic import AsChat, as_chat
 from plumage_router.http.errors import RequestError
-from plumage_router.http.paths import COMPLETION_PATH, ENGINE_PATHS
-from plumage_router.request.pass_through import PASSED
+from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, ENGINE_PATHS, MESSAGES_PATH
+from plumage_router.request.pass_through import PASSED, SALTED
 from plumage_router.request.prompt import PromptReader
 
 VALID: dict[bytes, dict[str, Any]] = {
     b"/tokenize": {"prompt": "hello", "return_token_strs": True},
     b"/detokenize": {"tokens": [1, 2, 3]},
+    b"/v1/messages/count_tokens": {"system": "s", "messages": [{"role": "user", "content": "a"}]},
     b"/v1/embeddings": {"input": ["a", "b"], "encoding_format": "base64", "dimensions": 8},
     b"/v1/rerank": {"query": "q", "documents": ["a", "b"], "top_n": 1, "return_documents": True},
     b"/v2/rerank": {"query": "q", "documents": ["a", "b"]},
@@ -34,6 +36,9 @@ class Renders:
     def render_completion(self, prompt: str | Sequence[int], add_special_tokens: bool = True) -> bytes:
         raise AssertionError("nothing is rendered")
 
+    def as_chat(self, body: Mapping[str, Any]) -> AsChat:
+        return as_chat(body, merge_system=False, disabled_effort=lambda: "none")
+
 
 def reader(**options: Any) -> PromptReader:
     return PromptReader(Renders(), "tiny", aliases=("small",), **options)
@@ -47,8 +52,8 @@ def refusal(path: bytes, body: dict[str, Any], **options: Any) -> RequestError:
 
 def test_every_path_but_completions_is_passed_through() -> None:
     assert set(VALID) == set(PASSED)
-    assert len(ENGINE_PATHS) == len(PASSED) + 2
-    assert COMPLETION_PATH not in PASSED
+    assert set(PASSED) | {CHAT_PATH, COMPLETION_PATH, MESSAGES_PATH} == ENGINE_PATHS
+    assert len(ENGINE_PATHS) == len(PASSED) + 3
 
 
 @pytest.mark.parametrize("path", VALID)
@@ -71,8 +76,8 @@ def test_alias_is_replaced_and_unknown_models_are_refused(path: bytes) -> None:
 def test_tenant_has_its_salt_where_the_engine_caches(path: bytes) -> None:
     raw = json.dumps({"model": "tiny", **VALID[path]}).encode()
     sent = json.loads(reader().read(path, raw, salt="own", tenant=True).payload)
-    assert sent.get("cache_salt") == (None if b"tokenize" in path else "own")
-    if b"tokenize" not in path:
+    assert sent.get("cache_salt") == ("own" if path in SALTED else None)
+    if path in SALTED:
         error = refusal(path, {"model": "tiny", **VALID[path], "cache_salt": "theirs"}, salt="own", tenant=True)
         assert (error.code, error.param) == ("field_not_allowed", "cache_salt")
 
@@ -87,6 +92,12 @@ def test_tenant_has_its_salt_where_the_engine_caches(path: bytes) -> None:
         (b"/tokenize", {"prompt": "a", "chat_template": "{{ 1 }}"}, "field_not_allowed", "chat_template"),
         (b"/tokenize", {"messages": [{"role": "user", "content": [
             {"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}]}]}, "media_url", None),
+        (b"/v1/messages/count_tokens", {}, "missing_field", "messages"),
+        (b"/v1/messages/count_tokens", {"messages": [{"role": "user", "content": 1}]}, "invalid_type",
+         "messages[0].content"),
+        (b"/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "a"}] * 5000}, "too_many", "messages"),
+        (b"/v1/messages/count_tokens", {"messages": [{"role": "user", "content": [
+            {"type": "image", "source": {"type": "url", "url": "http://169.254.169.254/"}}]}]}, "media_url", None),
         (b"/detokenize", {"tokens": [-1]}, "invalid_type", "tokens"),
         (b"/detokenize", {"tokens": "1"}, "invalid_type", "tokens"),
         (b"/v1/embeddings", {"input": [["a"]]}, "invalid_type", "input"),

@@ -15,7 +15,7 @@ from typing import Any
 from plumage.errors import ConfigurationError
 from plumage_engine.simulator.http.prompts import Prompt, Prompts
 from plumage_engine.simulator.http.protocol import ApiError, Generation, StreamUsage, read_body, read_generation
-from plumage_engine.simulator.http.replies import DONE, Reply
+from plumage_engine.simulator.http.replies import Reply
 from plumage_engine.simulator.job import Job
 from plumage_engine.simulator.runner import Runner
 
@@ -73,7 +73,9 @@ async def respond(send: Send, status: int, body: bytes, *headers: tuple[bytes, b
 
 
 class Completions:
-    """/v1/chat/completions or /v1/completions. force_usage: vLLM's --enable-force-include-usage."""
+    """/v1/chat/completions or /v1/completions. force_usage: vLLM's --enable-force-include-usage.
+
+    A subclass may read another API's bodies (`_read`) and answer in its form (`_reply`, `_error_body`)."""
 
     def __init__(
         self,
@@ -99,10 +101,10 @@ class Completions:
             return
         except ApiError as error:
             retry = [(b"retry-after", b"1")] if error.status == 503 else []
-            await respond(send, error.status, error.body(), *retry)
+            await respond(send, error.status, self._error_body(error), *retry)
             return
         watch = asyncio.create_task(self._watch(receive, job))
-        reply = Reply(str(job.request.request_id), generation.model, chat=self._chat)
+        reply = self._reply(job, generation.model)
         try:
             usage = StreamUsage.EVERY if self._force_usage else generation.stream_usage
             await (self._stream(job, reply, send, usage) if job.stream else self._whole(job, reply, send))
@@ -114,7 +116,7 @@ class Completions:
     async def _accept(self, scope: Scope, receive: Receive) -> tuple[Job, Generation]:
         self._check_load()
         body = await read(receive, self._max_body_bytes)
-        generation = read_generation(read_body(body), chat=self._chat)
+        generation = self._read(body)
         prompt = self._prompts.read(generation)
         token_ids = await (self._tokenize_long(prompt, receive) if prompt.long else self._prompts.token_ids(prompt))
         job = self._prompts.job(generation, token_ids, self._request_id(scope))
@@ -123,6 +125,16 @@ class Completions:
         except ConfigurationError as error:
             raise ApiError(400, str(error)) from error
         return job, generation
+
+    def _read(self, data: bytes) -> Generation:
+        """What the body asks for; ApiError names the wrong field."""
+        return read_generation(read_body(data), chat=self._chat)
+
+    def _reply(self, job: Job, model: str) -> Reply:
+        return Reply(str(job.request.request_id), model, chat=self._chat)
+
+    def _error_body(self, error: ApiError) -> bytes:
+        return error.body()
 
     def _check_load(self) -> None:
         if self._runner.draining:
@@ -188,7 +200,7 @@ class Completions:
         if not job.done:
             return reply.delta(text, counts)
         last = reply.last(text, job.answer.finish_reason, job.answer.stop_reason, counts)
-        return last + (b"" if usage is StreamUsage.NONE else reply.usage(_usage(job))) + DONE
+        return last + (b"" if usage is StreamUsage.NONE else reply.usage(_usage(job))) + reply.end()
 
     def _counts(self, job: Job, completion: int) -> dict[str, Any]:
         """The usage beside a delta: without details, which a chat's events name."""

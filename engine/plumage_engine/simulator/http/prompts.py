@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from plumage.errors import ConfigurationError
 from plumage.rendering import ChatRenderer, ModelFolder, RenderingError
+from plumage.rendering.errors import RequestShapeError
 from plumage.settings.simulator_config import SimulatorConfig
 from plumage_engine.simulator.engine.request import SimRequest
 from plumage_engine.simulator.events.block_hashes import block_hashes, root
@@ -64,6 +66,17 @@ class Prompts:
     def close(self) -> None:
         """Texts that wait for the thread are not tokenized any more."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def as_chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The body of the chat that vLLM makes of an Anthropic message's, with what a template sees. ApiError for a
+        wrong type, and for what is not converted."""
+        try:
+            chat, known = self._renderer.as_chat(body)
+        except RequestShapeError as error:
+            raise ApiError(400, str(error), param=error.field) from error
+        if not known:
+            raise ApiError(400, "the simulator reads no tool_addition and no tool_removal", param="messages")
+        return chat
 
     def read(self, generation: Generation) -> Prompt:
         """Rendered; ApiError if the model is unknown, the template refuses, or no tokens of that text could fit."""

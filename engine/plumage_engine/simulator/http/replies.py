@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
-__all__ = ["DONE", "Reply"]
+__all__ = ["Reply"]
 
-DONE = b"data: [DONE]\n\n"
+_DONE = b"data: [DONE]\n\n"
 
 
 class Reply:
@@ -60,6 +60,10 @@ class Reply:
     def usage(self, usage: dict[str, Any]) -> bytes:
         """The trailing event without choices."""
         return self._event([], usage=usage)
+
+    def end(self) -> bytes:
+        """The mark after a stream's last event."""
+        return _DONE
 
     def _choice(self, delta: dict[str, str] | str, finish: str | None, stop: str | None) -> dict[str, Any]:
         name = "delta" if self._chat else "text"

@@ -1,4 +1,4 @@
-"""The simulated engine as a server: OpenAI's API, vLLM's metrics and health, and the fleet's own routes.
+"""The simulated engine as a server: APIs of OpenAI and Anthropic, vLLM's metrics and health, and the fleet's routes.
 
 In `dev_mode` also vLLM's `POST /reset_prefix_cache?reset_running_requests=&reset_external=`.
 
@@ -35,6 +35,7 @@ from plumage_engine.simulator.config import engine_settings
 from plumage_engine.simulator.events.publisher import EventPublisher
 from plumage_engine.simulator.http.completions import Completions, Receive, Scope, Send, respond
 from plumage_engine.simulator.http.learned_tables import Tables
+from plumage_engine.simulator.http.messages import CountTokens, Messages
 from plumage_engine.simulator.http.prompts import Prompts
 from plumage_engine.simulator.http.protocol import ApiError
 from plumage_engine.simulator.http.tokens import Tokens
@@ -174,6 +175,8 @@ def make_app(config: SimulatorConfig) -> _Guard:
     routes = [
         Route("/v1/chat/completions", Completions(runner, prompts, chat=True, **limits), methods=["POST"]),
         Route("/v1/completions", Completions(runner, prompts, chat=False, **limits), methods=["POST"]),
+        Route("/v1/messages", Messages(runner, prompts, chat=True, **limits), methods=["POST"]),
+        Route("/v1/messages/count_tokens", CountTokens(prompts, config.max_body_bytes).count, methods=["POST"]),
         Route("/tokenize", tokens.tokenize, methods=["POST"]),
         Route("/detokenize", tokens.detokenize, methods=["POST"]),
         Route("/v1/models", _models(config, prompts.max_model_len)),
