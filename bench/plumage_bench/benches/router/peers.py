@@ -147,7 +147,7 @@ class Comparison:
         rows = [
             (
                 f"{size:,}",
-                name,
+                "Plumage, LBGR" if name == OURS_NAME else name,
                 round(statistics.median(drive.rate for drive in drives)),
                 round(min(drive.rate for drive in drives)),
                 round(statistics.median(drive.cpu_micros for drive in drives)),

@@ -9,6 +9,7 @@ from plumage_bench.evidence.figures import Computed, Key, Minus
 __all__ = ["CLUSTER", "HOT_PATH", "SIZING"]
 
 _FAULTS = "PLUMAGE_E2E_REPORT=DIR pytest tests/e2e_cluster/test_faults_under_load.py"
+_ROUTER = "plumage bench router peers=1"
 _VICTIMS = "PLUMAGE_E2E_REPORT=DIR make e2e-victims"
 
 HOT_PATH = (
@@ -28,13 +29,20 @@ HOT_PATH = (
     Claim("… agent's process, µs of CPU a block event at 5,000 a second", "directory", Key("agent_process_us"),
           at_most(15)),
     Claim("Router, one core, 8k prompts that do not stream: requests a second", "router", Key("rps_8k"),
-          at_least(6000)),
-    Claim("… 99th percentile that it adds, ms", "router", Key("added_p99_ms"), at_most(1.5)),
-    Claim("… the same by the interval's upper end, ms", "router", Key("added_p99_high_ms"), at_most(1.5)),
+          at_least(6000), "", _ROUTER),
+    Claim("… 99th percentile that it adds, ms", "router", Key("added_p99_ms"), at_most(1.5), "", _ROUTER),
+    Claim("… the same by the interval's upper end, ms", "router", Key("added_p99_high_ms"), at_most(1.5), "", _ROUTER),
+    Claim("… requests a second ÷ the best of three other routers that know caches, 8 KB", "router",
+          Key("over_best_peer_8k"), at_least(1.1), "", _ROUTER),
+    Claim("… the same, 64 KB", "router", Key("over_best_peer_65k"), at_least(1.1), "", _ROUTER),
+    Claim("… the same, 450 KB", "router", Key("over_best_peer_450k"), at_least(1.1), "", _ROUTER),
+    Claim("… ÷ Envoy by round robin, 8 KB", "router", Key("over_envoy"), at_least(0.35), "", _ROUTER),
     Claim("Router, 450 KB prompts (100,000 tokens): CPU of its process a request, ms", "longprompt", Key("cpu_ms"),
           at_most(1.5), "", "plumage bench longprompt"),
     Claim("… of the decision path, without sockets and background work, ms", "longprompt", Key("path_ms"),
           at_most(1.5), "", "plumage bench longprompt"),
+    Claim("… 99th percentile of small requests beside 80 such prompts a second, ms", "longprompt", Key("small_p99_ms"),
+          at_most(2), "", "plumage bench longprompt"),
     Claim("Hostile bodies of 16 MB, the worst of 13 kinds: 99th percentile of what they add to a small request, ms",
           "hostile-bodies", Key("worst_delay_p99_ms"), at_most(50), "", "plumage bench hostile-bodies --quick"),
     Claim("Storm of faults: crashes", "storm", Key("crashes"), exactly(0), "", "plumage bench storm"),
