@@ -11,7 +11,7 @@ Source: `AnthropicServingMessages.to_chat_completion_request` of vLLM 0.32, whic
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from jinja2.ext import loopcontrols
@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from plumage.rendering.conversation import BILLING_HEADER
 from plumage.rendering.errors import RequestShapeError
 
-__all__ = ["EFFORTS", "AsChat", "as_chat", "merges_system"]
+__all__ = ["EFFORTS", "AsChat", "as_chat", "block_count", "merges_system"]
 
 EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 _ROLES: Final = ("user", "assistant", "system")
@@ -39,6 +39,14 @@ class AsChat(NamedTuple):
     known: bool
 
 
+def block_count(messages: Sequence[Any]) -> int:
+    """The content blocks of all messages, with those inside of tools' results. Any value may be a message."""
+    contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
+    blocks = [block for content in contents if isinstance(content, list) for block in content]
+    inner = [block.get("content") for block in blocks if isinstance(block, Mapping)]
+    return len(blocks) + sum(len(content) for content in inner if isinstance(content, list))
+
+
 def merges_system(template: str | None) -> bool:
     """Whether vLLM moves inline system messages to the front, since the template refuses them elsewhere.
 
@@ -54,9 +62,13 @@ def merges_system(template: str | None) -> bool:
     return False
 
 
-def as_chat(body: Mapping[str, Any], *, merge_system: bool, disabled_effort: Callable[[], str]) -> AsChat:
+def as_chat(
+    body: Mapping[str, Any], *, merge_system: bool, disabled_effort: Callable[[], str], shape_only: bool = False
+) -> AsChat:
     """Converts a request. RequestShapeError for a field of the wrong type.
 
+    shape_only: leaves out what must be serialized (inputs of tools), which takes long for megabytes. The messages and
+    their media can be checked then, and not rendered.
     merge_system: see `merges_system`. disabled_effort: returns the reasoning effort for thinking that is switched off.
     """
     given = body.get("messages")
@@ -72,14 +84,14 @@ def as_chat(body: Mapping[str, Any], *, merge_system: bool, disabled_effort: Cal
         messages.append({"role": "system", "content": "".join(system)})
     known = True
     for index, message in enumerate(given):
-        known &= _convert(message, f"messages[{index}]", messages, merge_system)
+        known &= _convert(message, f"messages[{index}]", messages, merge_system, shape_only)
     chat: dict[str, Any] = {"model": body.get("model"), "messages": messages}
     for name in ("chat_template_kwargs", "cache_salt"):
         if body.get(name) is not None:
             chat[name] = body[name]
     _add_effort(chat, body, disabled_effort)
     _add_tools(chat, body)
-    return AsChat(chat, known)
+    return AsChat(chat, known and not shape_only)
 
 
 def _system_texts(content: Any, field: str) -> list[str]:
@@ -93,7 +105,7 @@ def _system_texts(content: Any, field: str) -> list[str]:
     return [text for text in texts if not text.startswith(BILLING_HEADER)]
 
 
-def _convert(message: Any, field: str, messages: list[dict[str, Any]], merge_system: bool) -> bool:
+def _convert(message: Any, field: str, messages: list[dict[str, Any]], merge_system: bool, shape_only: bool) -> bool:
     """Appends what a message becomes. Returns whether all of it was converted."""
     role = message.get("role") if isinstance(message, Mapping) else None
     if not isinstance(role, str) or role not in _ROLES:
@@ -107,13 +119,17 @@ def _convert(message: Any, field: str, messages: list[dict[str, Any]], merge_sys
     if isinstance(content, str):
         messages.append({"role": role, "content": content})
         return True
-    converted: dict[str, Any] = {"role": role, **_content(_blocks(content, f"{field}.content"), role, messages)}
+    blocks = _blocks(content, f"{field}.content")
+    converted: dict[str, Any] = {"role": role, **_content(blocks, role, messages, shape_only)}
     if role == "assistant" or "content" in converted:
         messages.append(converted)
-    return True
+    # vLLM makes up an id by the time.
+    return all(block.get("id") for block in blocks if block["type"] == "tool_use")
 
 
-def _content(blocks: Iterable[Mapping[str, Any]], role: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
+def _content(
+    blocks: Iterable[Mapping[str, Any]], role: str, messages: list[dict[str, Any]], shape_only: bool
+) -> dict[str, Any]:
     """The fields that blocks become. The results of tools are appended to `messages`, before their own message."""
     parts: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
@@ -127,11 +143,12 @@ def _content(blocks: Iterable[Mapping[str, Any]], role: str, messages: list[dict
         elif kind == "thinking" and block.get("thinking") is not None:
             thoughts.append(block["thinking"])
         elif kind == "tool_use":
-            called = {"name": block.get("name") or "", "arguments": json.dumps(block.get("input") or {})}
+            arguments = "{}" if shape_only else json.dumps(block.get("input") or {})
+            called = {"name": block.get("name") or "", "arguments": arguments}
             calls.append({"id": block.get("id") or "", "type": "function", "function": called})
         elif kind == "tool_result" and role == "user":
             messages += _tool_results(block)
-        elif kind == "tool_result":
+        elif kind == "tool_result" and not shape_only:
             parts.append({"type": "text", "text": f"Tool result: {block.get('content') or ''!s}"})
     fields: dict[str, Any] = {}
     if thoughts:
@@ -208,15 +225,29 @@ def _blocks(content: Any, field: str) -> list[Mapping[str, Any]]:
         for name in ("text", "thinking", "id", "tool_use_id", "name"):
             if not isinstance(block.get(name, ""), str | None):
                 raise RequestShapeError(f"{here}.{name}", "must be a string")
-        for name in ("source", "input"):
-            if not isinstance(block.get(name, {}), Mapping | None):
-                raise RequestShapeError(f"{here}.{name}", "must be an object")
+        if not isinstance(block.get("input", {}), Mapping | None):
+            raise RequestShapeError(f"{here}.input", "must be an object")
+        if kind == "image":
+            _check_source(block, here)
         inner = block.get("content")
         if inner is not None and not isinstance(inner, str):
             for number, item in enumerate(_objects(inner, f"{here}.content")):
-                if not isinstance(item.get("text", ""), str) or not isinstance(item.get("source") or {}, Mapping):
-                    raise RequestShapeError(f"{here}.content[{number}]", "must be a text or an image")
+                if item.get("type") == "text" and not isinstance(item.get("text", ""), str):
+                    raise RequestShapeError(f"{here}.content[{number}].text", "must be a string")
+                if item.get("type") == "image":
+                    _check_source(item, f"{here}.content[{number}]")
     return blocks
+
+
+def _check_source(image: Mapping[str, Any], field: str) -> None:
+    source = image.get("source")
+    if source is None:
+        return
+    if not isinstance(source, Mapping):
+        raise RequestShapeError(f"{field}.source", "must be an object")
+    for name in ("type", "url", "data", "media_type"):
+        if not isinstance(source.get(name, ""), str):
+            raise RequestShapeError(f"{field}.source.{name}", "must be a string")
 
 
 def _object(body: Mapping[str, Any], field: str) -> Mapping[str, Any]:

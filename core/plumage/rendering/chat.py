@@ -191,11 +191,21 @@ class ChatRenderer:
         render = template.render_usual if variables is self._usual else template.render
         return render(given, variables)
 
-    def as_chat(self, body: Mapping[str, Any]) -> AsChat:
-        """The chat that vLLM makes of a request of Anthropic's Messages API. RequestShapeError for a wrong type."""
+    def as_chat(self, body: Mapping[str, Any], *, shape_only: bool = False) -> AsChat:
+        """The chat that vLLM makes of a request of Anthropic's Messages API. RequestShapeError for a wrong type.
+        shape_only: see `anthropic.as_chat`."""
         if self._merges_system is None:
-            self._merges_system = any(merges_system(template.source) for template in self._templates.values())
-        return as_chat(body, merge_system=self._merges_system, disabled_effort=self._find_disabled_effort)
+            self._merges_system = any(
+                merges_system(template.source)
+                for name, template in self._templates.items()
+                if name in ("default", "tool_use")
+            )
+        return as_chat(
+            body,
+            merge_system=self._merges_system,
+            disabled_effort=self._find_disabled_effort,
+            shape_only=shape_only,
+        )
 
     def _find_disabled_effort(self) -> str:
         """The effort that switches thinking off. vLLM takes "low" where "none" changes nothing, or is refused."""

@@ -64,7 +64,7 @@ class BodyMemory:
     """
 
     def __init__(self, total: int, *, keyed: bool = False) -> None:
-        self.used = 0
+        self.used = self._peak = 0
         self._keyed = keyed
         self._accounts: dict[str, _Account] = {}  # of tenants with bytes or unfinished bodies
         self.resize(total)
@@ -93,7 +93,14 @@ class BodyMemory:
         account.used += size
         self.used += size
         body.size += size
+        if self.used > self._peak:
+            self._peak = self.used
         return True
+
+    def take_peak(self) -> int:
+        """The most bytes that were reserved at once since the last call."""
+        peak, self._peak = self._peak, self.used
+        return peak
 
     def unfinished(self, body: BodyReservation) -> None:
         """The bytes of `body` that arrived until now do not end it: it may be evicted from now on."""

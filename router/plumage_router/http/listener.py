@@ -205,6 +205,6 @@ class Listener(ABC):
         now = self.tick = monotonic()
         self.date = wall_date(wall())
         self.metrics.flush()
-        self._trimmer.check(self.body_memory.used)
+        self._trimmer.check(self.body_memory.take_peak(), self.body_memory.used)
         for connection in [c for c in self.connections if c.deadline < now]:
             connection.expire()

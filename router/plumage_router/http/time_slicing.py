@@ -134,17 +134,18 @@ class TimeSlicer:
         return work
 
     def _run(self) -> None:
-        """Runs the slices of one turn, and schedules the next turn until no work is left."""
-        began = monotonic()
-        while (work := self._next()) is not None:
-            self._run_slice(work)
-            taken = monotonic() - began
-            if taken >= TURN:
-                break
-        else:
-            self._scheduled = False
-            return
-        self._loop.call_later(pause_after(taken), self._run)
+        """Runs the slices of one turn, and schedules the next turn while work is left, also if a `done` raised."""
+        began, taken = monotonic(), 0.0
+        try:
+            while (work := self._next()) is not None:
+                self._run_slice(work)
+                taken = monotonic() - began
+                if taken >= TURN:
+                    break
+        finally:
+            self._scheduled = self._current is not None or bool(self._queues)
+            if self._scheduled:
+                self._loop.call_later(pause_after(taken), self._run)
 
     def _next(self) -> SlicedWork | None:
         if self._current is not None and self._current.cancelled:

@@ -60,9 +60,9 @@ class MemoryTrimmer:
         self._trim = trim or ((lambda: libc.malloc_trim(0)) if libc is not None else lambda: None)
         self._peak = 0
 
-    def check(self, buffered: int) -> None:
-        """Call with each tick. buffered: bytes of request bodies in memory now."""
-        self._peak = max(self._peak, buffered)
-        if self._peak >= _WORTH_TRIMMING and buffered <= self._peak // 4:
+    def check(self, peak: int, buffered: int) -> None:
+        """Call with each tick. buffered: bytes of request bodies in memory now; peak: the most since the last tick."""
+        self._peak = max(self._peak, peak)
+        if self._peak >= _WORTH_TRIMMING and buffered <= self._peak // 2:
             self._peak = buffered
             self._trim()

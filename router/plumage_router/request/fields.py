@@ -29,6 +29,7 @@ __all__ = [
     "EMBEDDINGS",
     "MAX_INPUTS",
     "MAX_MESSAGES",
+    "MAX_PARTS",
     "MESSAGES",
     "RERANK",
     "SCORE",
@@ -316,7 +317,16 @@ COUNT_TOKENS: dict[str, Check] = {
     "tools": _objects,
     # Anthropic's fields without effect in vLLM.
     **dict.fromkeys(
-        ("cache_control", "container", "context_management", "inference_geo", "mcp_servers", "service_tier", "speed"),
+        (
+            "cache_control",
+            "container",
+            "context_management",
+            "inference_geo",
+            "mcp_servers",
+            "output_format",
+            "service_tier",
+            "speed",
+        ),
         _anything,
     ),
 }

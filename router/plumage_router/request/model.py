@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from plumage.directory.schema import engine_name
 from plumage.errors import ConfigurationError
@@ -13,6 +13,9 @@ from plumage.settings.router_config import ModelConfig
 from plumage_router.request.prompt import PromptReader
 
 __all__ = ["Model", "load_model"]
+
+
+_WARM_UP: Final = {"messages": [{"role": "user", "content": "Hi"}], "thinking": {"type": "disabled"}}
 
 
 class Model(NamedTuple):
@@ -26,6 +29,7 @@ def load_model(config: ModelConfig) -> Model:
     """Raises ConfigurationError if the model folder cannot be used."""
     folder = ModelFolder.load(resolve(config.model_folder))
     renderer = ChatRenderer.from_folder(folder, clock=datetime.now)
+    renderer.as_chat(_WARM_UP)  # probes the template once, so that no request waits for it
     reader = PromptReader(
         renderer,
         config.name,

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import orjson
 
 from plumage.hashing.chunks import ChainMemory, seed
-from plumage.rendering.anthropic import AsChat
+from plumage.rendering.anthropic import AsChat, block_count
 from plumage.rendering.errors import RenderLimitError, RequestShapeError, TemplateError
 from plumage_router.http.errors import RequestError, bad_field, bad_request, unknown_model
 from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, COUNT_TOKENS_PATH, MESSAGES_PATH
@@ -24,6 +24,7 @@ from plumage_router.request.fields import (
     CHAT,
     COMPLETION,
     MAX_MESSAGES,
+    MAX_PARTS,
     MESSAGES,
     Check,
     Messages,
@@ -60,7 +61,7 @@ class Renderer(Protocol):
 
     def render_completion(self, prompt: str | Sequence[int], add_special_tokens: bool = True) -> bytes: ...
 
-    def as_chat(self, body: Mapping[str, Any]) -> AsChat: ...
+    def as_chat(self, body: Mapping[str, Any], *, shape_only: bool = False) -> AsChat: ...
 
 
 class _Checked(NamedTuple):
@@ -164,7 +165,7 @@ class PromptReader:
             yield
         if path in PASSED:
             return self._passed(path, raw, body, salt, tenant)
-        plain, predictable, shown = self._checked(path, body, tenant)
+        plain, predictable, shown = self._checked(path, body, tenant, len(raw))
         yield
         text = self.render(path, shown, len(raw))
         yield
@@ -195,7 +196,7 @@ class PromptReader:
         self._check_salt(body, tenant)
         shown = body
         if path == COUNT_TOKENS_PATH:
-            shown = self._as_chat(body).body
+            shown = self._as_chat(body, shape_only=True).body
             check_messages(shown["messages"], allow_media=self._allow_media)
         self._check_length(shown, len(raw))
         payload = self._payload(path, raw, body, salt if path in SALTED else "")
@@ -205,14 +206,16 @@ class PromptReader:
         """Checks all rules that need no rendering. Returns whether it is one plain prompt."""
         return self._checked(path, body, tenant).plain
 
-    def _checked(self, path: bytes, body: Mapping[str, Any], tenant: bool) -> _Checked:
+    def _checked(self, path: bytes, body: Mapping[str, Any], tenant: bool, size: int = 0) -> _Checked:
         known, shown, converted = _FIELDS[path], body, True
         check_fields(body, known, self.allowed_fields)
         self._known_model(body)
         self._check_salt(body, tenant)
         check_stream_options(body.get("stream_options"))
         if path == MESSAGES_PATH:
-            shown, converted = self._as_chat(body)
+            shown, converted = self._as_chat(body, shape_only=size > MAX_RENDERED)
+            if size > MAX_RENDERED and printable_bytes(shown, size) <= MAX_RENDERED:  # the rest are images
+                shown, converted = self._as_chat(body)
         if path != COMPLETION_PATH:
             check_template_options(body.get("chat_template_kwargs"))
             messages = check_messages(shown.get("messages"), allow_media=self._allow_media)
@@ -222,13 +225,17 @@ class PromptReader:
         plain = messages.plain and not _is_truncated(body)
         return _Checked(plain, converted and messages.known and is_predictable(body, known), shown)
 
-    def _as_chat(self, body: Mapping[str, Any]) -> AsChat:
-        """The chat that an engine makes of a request of Anthropic's API. Raises RequestError for a wrong type."""
+    def _as_chat(self, body: Mapping[str, Any], *, shape_only: bool = False) -> AsChat:
+        """The chat that an engine makes of a request of Anthropic's API. Raises RequestError for a wrong type, and for
+        more blocks than may be converted in one slice."""
         messages = body.get("messages")
-        if isinstance(messages, list) and len(messages) > MAX_MESSAGES:
-            raise bad_field("messages", f"there are more than {MAX_MESSAGES}.", code="too_many")
+        if isinstance(messages, list):
+            if len(messages) > MAX_MESSAGES:
+                raise bad_field("messages", f"there are more than {MAX_MESSAGES}.", code="too_many")
+            if block_count(messages) > MAX_PARTS:
+                raise bad_field("messages", f"there are more than {MAX_PARTS} content blocks.", code="too_many")
         try:
-            return self._renderer.as_chat(body)
+            return self._renderer.as_chat(body, shape_only=shape_only)
         except RequestShapeError as error:
             raise bad_field(error.field, f"it {error.message}.", code="invalid_type") from None
 

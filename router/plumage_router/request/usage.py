@@ -67,7 +67,9 @@ class Usage:
     def read(self, data: bytes) -> None:
         """Reads the counts in `data`."""
         if _INPUT in data:
-            self._read_anthropic(data)
+            at = data.rfind(b'"usage"')  # a tool's input before it may have any key
+            if at >= 0:
+                self._read_anthropic(data[at:])
             return
         self.prompt_tokens = _last(_PROMPT, b'"prompt_tokens"', data, self.prompt_tokens)
         self.cached_tokens = _last(_CACHED, b'"cached_tokens"', data, self.cached_tokens)

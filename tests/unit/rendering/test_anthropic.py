@@ -57,6 +57,26 @@ def test_effort_of_disabled_thinking_follows_the_template(template: str, effort:
         assert made.as_chat(ANTHROPIC_BODIES["no thinking"]).body["reasoning_effort"] == effort
 
 
+def test_a_result_of_another_kind_is_left_to_the_engine() -> None:
+    found = {"type": "search_result", "source": "https://x", "title": "t", "content": [{"type": "text", "text": "a"}]}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": [found, {"type": "text", "text": "b"}]}
+    body = renderer(CHATML).as_chat({"messages": [{"role": "user", "content": [result]}]}).body
+    assert body["messages"] == [{"role": "tool", "tool_call_id": "1", "content": "b"}]
+
+
+def test_shape_leaves_out_what_is_serialized() -> None:
+    call = {"type": "tool_use", "id": "1", "name": "now", "input": {"much": "text"}}
+    messages = [{"role": "assistant", "content": [call]}]
+    shape = renderer(CHATML).as_chat({"messages": messages}, shape_only=True)
+    assert shape.body["messages"][0]["tool_calls"][0]["function"]["arguments"] == "{}"
+    assert not shape.known
+
+
+def test_call_without_an_id_is_not_known() -> None:
+    call = {"type": "tool_use", "name": "now", "input": {}}
+    assert not renderer(CHATML).as_chat({"messages": [{"role": "assistant", "content": [call]}]}).known
+
+
 def test_tools_that_change_within_a_conversation_are_not_known() -> None:
     change = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "now"}}
     messages = [{"role": "user", "content": "Hi"}, {"role": "system", "content": [change]}]
@@ -77,6 +97,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "source": (
         {"messages": [{"role": "user", "content": [{"type": "image", "source": "x"}]}]},
         "messages[0].content[0].source",
+    ),
+    "data of an image": (
+        {"messages": [{"role": "user", "content": [{"type": "image", "source": {"data": ["x"]}}]}]},
+        "messages[0].content[0].source.data",
+    ),
+    "image of a result": (
+        {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [
+            {"type": "image", "source": {"type": "url", "url": 1}}]}]}]},
+        "messages[0].content[0].content[0].source.url",
     ),
     "system": ({"system": 1, "messages": [{"role": "user", "content": "x"}]}, "system"),
     "thinking": ({"thinking": "no", "messages": [{"role": "user", "content": "x"}]}, "thinking"),

@@ -143,3 +143,15 @@ def test_all_memory_is_released_in_the_end(keyed: bool) -> None:
         room.release(body.held)
     assert room.used == 0
     assert not room._accounts
+
+
+def test_peak_is_the_most_since_it_was_last_taken() -> None:
+    memory = BodyMemory(1_000_000)
+    first, second = BodyReservation("a"), BodyReservation("b")
+    assert memory.reserve(first, 100)
+    assert memory.reserve(second, 200)
+    memory.release(second)
+    assert memory.take_peak() == 300
+    assert memory.take_peak() == 100
+    memory.release(first)
+    assert (memory.take_peak(), memory.take_peak()) == (100, 0)

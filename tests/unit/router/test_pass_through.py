@@ -36,8 +36,8 @@ class Renders:
     def render_completion(self, prompt: str | Sequence[int], add_special_tokens: bool = True) -> bytes:
         raise AssertionError("nothing is rendered")
 
-    def as_chat(self, body: Mapping[str, Any]) -> AsChat:
-        return as_chat(body, merge_system=False, disabled_effort=lambda: "none")
+    def as_chat(self, body: Mapping[str, Any], *, shape_only: bool = False) -> AsChat:
+        return as_chat(body, merge_system=False, disabled_effort=lambda: "none", shape_only=shape_only)
 
 
 def reader(**options: Any) -> PromptReader:

@@ -73,7 +73,21 @@ async def test_work_added_at_the_end_of_another_is_scheduled_once(monkeypatch: p
     await until(lambda: "end" in seen)
     await asyncio.sleep(0.01)
     assert seen == ["b0", "end"]
-    assert len(turns) == 4  # a, b0, the end of b, and one without work
+    assert len(turns) == 3  # a, b0, the end of b
+
+
+async def test_owner_that_raises_stops_no_other_work() -> None:
+    loop, seen = asyncio.get_running_loop(), list[str]()
+    raised: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: raised.append(context))
+    slicer = TimeSlicer(loop)
+    slicer.add(1, work("a", 0, seen), lambda *_: {}["no"])
+    slicer.add(2, work("b", 1, seen), lambda *_: seen.append("end"))
+    await until(lambda: "end" in seen)
+    slicer.add(3, work("c", 1, seen), lambda *_: seen.append("c end"))
+    await until(lambda: "c end" in seen)
+    loop.set_exception_handler(None)
+    assert [type(context["exception"]) for context in raised] == [KeyError]
 
 
 async def test_smallest_work_runs_first_to_its_end() -> None:

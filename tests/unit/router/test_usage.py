@@ -104,3 +104,20 @@ def test_answer_may_lack_usage(body: bytes) -> None:
     reader = JsonTail()
     assert reader.feed(body) + reader.end() == body
     assert reader.usage.cached_tokens is None
+
+
+def test_input_of_a_tool_is_not_usage_of_an_anthropic_answer() -> None:
+    tail = JsonTail()
+    tail.feed(
+        b'{"content":[{"type":"tool_use","input":{"cache_read_input_tokens":900,"input_tokens":7}}],'
+        b'"usage":{"input_tokens":10,"output_tokens":3}}'
+    )
+    tail.end()
+    assert (tail.usage.prompt_tokens, tail.usage.cached_tokens, tail.usage.output_tokens) == (10, None, 3)
+
+
+def test_anthropic_usage_counts_the_whole_prompt() -> None:
+    tail = JsonTail()
+    tail.feed(b'{"usage": {"input_tokens": 10, "output_tokens": 3, "cache_read_input_tokens": 64}}')
+    tail.end()
+    assert (tail.usage.prompt_tokens, tail.usage.cached_tokens, tail.usage.output_tokens) == (74, 64, 3)
