@@ -8,10 +8,16 @@ python="${PYTHON:-python3}" venv="${PEERS_VENV:-.venv-peers}" pins=constraints-p
   echo "setup-peers: could not create $venv; on Debian and Ubuntu: apt-get install python3-venv" >&2
   exit 1
 }
+failed=()
 while read -r pin; do
   echo "setup-peers: $pin"
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$pin" || {
-    echo "setup-peers: pip could not install $pin for $("$python" --version); the benchmark leaves it out." >&2
+    echo "setup-peers: pip could not install $pin for $("$python" --version); the lines above say why." >&2
+    failed+=("$pin")
   }
 done < <(grep -v '^#' "$pins")
+[ ${#failed[@]} -eq 0 ] || {
+  echo "setup-peers: the benchmark leaves out: ${failed[*]}" >&2
+  exit 1
+}
 echo "setup-peers: done; measure with .venv/bin/plumage bench router peers=1"

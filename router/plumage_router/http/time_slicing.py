@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Generator
+from traceback import clear_frames
 from typing import Any, Final, TypeVar
 
 from plumage_router.clock import monotonic
@@ -174,4 +175,7 @@ class TimeSlicer:
             work.done(end.value, None)
         except Exception as error:
             self._current = None
-            work.done(None, error)
+            try:
+                work.done(None, error)
+            finally:
+                clear_frames(error.__traceback__)  # they hold the body until the next garbage collection

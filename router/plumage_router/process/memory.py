@@ -19,9 +19,7 @@ __all__ = ["MemoryTrimmer", "freeze_startup_objects", "keep_freed_blocks"]
 
 _TRIM_THRESHOLD: Final = -1  # M_TRIM_THRESHOLD of malloc.h
 _MMAP_THRESHOLD: Final = -3
-_MAPPED: Final = (
-    32 << 20
-)  # bytes; a larger block is returned to the system as soon as it is freed. glibc allows no more
+_MAPPED: Final = 32 << 20  # bytes, the most that glibc allows; a larger block is returned as soon as it is freed
 _KEPT: Final = 64 << 20  # bytes at the heap's end that `free` does not return
 _WORTH_TRIMMING: Final = 8 << 20  # bytes of bodies released since the last trim
 _GC_THRESHOLDS: Final = (20_000, 20, 50)  # a collection costs 0.2 to 0.7 µs an object

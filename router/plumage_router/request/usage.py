@@ -3,7 +3,8 @@
 Engines report token counts in the `usage` object: at the end of a JSON body, or in the last event of a stream. The
 router asks for that event in every stream (`stream_options.include_usage`). It removes what the client did not ask for:
 the last event, and the `usage` of events with choices (`continuous_usage_stats`). Patterns find the numbers without
-parsing whole answers. Every quote inside a JSON string is escaped, so the patterns cannot match a model's own text.
+parsing whole answers. Every quote inside a JSON string is escaped, so the patterns cannot match a model's own text. In
+Anthropic's answers a tool's input is JSON too, so they are read from the last `usage` on.
 """
 
 from __future__ import annotations

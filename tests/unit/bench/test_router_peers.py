@@ -10,6 +10,8 @@ import pytest
 from plumage_bench.benches.router.peers import ENVOY, PEERS, SIZES, Comparison, Peer, Place, installed
 from plumage_bench.benches.router.rig import OURS_NAME, Drive
 
+PINS = Path(__file__).parents[3] / "constraints-peers.txt"
+
 
 def drives(*rates: float) -> list[Drive]:
     return [Drive(int(rate), 1.0, 1.0, 2.0, 3.0, 4.0, 5.0) for rate in rates]
@@ -43,6 +45,14 @@ def test_table_names_what_was_not_measured() -> None:
     table = compared(one=[1, 2, 3]).table()
     assert "absent (pip install absent)" in table.notes
     assert len(table.rows) == 2 * len(SIZES) + 1
+
+
+def test_names_have_the_versions_that_are_installed() -> None:
+    pins = dict(line.split("==") for line in PINS.read_text().splitlines() if "==" in line)
+    assert pins.keys() == {peer.package for peer in PEERS}
+    assert [peer.name for peer in PEERS if peer.name != ENVOY] == [
+        f"{peer.package} {pins[peer.package]}, cache_aware" for peer in PEERS if peer.name != ENVOY
+    ]
 
 
 def test_only_installed_programs_are_peers(tmp_path: Path) -> None:

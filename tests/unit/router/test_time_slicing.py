@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Generator
 from itertools import pairwise
 from typing import Any
@@ -88,6 +90,38 @@ async def test_owner_that_raises_stops_no_other_work() -> None:
     await until(lambda: "c end" in seen)
     loop.set_exception_handler(None)
     assert [type(context["exception"]) for context in raised] == [KeyError]
+
+
+async def test_failed_work_leaves_nothing_in_memory_until_a_garbage_collection() -> None:
+    """Its owner raises the error again, as the router's owners do."""
+
+    class Body:
+        pass
+
+    def failing(body: Body) -> Generator[None, None, None]:
+        yield
+        raise ValueError(body is None)
+
+    def done(result: object, error: Exception | None) -> None:
+        try:
+            assert error is not None
+            raise error
+        except ValueError:
+            ends.append("end")
+
+    ends: list[str] = []
+    body = Body()
+    left = weakref.ref(body)
+    slicer = TimeSlicer(asyncio.get_running_loop())
+    gc.disable()
+    try:
+        slicer.add(1, failing(body), done)
+        del body
+        await until(lambda: ends)
+        await asyncio.sleep(0)
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 async def test_smallest_work_runs_first_to_its_end() -> None:

