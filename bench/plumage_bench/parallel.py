@@ -25,10 +25,11 @@ def in_parallel(
     advance: Callable[[int], None],
     begin: Callable[..., None] | None = None,
     given: tuple[Any, ...] = (),
+    ended: Callable[[int, T], None] | None = None,
 ) -> list[T]:
-    """function(*call) for each call; the results are in the order of the calls. `advance(1)` is called as each one
-    ends, `begin(*given)` once in each process. All of them must be picklable. The first error, or an interrupt, ends
-    all of them."""
+    """function(*call) for each call; the results are in the order of the calls. As each one ends, `advance(1)` and
+    `ended(its index, its result)` are called here. `begin(*given)` is called once in each process. function, calls and
+    begin must be picklable. The first error, or an interrupt, ends all of them."""
     # Not fork: the progress bar has a thread, and a fork may copy its locks in the locked state.
     context = multiprocessing.get_context("spawn")
     workers = min(2, os.cpu_count() or 1)
@@ -36,8 +37,11 @@ def in_parallel(
     with ProcessPoolExecutor(workers, context, _begin, (os.getpid(), begin, given)) as pool:
         try:
             futures: list[Future[T]] = [pool.submit(function, *call) for call in calls]
+            index_of = {future: index for index, future in enumerate(futures)}
             for done in as_completed(futures):
-                done.result()
+                result = done.result()
+                if ended is not None:
+                    ended(index_of[done], result)
                 advance(1)
         except BaseException:
             for worker in set(multiprocessing.active_children()) - others:

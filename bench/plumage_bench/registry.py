@@ -51,6 +51,7 @@ def _routing(name: str, summary: str, also_omits: str = "") -> Benchmark:
             ("workers", "4 or 16, or 4,16: the fleet sizes whose highest rates are searched"),
             ("devices", "stated, quadratic, mixed, windowed, measured, or several by commas: likewise"),
             ("pairs", "seeds of the first round, five"),
+            ("resume", "1: go on with a run that was ended, from the results that it left beside the report"),
         ),
     )
 

@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import shlex
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -23,6 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from plumage_bench.commit import measured_commit
 from plumage_bench.device import CPU, device_name
 from plumage_bench.harness import Context, Figure, Report, ResultTable, Run
 from plumage_bench.registry import Benchmark
@@ -78,7 +78,7 @@ def _write(bench: Benchmark, context: Context, report: Report, elapsed: float) -
         "seconds": round(elapsed, 3),
         "machine": _machine() | ({"device": device_name(context.device)} if bench.on_device else {}),
         "versions": _versions(),
-        "commit": _commit(),
+        "commit": measured_commit(),
         "date": datetime.now(UTC).date().isoformat(),
         "ours": _overrides(bench.name),
         "keys": dict(report.keys),
@@ -138,25 +138,6 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-def _commit() -> str:
-    """The commit of this checkout, with a plus if files differ from it. A copy without its history reads the commit
-    from PLUMAGE_COMMIT; otherwise it is empty."""
-    if named := os.environ.get("PLUMAGE_COMMIT"):
-        return named
-    head = _git("rev-parse", "--short=10", "HEAD")
-    return head + "+" * bool(head and _git("status", "--porcelain", "-uno"))
-
-
-def _git(*words: str) -> str:
-    try:
-        run = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, timeout=10.0, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return run.stdout.strip()
 
 
 def _draw(plot: Callable[[Any], None], path: Path) -> None:

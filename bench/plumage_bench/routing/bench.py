@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from plumage.errors import ConfigurationError
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.pairs import LEAST_PAIRS
-from plumage_bench.parallel import in_parallel
 from plumage_bench.routing.contenders import (
     AGAIN,
     BASELINES,
@@ -51,6 +50,7 @@ from plumage_bench.routing.report import (
     setting_table,
     sweep_table,
 )
+from plumage_bench.routing.runs import Runs
 from plumage_bench.routing.scenario import DEVICES, Figures, Scenario, Shape, measure, pooled
 
 __all__ = ["RoutingWorkload", "run_routing"]
@@ -88,12 +88,13 @@ def run_routing(workload: RoutingWorkload, context: Context) -> Report:
     cells, sweep = _cells(context), context.switch("sweep")  # checked first, so that an invalid option fails at once
     seeds = [context.seed + offset for offset in range(context.count("pairs", LEAST_PAIRS))]
     setting_seeds = seeds[: _SETTING_SEEDS_QUICK if context.quick else _SETTING_SEEDS]
-    figures = _default_setting(workload, context, setting_seeds)
-    rates = _rates(workload, context, cells, seeds)
+    runs = Runs(context)
+    figures = _default_setting(workload, context, runs, setting_seeds)
+    rates = _rates(workload, context, runs, cells, seeds)
     tables = [setting_table(workload.name, workload.default_rate, figures), matrix_table(figures)]
     tables += [equal_table(rates), rate_table(rates), *([finals_table(rates)] if rates.finals else [])]
     if sweep:
-        tables += _sweeps(workload, context, setting_seeds)
+        tables += _sweeps(workload, runs, setting_seeds)
     products = [baseline for baseline in rates.baselines if baseline.eviction == "Lru"]
     keys: dict[str, int | float | str] = {
         **equal_keys(rates),
@@ -110,34 +111,36 @@ def run_routing(workload: RoutingWorkload, context: Context) -> Report:
     )
 
 
-def _default_setting(workload: RoutingWorkload, context: Context, seeds: Sequence[int]) -> dict[Contender, Figures]:
+def _default_setting(
+    workload: RoutingWorkload, context: Context, runs: Runs, seeds: Sequence[int]
+) -> dict[Contender, Figures]:
     contenders = _unique((*MATRIX, *equal((OURS, *(QUICK_BASELINES if context.quick else BASELINES)))))
     scenario = workload.scenario(4, "stated", workload.default_rate)
-    return _measure_all(context, f"{workload.name}: default setting", contenders, scenario, seeds)
+    return _measure_all(runs, f"{workload.name}: default setting", contenders, scenario, seeds)
 
 
 def _measure_all(
-    context: Context, title: str, contenders: Sequence[Contender], scenario: Scenario, seeds: Sequence[int]
+    runs: Runs, title: str, contenders: Sequence[Contender], scenario: Scenario, seeds: Sequence[int]
 ) -> dict[Contender, Figures]:
-    calls = [(contender, scenario, seed) for contender in contenders for seed in seeds]
-    with context.progress(title, len(calls)) as advance:
-        runs = in_parallel(measure, calls, advance)
-    by_contender = [runs[start : start + len(seeds)] for start in range(0, len(runs), len(seeds))]
+    found = runs.all(title, measure, [(contender, scenario, seed) for contender in contenders for seed in seeds])
+    by_contender = [found[start : start + len(seeds)] for start in range(0, len(found), len(seeds))]
     return {contender: pooled(own) for contender, own in zip(contenders, by_contender, strict=True)}
 
 
-def _rates(workload: RoutingWorkload, context: Context, cells: Sequence[Cell], seeds: Sequence[int]) -> Rates:
+def _rates(
+    workload: RoutingWorkload, context: Context, runs: Runs, cells: Sequence[Cell], seeds: Sequence[int]
+) -> Rates:
     """Rough rates of all contenders. Then, on other seeds, the rates of ours, of the paper's baseline, and of those
     near the best with either eviction."""
     baselines = QUICK_BASELINES if context.quick else BASELINES
     contenders = _unique((AGAIN, CACHE_AWARE, *equal((OURS, *baselines)), *(() if context.quick else MATRIX)))
     of = {cell: _searched(context, cell, seeds) for cell in cells}
     searches = [(cell, contender, seed) for cell in cells for contender in contenders for seed in of[cell]]
-    starts = _starts(workload, context, cells)
-    found = _search(workload, context, searches, starts)
+    starts = _starts(workload, context, runs, cells)
+    found = _search(workload, context, runs, searches, starts)
     by_cell = {cell: {one: [found[cell, one, seed] for seed in of[cell]] for one in contenders} for cell in cells}
     rough = Rates(by_cell, OURS, floors={cell: _floor(cell, start) for cell, start in starts.items()})
-    return rough if context.quick else replace(rough, finals=_finals(workload, context, rough))
+    return rough if context.quick else replace(rough, finals=_finals(workload, context, runs, rough))
 
 
 def _cells(context: Context) -> list[Cell]:
@@ -158,21 +161,23 @@ def _chosen(context: Context, option: str, default: Sequence[str], known: Sequen
 
 
 def _search(
-    workload: RoutingWorkload, context: Context, searches: Sequence[Search], starts: Mapping[Cell, Scenario]
+    workload: RoutingWorkload,
+    context: Context,
+    runs: Runs,
+    searches: Sequence[Search],
+    starts: Mapping[Cell, Scenario],
 ) -> dict[Search, float]:
     """The rate of each search, each with one seed. All searches of a cell begin at the same rate."""
     tolerance = _TOLERANCE_QUICK if context.quick else _TOLERANCE
     floors = {cell: _floor(cell, start) for cell, start in starts.items()}
     calls = [(who, starts[cell], seed, tolerance, _STRIDE, floors[cell]) for cell, who, seed in searches]
-    with context.progress(f"{workload.name}: highest rates", len(calls)) as advance:
-        return dict(zip(searches, in_parallel(highest_rate, calls, advance), strict=True))
+    return dict(zip(searches, runs.numbers(f"{workload.name}: highest rates", highest_rate, calls), strict=True))
 
 
-def _starts(workload: RoutingWorkload, context: Context, cells: Sequence[Cell]) -> dict[Cell, Scenario]:
+def _starts(workload: RoutingWorkload, context: Context, runs: Runs, cells: Sequence[Cell]) -> dict[Cell, Scenario]:
     scenarios = [workload.scenario(*cell, workload.sustained_rate) for cell in cells]
     calls = [(OURS, scenario, context.seed, _STRIDE) for scenario in scenarios]
-    with context.progress(f"{workload.name}: where to begin", len(calls)) as advance:
-        rates = in_parallel(highest_rate, calls, advance)
+    rates = runs.numbers(f"{workload.name}: where to begin", highest_rate, calls)
     return {cell: one.at(rate * _ABOVE) for cell, one, rate in zip(cells, scenarios, rates, strict=True)}
 
 
@@ -186,14 +191,16 @@ def _floor(cell: Cell, start: Scenario) -> float:
     return start.rate / _ABOVE * _OUTSIDE if cell[0] > _LARGE else 0.0
 
 
-def _finals(workload: RoutingWorkload, context: Context, rough: Rates) -> dict[Cell, dict[Contender, Curve]]:
+def _finals(
+    workload: RoutingWorkload, context: Context, runs: Runs, rough: Rates
+) -> dict[Cell, dict[Contender, Curve]]:
     """The second round: late shares on other seeds, at rates about the result of the first."""
     entries = [(cell, contender) for cell in rough.cells for contender in _leading(rough, cell)]
     starts = [rough.mean(cell, contender) for cell, contender in entries]
 
     def shares(wanted: Sequence[tuple[int, float]]) -> list[list[float]]:
         found = [(*entries[index], rate) for index, rate in wanted]
-        return _late_shares(context, [(one, workload.scenario(*cell, 1.0).at(rate)) for cell, one, rate in found])
+        return _late_shares(context, runs, [(one, workload.scenario(*cell, 1.0).at(rate)) for cell, one, rate in found])
 
     finals: dict[Cell, dict[Contender, Curve]] = {cell: {} for cell in rough.cells}
     for (cell, contender), curve in zip(entries, climb(starts, shares), strict=True):
@@ -201,12 +208,11 @@ def _finals(workload: RoutingWorkload, context: Context, rough: Rates) -> dict[C
     return finals
 
 
-def _late_shares(context: Context, entries: Sequence[tuple[Contender, Scenario]]) -> list[list[float]]:
+def _late_shares(context: Context, runs: Runs, entries: Sequence[tuple[Contender, Scenario]]) -> list[list[float]]:
     """The late shares of each entry, seed by seed."""
     seeds = [_fresh_seeds(context, scenario) for _, scenario in entries]
     calls = [(*entry, seed) for entry, own in zip(entries, seeds, strict=True) for seed in own]
-    with context.progress(f"{context.name}: those near the best, on fresh seeds", len(calls)) as advance:
-        found = iter(in_parallel(late_share, calls, advance))
+    found = iter(runs.numbers(f"{context.name}: those near the best, on fresh seeds", late_share, calls))
     return [[next(found) for _ in own] for own in seeds]
 
 
@@ -224,17 +230,17 @@ def _fresh_seeds(context: Context, scenario: Scenario) -> range:
     return range(first, first + min(max(count, _LEAST_SEEDS), _MOST_SEEDS))
 
 
-def _sweeps(workload: RoutingWorkload, context: Context, seeds: Sequence[int]) -> list[ResultTable]:
+def _sweeps(workload: RoutingWorkload, runs: Runs, seeds: Sequence[int]) -> list[ResultTable]:
     contenders = (CACHE_AWARE, OURS)
     tables = []
     for parameter, scenarios in workload.sweeps.items():
         rows = [
-            (label, _measure_all(context, f"{workload.name}: {parameter} {label}", contenders, scenario, seeds))
+            (label, _measure_all(runs, f"{workload.name}: {parameter} {label}", contenders, scenario, seeds))
             for label, scenario in scenarios
         ]
         tables.append(sweep_table(parameter, rows))
     scenario = workload.scenario(4, "stated", workload.default_rate)
-    decays = _measure_all(context, f"{workload.name}: decay interval", (OURS, *DECAYS), scenario, seeds)
+    decays = _measure_all(runs, f"{workload.name}: decay interval", (OURS, *DECAYS), scenario, seeds)
     return [*tables, decay_table(decays)]
 
 

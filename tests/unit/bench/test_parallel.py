@@ -32,6 +32,12 @@ def test_results_are_in_the_order_of_the_calls() -> None:
     assert advanced == [1, 1, 1]
 
 
+def test_each_result_is_reported_as_it_ends() -> None:
+    reported: dict[int, tuple[int, int]] = {}
+    in_parallel(divmod, [(7, 2), (9, 5), (8, 8)], lambda _: None, ended=reported.__setitem__)
+    assert reported == {0: (3, 1), 1: (1, 4), 2: (1, 0)}
+
+
 def test_first_error_ends_the_others() -> None:
     with pytest.raises(ValueError, match="non-negative"):
         in_parallel(time.sleep, [(LONG,), (-1.0,), (LONG,)], lambda _: None)

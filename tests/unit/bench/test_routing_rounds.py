@@ -13,6 +13,7 @@ from plumage.errors import ConfigurationError
 from plumage_bench.harness import Context, Report
 from plumage_bench.pairs import PairedRatio
 from plumage_bench.routing import bench as routing_bench
+from plumage_bench.routing import runs as routing_runs
 from plumage_bench.routing.bench import RoutingWorkload
 from plumage_bench.routing.contenders import AGAIN, BASELINES, CACHE_AWARE, OURS, QUICK_BASELINES, Contender
 from plumage_bench.routing.crossing import Curve
@@ -60,13 +61,22 @@ def test_second_round_alone_ranks_its_contenders() -> None:
 class _Fleet:
     """Stands for the serving processes. Each true rate is 10; in the first round the gateway was lucky."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls_left: int = -1) -> None:
+        self.calls_left = calls_left  # then the run is interrupted; negative: never
         self.first: set[int] = set()
         self.floors: set[float] = set()  # … below which it searched for nobody
         self.second: dict[Contender, set[int]] = {}
 
-    def __call__(self, function: Any, calls: Sequence[tuple[Any, ...]], advance: Any) -> list[Any]:
-        return [getattr(self, function.__name__)(*call) for call in calls]
+    def __call__(self, function: Any, calls: Sequence[tuple[Any, ...]], advance: Any, ended: Any = None) -> list[Any]:
+        found = []
+        for index, call in enumerate(calls):
+            if self.calls_left == 0:
+                raise KeyboardInterrupt
+            self.calls_left -= 1
+            found.append(getattr(self, function.__name__)(*call))
+            if ended is not None:
+                ended(index, found[-1])
+        return found
 
     def measure(self, *_: Any) -> Figures:
         return Figures([0.1], [0.2], 0.5, 1.0, 0.0, 0.0)
@@ -86,11 +96,13 @@ class _Fleet:
         return min(0.05 * (scenario.rate / 10.0) ** 5, 1.0)
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quick: bool, workers: str = "4") -> tuple[_Fleet, Report]:
-    fleet = _Fleet()
-    monkeypatch.setattr(routing_bench, "in_parallel", fleet)
+def _run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quick: bool, workers: str = "4", calls: int = -1, resume: str = "0"
+) -> tuple[_Fleet, Report]:
+    fleet = _Fleet(calls)
+    monkeypatch.setattr(routing_runs, "in_parallel", fleet)
     workload = RoutingWorkload("gsp", lambda factor: GspShape(groups=8, queries=100), 20.0, 20.0, {})
-    options = {"workers": workers, "devices": "stated"}
+    options = {"workers": workers, "devices": "stated", "resume": resume}
     context = Context("gsp", quick, 1, tmp_path, Console(quiet=True), options)
     return fleet, routing_bench.run_routing(workload, context)
 
@@ -104,6 +116,28 @@ def test_contenders_near_the_best_are_ranked_on_fresh_seeds(monkeypatch: pytest.
     assert report.keys["products_rank"] == pytest.approx(1.0)  # the first round alone gives 10 / 14
     assert report.keys["rank_equal"] == pytest.approx(1.0)
     assert (report.keys["pairs"], report.keys["rank_verdict"]) == (20, "first")
+
+
+def test_interrupted_run_goes_on_and_ends_with_the_same_figures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole, report = _run(monkeypatch, tmp_path, quick=False)
+    part = tmp_path / "part"
+    part.mkdir()
+    for calls in (300, 320, 500):  # in the first round, and twice in the second
+        with pytest.raises(KeyboardInterrupt):
+            _run(monkeypatch, part, quick=False, calls=calls, resume="1")
+    last, again = _run(monkeypatch, part, quick=False, resume="1")
+    assert again.keys == report.keys
+    assert len(last.second) < len(whole.second), "curves that were measured before are measured again"
+
+
+def test_results_of_another_commit_are_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        _run(monkeypatch, tmp_path, quick=False, calls=300)
+    monkeypatch.setenv("PLUMAGE_COMMIT", "0123456789")
+    with pytest.raises(ConfigurationError, match="its commit differ"):
+        _run(monkeypatch, tmp_path, quick=False, resume="1")
 
 
 def test_search_in_a_large_fleet_stops_far_below_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -129,7 +163,7 @@ def test_wrong_option_is_reported_before_the_measurement(
         measured.append(given)
         return _Fleet()(*given)
 
-    monkeypatch.setattr(routing_bench, "in_parallel", watched)
+    monkeypatch.setattr(routing_runs, "in_parallel", watched)
     workload = RoutingWorkload("gsp", lambda factor: GspShape(groups=8, queries=100), 20.0, 20.0, {})
     context = Context("gsp", True, 1, tmp_path, Console(quiet=True), {option: value})
     with pytest.raises(ConfigurationError, match=f"{option}={value}: "):

@@ -82,10 +82,10 @@ def test_commit_is_recorded_in_a_checkout(tmp_path: Path, monkeypatch: pytest.Mo
     def git(*words: str) -> str:
         return {"rev-parse": "0123456789", "status": " M file"}[words[0]]
 
-    monkeypatch.setattr("plumage_bench.runner._git", git)
+    monkeypatch.setattr("plumage_bench.commit._git", git)
     run_benchmark(describe("trace"), lambda given: Report({}), context(tmp_path, StringIO()))
     assert json.loads((tmp_path / "trace.json").read_text())["commit"] == "0123456789+"
-    monkeypatch.setattr("plumage_bench.runner._git", lambda *words: "")
+    monkeypatch.setattr("plumage_bench.commit._git", lambda *words: "")
     run_benchmark(describe("trace"), lambda given: Report({}), context(tmp_path, StringIO()))
     assert json.loads((tmp_path / "trace.json").read_text())["commit"] == ""
 

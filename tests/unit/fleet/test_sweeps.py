@@ -17,6 +17,7 @@ from rich.console import Console
 from plumage_bench.benches import fewshot, gsp, longdoc, multiturn
 from plumage_bench.harness import Context
 from plumage_bench.routing import bench as routing_bench
+from plumage_bench.routing import runs as routing_runs
 from plumage_bench.routing import scenario
 from plumage_bench.routing.bench import RoutingWorkload
 from plumage_bench.routing.contenders import CACHE_AWARE, DECAYS, OURS
@@ -89,7 +90,7 @@ def test_sweep_gives_a_table_for_each_parameter_and_one_of_decay_intervals(
     def here(function: Any, calls: Sequence[tuple[Any, ...]], advance: Any) -> list[Any]:
         return [function(*call) for call in calls]
 
-    monkeypatch.setattr(routing_bench, "in_parallel", here)
+    monkeypatch.setattr(routing_runs, "in_parallel", here)
     small = Scenario(GspShape(groups=4, queries=2), 12.0)
     sweeps: Mapping[str, Any] = {
         "rate": [("12", small), ("24", small.at(24.0))],
@@ -97,7 +98,7 @@ def test_sweep_gives_a_table_for_each_parameter_and_one_of_decay_intervals(
     }
     workload = RoutingWorkload("small", lambda factor: GspShape(groups=4 * factor, queries=2), 12.0, 8.0, sweeps)
     context = Context("small", True, 1, tmp_path, Console(file=io.StringIO()))
-    rate, workers, decay = routing_bench._sweeps(workload, context, [1, 2])
+    rate, workers, decay = routing_bench._sweeps(workload, routing_runs.Runs(context), [1, 2])
     assert [row[0] for row in rate.rows] == ["12", "24"]
     assert [row[0] for row in workers.rows] == ["2"]
     assert all(len(row) == len(table.columns) for table in (rate, workers, decay) for row in table.rows)

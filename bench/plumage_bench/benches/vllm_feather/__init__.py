@@ -53,9 +53,10 @@ from plumage_bench.benches.vllm_feather.contenders import (
     Contender,
 )
 from plumage_bench.benches.vllm_feather.converging import seconds_to_converge
-from plumage_bench.benches.vllm_feather.kept import NAME, Kept
 from plumage_bench.benches.vllm_feather.report import Played, cell_line, report
+from plumage_bench.benches.vllm_feather.saved_cells import cell_from, plain_cell
 from plumage_bench.device import CPU, work_clock
+from plumage_bench.finished import Finished
 from plumage_bench.harness import Context, Report
 from plumage_bench.pairs import LEAST_PAIRS
 from plumage_bench.vllm.engine import GPU_ARGUMENTS, Engine, plugin_arguments, prepare_environment, running
@@ -186,7 +187,8 @@ def run(context: Context) -> Report:
     prepare_environment()
     model = shape(context.options.get("model", "m8" if context.device == CPU else "llama-3-8b"))
     cells, contenders, rounds = _chosen(context)
-    kept = Kept(context.out / NAME, _made_by(context, model.name, rounds, contenders), context.switch("resume"))
+    made_by = _made_by(context, model.name, rounds, contenders)
+    finished = Finished(context.out / "vllm-feather.done.json", made_by, context.switch("resume"))
     played: dict[str, dict[str, list[Played]]] = {}
     total = sum(1 + _rounds(cell, rounds, context.quick) for cell in cells)
     with (
@@ -196,10 +198,11 @@ def run(context: Context) -> Report:
     ):
         for cell in cells:
             turns = _rounds(cell, rounds, context.quick)
-            if (runs := kept.cell(repr(cell))) is None:
+            if (saved := finished.get(repr(cell))) is None:
                 runs = _cell(start, cell, contenders, turns, context, done)
-                kept.keep(repr(cell), runs)
+                finished.add(repr(cell), plain_cell(runs))
             else:
+                runs = cell_from(saved)
                 done(1 + turns)
             played[cell.name] = runs
             context.console.print(cell_line(cell, runs))
