@@ -11,16 +11,17 @@ Source: `AnthropicServingMessages.to_chat_completion_request` of vLLM 0.32, whic
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from plumage.rendering.conversation import BILLING_HEADER
+from plumage.rendering.conversion import AsChat, object_in, objects
 from plumage.rendering.errors import RequestShapeError
 
-__all__ = ["EFFORTS", "AsChat", "as_chat", "block_count", "merges_system"]
+__all__ = ["EFFORTS", "anthropic_as_chat", "merges_system"]
 
 EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 _ROLES: Final = ("user", "assistant", "system")
@@ -30,21 +31,6 @@ _BLOCKS: Final = _TOOL_CHANGES | {
     "text", "image", "tool_use", "tool_result", "tool_reference", "thinking", "redacted_thinking",
 }  # fmt: skip
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
-
-
-class AsChat(NamedTuple):
-    """body: of a chat completion, with what a template sees. known: all of the request was converted."""
-
-    body: dict[str, Any]
-    known: bool
-
-
-def block_count(messages: Sequence[Any]) -> int:
-    """The content blocks of all messages, with those inside of tools' results. Any value may be a message."""
-    contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
-    blocks = [block for content in contents if isinstance(content, list) for block in content]
-    inner = [block.get("content") for block in blocks if isinstance(block, Mapping)]
-    return len(blocks) + sum(len(content) for content in inner if isinstance(content, list))
 
 
 def merges_system(template: str | None) -> bool:
@@ -62,7 +48,7 @@ def merges_system(template: str | None) -> bool:
     return False
 
 
-def as_chat(
+def anthropic_as_chat(
     body: Mapping[str, Any], *, merge_system: bool, disabled_effort: Callable[[], str], shape_only: bool = False
 ) -> AsChat:
     """Converts a request. RequestShapeError for a field of the wrong type.
@@ -186,20 +172,20 @@ def _tool_results(block: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _add_effort(chat: dict[str, Any], body: Mapping[str, Any], disabled_effort: Callable[[], str]) -> None:
-    effort = _object(body, "output_config").get("effort")
+    effort = object_in(body, "output_config").get("effort")
     if effort is not None:
         chat["reasoning_effort"] = effort
-    if _object(body, "thinking").get("type") == "disabled":
+    if object_in(body, "thinking").get("type") == "disabled":
         chat["reasoning_effort"] = disabled_effort()
 
 
 def _add_tools(chat: dict[str, Any], body: Mapping[str, Any]) -> None:
-    choice, tools = _object(body, "tool_choice"), body.get("tools")
+    choice, tools = object_in(body, "tool_choice"), body.get("tools")
     if choice:
         named = {"type": "function", "function": {"name": choice.get("name")}}
         chat["tool_choice"] = _CHOICES.get(str(choice.get("type")), named)
     if tools is not None:
-        chat["tools"] = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(_objects(tools, "tools"))]
+        chat["tools"] = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(objects(tools, "tools"))]
         chat.setdefault("tool_choice", "auto")
 
 
@@ -217,7 +203,7 @@ def _tool(tool: Mapping[str, Any], field: str) -> dict[str, Any]:
 
 def _blocks(content: Any, field: str) -> list[Mapping[str, Any]]:
     """Content blocks whose fields have the types that this module reads."""
-    blocks = _objects(content, field, "a string or a list of content blocks")
+    blocks = objects(content, field, "a string or a list of content blocks")
     for index, block in enumerate(blocks):
         kind, here = block.get("type"), f"{field}[{index}]"
         if not isinstance(kind, str) or kind not in _BLOCKS:
@@ -231,7 +217,7 @@ def _blocks(content: Any, field: str) -> list[Mapping[str, Any]]:
             _check_source(block, here)
         inner = block.get("content")
         if inner is not None and not isinstance(inner, str):
-            for number, item in enumerate(_objects(inner, f"{here}.content")):
+            for number, item in enumerate(objects(inner, f"{here}.content")):
                 if item.get("type") == "text" and not isinstance(item.get("text", ""), str):
                     raise RequestShapeError(f"{here}.content[{number}].text", "must be a string")
                 if item.get("type") == "image":
@@ -248,16 +234,3 @@ def _check_source(image: Mapping[str, Any], field: str) -> None:
     for name in ("type", "url", "data", "media_type"):
         if not isinstance(source.get(name, ""), str):
             raise RequestShapeError(f"{field}.source.{name}", "must be a string")
-
-
-def _object(body: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    value = body.get(field)
-    if value is not None and not isinstance(value, Mapping):
-        raise RequestShapeError(field, "must be an object")
-    return value or {}
-
-
-def _objects(value: Any, field: str, what: str = "a list of objects") -> list[Mapping[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise RequestShapeError(field, f"must be {what}")
-    return value

@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 
 from plumage.errors import ConfigurationError
-from plumage.rendering.anthropic import EFFORTS, AsChat, as_chat, merges_system
+from plumage.rendering.anthropic import EFFORTS, anthropic_as_chat, merges_system
 from plumage.rendering.bytetable import ByteTable
 from plumage.rendering.contentformat import detect_content_format
 from plumage.rendering.conversation import (
@@ -27,6 +27,7 @@ from plumage.rendering.conversation import (
     read_tools,
     without_developers,
 )
+from plumage.rendering.conversion import AsChat
 from plumage.rendering.environment import ChatEnvironment
 from plumage.rendering.errors import RenderingError, RenderLimitError, TemplateError
 from plumage.rendering.folder import ModelFolder
@@ -191,16 +192,16 @@ class ChatRenderer:
         render = template.render_usual if variables is self._usual else template.render
         return render(given, variables)
 
-    def as_chat(self, body: Mapping[str, Any], *, shape_only: bool = False) -> AsChat:
+    def anthropic_as_chat(self, body: Mapping[str, Any], *, shape_only: bool = False) -> AsChat:
         """The chat that vLLM makes of a request of Anthropic's Messages API. RequestShapeError for a wrong type.
-        shape_only: see `anthropic.as_chat`."""
+        shape_only: see `anthropic.anthropic_as_chat`."""
         if self._merges_system is None:
             self._merges_system = any(
                 merges_system(template.source)
                 for name, template in self._templates.items()
                 if name in ("default", "tool_use")
             )
-        return as_chat(
+        return anthropic_as_chat(
             body,
             merge_system=self._merges_system,
             disabled_effort=self._find_disabled_effort,

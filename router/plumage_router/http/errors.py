@@ -28,8 +28,10 @@ __all__ = [
     "no_replica",
     "overloaded",
     "quarantined",
+    "response_away",
     "unauthorized",
     "unknown_model",
+    "unknown_response",
     "upstream_failed",
 ]
 
@@ -46,6 +48,7 @@ _TYPES: Final = {
     504: "timeout_error",
 }
 _ANTHROPIC: Final = b"/v1/messages"
+_RESPONSES: Final = b"/v1/responses"
 _ANTHROPIC_TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -114,6 +117,9 @@ def error_object(
 
 def error_event(status: int, message: str, *, code: str, target: bytes) -> bytes:
     """An error as the last event of a stream."""
+    if target.startswith(_RESPONSES):
+        event = {"type": "error", "code": code, "message": message, "param": None, "sequence_number": 0}
+        return b"event: error\ndata: %b\n\n" % orjson.dumps(event)
     name = b"event: error\n" if target.startswith(_ANTHROPIC) else b""
     return b"%bdata: %b\n\n" % (name, error_object(status, message, code=code, target=target))
 
@@ -171,6 +177,20 @@ def overloaded(message: str, retry_after: int = 1) -> RequestError:
 
 def no_replica(reason: str) -> RequestError:
     return RequestError(503, f"No replica can take the request: {reason}.", code="no_replica", retry_after=1)
+
+
+def unknown_response() -> RequestError:
+    message = (
+        "No replica of this pool stores the previous response for this key. Send the whole conversation as `input`. "
+        "Engines store responses only with VLLM_ENABLE_RESPONSES_API_STORE=1."
+    )
+    return RequestError(404, message, code="previous_response_not_found", param="previous_response_id")
+
+
+def response_away(reason: str) -> RequestError:
+    """reason: why the replica that stores the previous response takes no request."""
+    message = f"The replica that stores the previous response takes no request: {reason}."
+    return RequestError(503, message, code="no_replica", param="previous_response_id", retry_after=1)
 
 
 def internal() -> RequestError:

@@ -20,6 +20,7 @@ __all__ = [
     "MESSAGES_PATH",
     "PROBES",
     "RERANK_PATHS",
+    "RESPONSES_PATH",
     "SCORE_PATHS",
     "TOKENIZE_PATH",
     "UNSERVED",
@@ -31,6 +32,7 @@ CHAT_PATH: Final = b"/v1/chat/completions"
 COMPLETION_PATH: Final = b"/v1/completions"
 MESSAGES_PATH: Final = b"/v1/messages"
 COUNT_TOKENS_PATH: Final = b"/v1/messages/count_tokens"
+RESPONSES_PATH: Final = b"/v1/responses"
 TOKENIZE_PATH: Final = b"/tokenize"
 DETOKENIZE_PATH: Final = b"/detokenize"
 EMBEDDINGS_PATH: Final = b"/v1/embeddings"
@@ -39,17 +41,16 @@ SCORE_PATHS: Final = (b"/v1/score", b"/score")
 
 ENGINE_PATHS: Final = frozenset(
     (
-        CHAT_PATH, COMPLETION_PATH, MESSAGES_PATH, COUNT_TOKENS_PATH, TOKENIZE_PATH, DETOKENIZE_PATH, EMBEDDINGS_PATH,
-        *RERANK_PATHS, *SCORE_PATHS,
+        CHAT_PATH, COMPLETION_PATH, MESSAGES_PATH, COUNT_TOKENS_PATH, RESPONSES_PATH, TOKENIZE_PATH, DETOKENIZE_PATH,
+        EMBEDDINGS_PATH, *RERANK_PATHS, *SCORE_PATHS,
     )
 )  # fmt: skip
 """What an engine answers: POST with a JSON object."""
 
 PROBES: Final = frozenset(("/health", "/healthz", "/metrics"))
 
-_CHAT: Final = "Send POST /v1/chat/completions instead"
 UNSERVED: Final[Mapping[str, str]] = {
-    "/v1/responses": f"The Responses API is not served. {_CHAT}: most clients have a switch for it.",
+    "/v1/responses": "Responses are not served by id. Send the id to POST /v1/responses as previous_response_id.",
     "/v1/messages/batches": "Message batches are not served. Send each message to POST /v1/messages instead.",
 }
 """What to use instead, by path; a path below one of these gets the same answer."""

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from plumage_router.clock import monotonic
 from plumage_router.fleet.replicas import Replica, Totals
 from plumage_router.http.errors import Failure
-from plumage_router.http.paths import COUNT_TOKENS_PATH, DETOKENIZE_PATH, TOKENIZE_PATH
+from plumage_router.http.paths import COUNT_TOKENS_PATH, DETOKENIZE_PATH, RESPONSES_PATH, TOKENIZE_PATH
 from plumage_router.http.upstream import UpstreamConnection
 from plumage_router.proxy.pool_state import PoolState
 from plumage_router.request.usage import JsonTail, StreamFilter
@@ -171,7 +171,7 @@ class Attempt:
         else:
             self._status, self._headers = status, headers
             self.streams = headers.get(b"content-type", b"").startswith(_EVENTS)
-            self.reader = StreamFilter(self.decision.prompt.wanted_usage) if self.streams else JsonTail()
+            self.reader = self._reader() if self.streams else JsonTail()
 
     def body(self, data: bytes) -> None:
         if self._over:
@@ -210,8 +210,12 @@ class Attempt:
         self._connection = connection
         prompt = self.decision.prompt
         head, self._key = self._pool.upstream_head(prompt.path, self.replica)
-        payload = prompt.payload
+        payload = self._pool.named_response(prompt, self.replica)
         connection.send(self, b"%b%bcontent-length: %d\r\n\r\n" % (head, self._lines, len(payload)), payload)
+
+    def _reader(self) -> StreamFilter:
+        prompt = self.decision.prompt
+        return StreamFilter(prompt.wanted_usage, named=prompt.path == RESPONSES_PATH)
 
     def _try_other_key(self) -> bool:
         """Sends the request again with another engine key, if there is one. Engines may differ while keys change."""

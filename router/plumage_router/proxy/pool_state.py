@@ -22,9 +22,11 @@ from plumage_router.http.errors import overloaded, quarantined
 from plumage_router.http.listener import Listener
 from plumage_router.http.upstream import ConnectionPool
 from plumage_router.proxy.wait_queue import WaitingRequest, WaitQueue
+from plumage_router.request.body import splice
 from plumage_router.request.model import Model
 from plumage_router.request.prompt import Prompt
 from plumage_router.request.quarantine import Quarantine
+from plumage_router.request.response_ids import RANDOM_BYTES, find_replica, response_id
 from plumage_router.routing.audit import Audit, Record
 from plumage_router.routing.cache_curve import CacheCurve
 from plumage_router.routing.decider import Decider, Decision
@@ -135,6 +137,20 @@ class PoolState(Listener):
             raise overloaded("The router is shutting down.")
         if len(self.in_flight) >= self.limits.max_in_flight:
             raise overloaded("Too many requests are in flight.")
+
+    # -- stored responses ---------------------------------------------------------------------------------------------
+
+    def named_response(self, prompt: Prompt, replica: Replica) -> bytes:
+        """The body for this replica. In the Responses API it has the id of the response to come."""
+        if prompt.id_salt is None:
+            return prompt.payload
+        name = response_id(secrets.token_bytes(RANDOM_BYTES), prompt.id_salt, replica.id)
+        return splice(prompt.payload, {"request_id": name})
+
+    def stores_previous(self, prompt: Prompt) -> Replica | None:
+        """The replica that stores the response which this request continues; None if there is none."""
+        named = ((replica.id, replica) for replica in self.fleet)
+        return find_replica(prompt.previous or "", prompt.id_salt or "", named)
 
     # -- quarantine ---------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,15 @@ from typing import Any, Final
 from plumage_router.clock import monotonic
 from plumage_router.fleet.replicas import Load, Replica
 from plumage_router.http.downstream import DownstreamConnection, EngineAnswer
-from plumage_router.http.errors import Failure, RequestError, internal, no_replica, upstream_failed
+from plumage_router.http.errors import (
+    Failure,
+    RequestError,
+    internal,
+    no_replica,
+    response_away,
+    unknown_response,
+    upstream_failed,
+)
 from plumage_router.http.request import Request
 from plumage_router.http.time_slicing import LARGE, SlicedWork, Steps, run_now
 from plumage_router.http.wire import chunk, header_lines
@@ -259,8 +267,13 @@ class ProxiedRequest:
             self._fail(internal())
 
     def _candidates(self, now: float) -> Sequence[Load]:
-        """The available replicas on which the request was not tried."""
-        return self._pool.fleet.candidates(now, self._retries.tried if self._retries is not None else ())
+        """The available replicas that can answer and on which the request was not tried."""
+        pool, prompt = self._pool, self._prompt
+        candidates = pool.fleet.candidates(now, self._retries.tried if self._retries is not None else ())
+        if prompt is None or prompt.previous is None:
+            return candidates
+        owner = pool.stores_previous(prompt)
+        return [load for load in candidates if owner is not None and load is owner.load]
 
     def _attempt_on(self, candidates: Sequence[Load], now: float) -> None:
         pool, prompt, first, retries = self._pool, self._prompt, self._record is None, self._retries
@@ -292,6 +305,9 @@ class ProxiedRequest:
             # No other replica could serve the request, so the breakers would not protect it.
             retries.settle(pool.fleet, now, request_is_cause=True)
             self._fail(upstream_failed(retries.failures[-1][1], len(retries.failures)))
+        elif self._prompt is not None and self._prompt.previous is not None:
+            owner = pool.stores_previous(self._prompt)
+            self._fail(unknown_response() if owner is None else response_away(owner.reason(now) or "it is busy"))
         else:
             why = pool.fleet.why_none(now)
             self._fail(no_replica_yet(why) if pool.wait_queue.enabled else no_replica(why))

@@ -32,6 +32,7 @@ __all__ = [
     "MAX_PARTS",
     "MESSAGES",
     "RERANK",
+    "RESPONSES",
     "SCORE",
     "TOKENIZE",
     "Messages",
@@ -257,6 +258,46 @@ CHAT: dict[str, Check] = {
     "prompt_cache_retention": _anything,
     "web_search_options": _anything,
 }
+
+
+def _off(value: Any) -> str | None:
+    return None if value is False else "must be false: this router does not serve responses by id"
+
+
+RESPONSES: dict[str, Check] = {
+    **{
+        name: _SAMPLING[name]
+        for name in (
+            "model", "stream", "temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids", "seed", "user",
+            "include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "presence_penalty", "frequency_penalty",
+            "repetition_penalty", "logit_bias", "structured_outputs", "cache_salt", "media_io_kwargs",
+            "mm_processor_kwargs", "mm_payload", "return_mm_kwargs", "session_id", "request_id",
+        )
+    },
+    **{
+        name: CHAT[name]
+        for name in (
+            "parallel_tool_calls", "include_reasoning", "chat_template_kwargs", "metadata", "store", "service_tier",
+            "prompt_cache_key", "safety_identifier", "tool_choice", "top_logprobs",
+        )
+    },
+    "input": _anything,  # see `plumage.rendering.responses`
+    "instructions": _text,
+    "background": _off,
+    "include": _texts,
+    "max_output_tokens": _whole(1, 2**31 - 1),
+    "max_tool_calls": _whole(0, 2**31 - 1),
+    "previous_response_id": _text,
+    "previous_input_messages": _objects,
+    "enable_response_messages": _flag,
+    "reasoning": _object,
+    "text": _object,
+    "tools": _objects,
+    "truncation": _text,
+    "stream_options": _object,  # vLLM ignores this and those below
+    **{name: CHAT[name] for name in ("moderation", "prompt_cache_options", "prompt_cache_retention")},
+    **dict.fromkeys(("prompt", "conversation", "context_management"), _anything),
+}  # fmt: skip
 
 _RENDERED: dict[str, Check] = {
     "messages": _anything,  # see `check_messages`

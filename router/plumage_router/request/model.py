@@ -29,7 +29,7 @@ def load_model(config: ModelConfig) -> Model:
     """Raises ConfigurationError if the model folder cannot be used."""
     folder = ModelFolder.load(resolve(config.model_folder))
     renderer = ChatRenderer.from_folder(folder, clock=datetime.now)
-    renderer.as_chat(_WARM_UP)  # probes the template once, so that no request waits for it
+    renderer.anthropic_as_chat(_WARM_UP)  # probes the template once, so that no request waits for it
     reader = PromptReader(
         renderer,
         config.name,

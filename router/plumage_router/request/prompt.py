@@ -14,10 +14,11 @@ from typing import Any, Final, NamedTuple, Protocol
 import orjson
 
 from plumage.hashing.chunks import ChainMemory, seed
-from plumage.rendering.anthropic import AsChat, block_count
+from plumage.rendering.conversion import AsChat, content_count
 from plumage.rendering.errors import RenderLimitError, RequestShapeError, TemplateError
+from plumage.rendering.responses import responses_as_chat
 from plumage_router.http.errors import RequestError, bad_field, bad_request, unknown_model
-from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, COUNT_TOKENS_PATH, MESSAGES_PATH
+from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, COUNT_TOKENS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from plumage_router.http.time_slicing import Steps, run_now
 from plumage_router.request.body import parse_steps, splice
 from plumage_router.request.fields import (
@@ -26,6 +27,7 @@ from plumage_router.request.fields import (
     MAX_MESSAGES,
     MAX_PARTS,
     MESSAGES,
+    RESPONSES,
     Check,
     Messages,
     check_fields,
@@ -50,8 +52,9 @@ _DEFAULT_CONTEXT = 131_072  # tokens, if the model does not say
 
 
 _FIELDS: Final[Mapping[bytes, Mapping[str, Check]]] = MappingProxyType(
-    {CHAT_PATH: CHAT, COMPLETION_PATH: COMPLETION, MESSAGES_PATH: MESSAGES}
+    {CHAT_PATH: CHAT, COMPLETION_PATH: COMPLETION, MESSAGES_PATH: MESSAGES, RESPONSES_PATH: RESPONSES}
 )
+_STREAMS_WITH_USAGE: Final = (MESSAGES_PATH, RESPONSES_PATH)  # without being asked for it
 
 
 class Renderer(Protocol):
@@ -61,12 +64,12 @@ class Renderer(Protocol):
 
     def render_completion(self, prompt: str | Sequence[int], add_special_tokens: bool = True) -> bytes: ...
 
-    def as_chat(self, body: Mapping[str, Any], *, shape_only: bool = False) -> AsChat: ...
+    def anthropic_as_chat(self, body: Mapping[str, Any], *, shape_only: bool = False) -> AsChat: ...
 
 
 class _Checked(NamedTuple):
     """plain: one prompt, all of it text. predictable: the router knows which bytes the engine computes. shown: the
-    body that is rendered: of Anthropic's API the chat that the engine makes of it."""
+    body that is rendered: of Anthropic's and the Responses API the chat that the engine makes of it."""
 
     plain: bool
     predictable: bool
@@ -83,6 +86,8 @@ class Prompt:
     `size`: bytes of `text` before `forget` cut it. `digest`: of `path` and `payload`, once it was computed.
     `generates`: the engine generates an answer, whose time and tokens count. Without it the request is of
     `pass_through`, and has no text.
+    `id_salt`: the tenant's part of the response's id; None if the API has no such ids. `previous`: the id of the
+    response that this one continues, so only the replica that stores it can answer.
     """
 
     path: bytes
@@ -95,6 +100,8 @@ class Prompt:
     plain: bool = True
     digest: bytes | None = None
     generates: bool = True
+    id_salt: str | None = None
+    previous: str | None = None
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -170,8 +177,8 @@ class PromptReader:
         text = self.render(path, shown, len(raw))
         yield
         own_salt = salt or body.get("cache_salt") or ""
-        kept = self._kept(body) if _is_truncated(body) else None
-        if not predictable or (kept is not None and _size(body, text) > kept):
+        kept = self._kept(shown) if _is_truncated(shown) else None
+        if not predictable or (kept is not None and _size(shown, text) > kept):
             chunks = []
         else:
             chunks = self.chain(text, body["model"], own_salt)
@@ -187,6 +194,8 @@ class PromptReader:
             text,
             chunks,
             plain and predictable,
+            id_salt=own_salt if path == RESPONSES_PATH else None,
+            previous=body.get("previous_response_id") if path == RESPONSES_PATH else None,
         )
 
     def _passed(self, path: bytes, raw: bytes, body: Mapping[str, Any], salt: str, tenant: bool) -> Prompt:
@@ -196,7 +205,7 @@ class PromptReader:
         self._check_salt(body, tenant)
         shown = body
         if path == COUNT_TOKENS_PATH:
-            shown = self._as_chat(body, shape_only=True).body
+            shown = self._as_chat(path, body, shape_only=True).body
             check_messages(shown["messages"], allow_media=self._allow_media)
         self._check_length(shown, len(raw))
         payload = self._payload(path, raw, body, salt if path in SALTED else "")
@@ -212,30 +221,34 @@ class PromptReader:
         self._known_model(body)
         self._check_salt(body, tenant)
         check_stream_options(body.get("stream_options"))
-        if path == MESSAGES_PATH:
-            shown, converted = self._as_chat(body, shape_only=size > MAX_RENDERED)
-            if size > MAX_RENDERED and printable_bytes(shown, size) <= MAX_RENDERED:  # the rest are images
-                shown, converted = self._as_chat(body)
+        if path in (MESSAGES_PATH, RESPONSES_PATH):
+            shown, converted = self._as_chat(path, body, shape_only=size > MAX_RENDERED)
+            if not converted and size > MAX_RENDERED and printable_bytes(shown, size) <= MAX_RENDERED:
+                shown, converted = self._as_chat(path, body)  # the rest are images
         if path != COMPLETION_PATH:
             check_template_options(body.get("chat_template_kwargs"))
             messages = check_messages(shown.get("messages"), allow_media=self._allow_media)
         else:
             check_prompt(body.get("prompt"))
             messages = Messages(plain=isinstance(body["prompt"], str), known=True)
-        plain = messages.plain and not _is_truncated(body)
+        plain = messages.plain and not _is_truncated(shown)
         return _Checked(plain, converted and messages.known and is_predictable(body, known), shown)
 
-    def _as_chat(self, body: Mapping[str, Any], *, shape_only: bool = False) -> AsChat:
-        """The chat that an engine makes of a request of Anthropic's API. Raises RequestError for a wrong type, and for
-        more blocks than may be converted in one slice."""
-        messages = body.get("messages")
-        if isinstance(messages, list):
-            if len(messages) > MAX_MESSAGES:
-                raise bad_field("messages", f"there are more than {MAX_MESSAGES}.", code="too_many")
-            if block_count(messages) > MAX_PARTS:
-                raise bad_field("messages", f"there are more than {MAX_PARTS} content blocks.", code="too_many")
+    def _as_chat(self, path: bytes, body: Mapping[str, Any], *, shape_only: bool = False) -> AsChat:
+        """The chat that an engine makes of a request of another API. Raises RequestError for a wrong type, and for
+        more messages or parts than may be converted in one slice."""
+        responses = path == RESPONSES_PATH
+        name = "input" if responses else "messages"
+        items = body.get(name)
+        if isinstance(items, list):
+            if len(items) > MAX_MESSAGES:
+                raise bad_field(name, f"there are more than {MAX_MESSAGES}.", code="too_many")
+            if content_count(items) > MAX_PARTS:
+                raise bad_field(name, f"there are more than {MAX_PARTS} content parts.", code="too_many")
         try:
-            return self._renderer.as_chat(body, shape_only=shape_only)
+            if responses:
+                return responses_as_chat(body)
+            return self._renderer.anthropic_as_chat(body, shape_only=shape_only)
         except RequestShapeError as error:
             raise bad_field(error.field, f"it {error.message}.", code="invalid_type") from None
 
@@ -324,18 +337,20 @@ class PromptReader:
             changes["model"] = self._model
         if salt:
             changes["cache_salt"] = salt
-        if body.get("stream") is True and path != MESSAGES_PATH:
+        if body.get("stream") is True and path not in _STREAMS_WITH_USAGE:
             options = stream_options(body.get("stream_options"))
             if options is not None:
                 changes["stream_options"] = options
+        if path == RESPONSES_PATH and "request_id" in body:  # it would be the id of the response
+            return orjson.dumps({name: value for name, value in {**body, **changes}.items() if name != "request_id"})
         if not changes:
             return raw
         return splice(raw, changes) if changes.keys().isdisjoint(body) else orjson.dumps({**body, **changes})
 
 
 def _wanted_usage(path: bytes, body: Mapping[str, Any]) -> WantedUsage:
-    """The usage that stays in a stream. Streams of Anthropic's API always have it."""
-    return WantedUsage.EVERY if path == MESSAGES_PATH else wanted_usage(body.get("stream_options"))
+    """The usage that stays in a stream."""
+    return WantedUsage.EVERY if path in _STREAMS_WITH_USAGE else wanted_usage(body.get("stream_options"))
 
 
 def _is_truncated(body: Mapping[str, Any]) -> bool:

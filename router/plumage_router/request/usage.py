@@ -4,7 +4,8 @@ Engines report token counts in the `usage` object: at the end of a JSON body, or
 router asks for that event in every stream (`stream_options.include_usage`). It removes what the client did not ask for:
 the last event, and the `usage` of events with choices (`continuous_usage_stats`). Patterns find the numbers without
 parsing whole answers. Every quote inside a JSON string is escaped, so the patterns cannot match a model's own text. In
-Anthropic's answers a tool's input is JSON too, so they are read from the last `usage` on.
+Anthropic's answers a tool's input is JSON too, so they are read from the last `usage` on. So are those of the Responses
+API, which repeat the request's tools.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ _INPUT = b'"input_tokens"'
 _ANTHROPIC = {name: re.compile(rb'"%b"\s*:\s*(\d{1,9})' % name) for name in (
     b"input_tokens", b"output_tokens", b"cache_read_input_tokens", b"cache_creation_input_tokens",
 )}  # fmt: skip
+_INPUT_DETAILS = b'"input_tokens_details"'  # only in the Responses API
 _EVENT_BOUND = 1 << 20  # bytes; a longer event passes through without being read
 _TAIL = 4096
+_FIRST_TOKEN = re.compile(rb"^event:(?! ?response\.(?:created|in_progress)\r?\n)[^\n]*\n", re.M)
 
 
 class WantedUsage(Enum):
@@ -69,12 +72,20 @@ class Usage:
         """Reads the counts in `data`."""
         if _INPUT in data:
             at = data.rfind(b'"usage"')  # a tool's input before it may have any key
-            if at >= 0:
+            if at >= 0 and _INPUT_DETAILS in data:
+                self._read_responses(data[at:])
+            elif at >= 0:
                 self._read_anthropic(data[at:])
             return
         self.prompt_tokens = _last(_PROMPT, b'"prompt_tokens"', data, self.prompt_tokens)
         self.cached_tokens = _last(_CACHED, b'"cached_tokens"', data, self.cached_tokens)
         self.output_tokens = _last(_OUTPUT, b'"completion_tokens"', data, self.output_tokens)
+
+    def _read_responses(self, data: bytes) -> None:
+        """The Responses API counts cached tokens among `input_tokens`."""
+        self.prompt_tokens = _last(_ANTHROPIC[b"input_tokens"], _INPUT, data, self.prompt_tokens)
+        self.output_tokens = _last(_ANTHROPIC[b"output_tokens"], b'"output_tokens"', data, self.output_tokens)
+        self.cached_tokens = _last(_CACHED, b'"cached_tokens"', data, self.cached_tokens)
 
     def _read_anthropic(self, data: bytes) -> None:
         """Anthropic's `input_tokens` are those that were neither read from a cache nor written to one."""
@@ -126,14 +137,15 @@ class StreamFilter:
     """Filters server-sent events that arrive in pieces of any size.
 
     `feed` returns the bytes for the client: nothing until the first event that is not a comment, then whole events with
-    the usage that is `wanted`.
+    the usage that is `wanted`. named: of the Responses API, where two events come before any token; they are held back.
     """
 
-    __slots__ = ("_rest", "_started", "_wanted", "usage")
+    __slots__ = ("_holds", "_rest", "_started", "_wanted", "usage")
 
-    def __init__(self, wanted: WantedUsage) -> None:
+    def __init__(self, wanted: WantedUsage, *, named: bool = False) -> None:
         self.usage = Usage()
         self._wanted = wanted
+        self._holds = named
         self._rest = b""
         self._started = False
 
@@ -145,6 +157,11 @@ class StreamFilter:
             data = self._skip_comments(data)
             if not data:
                 return data
+        if self._holds:
+            if len(data) <= _EVENT_BOUND and _FIRST_TOKEN.search(data) is None:
+                self._rest = data
+                return b""
+            self._holds = False
         if data.endswith(b"\n\n"):
             return data if b'"usage"' not in data else self._events(data)
         end = max(data.rfind(b"\n\n") + 2, data.rfind(b"\r\n\r\n") + 4)
@@ -187,6 +204,9 @@ class StreamFilter:
     def _filtered(self, event: bytes) -> bytes | None:
         """Reads an event's usage. Returns the event for the client; None to drop it."""
         if _USAGE.search(event) is None:
+            return event
+        if _INPUT_DETAILS in event:
+            self.usage.read(event)
             return event
         payload = b"".join(line[5:] for line in event.splitlines() if line.startswith(b"data:"))
         try:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.anthropic_bodies import ANTHROPIC_BODIES
 
 from plumage.rendering import ChatRenderer
-from plumage.rendering.anthropic import as_chat, merges_system
+from plumage.rendering.anthropic import anthropic_as_chat, merges_system
 from plumage.rendering.errors import RenderingError, RequestShapeError
 
 CHATML = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -26,7 +26,7 @@ def renderer(template: str) -> ChatRenderer:
 
 def rendered(template: str, name: str) -> str:
     made = renderer(template)
-    return made.render_chat(made.as_chat(ANTHROPIC_BODIES[name]).body).decode()
+    return made.render_chat(made.anthropic_as_chat(ANTHROPIC_BODIES[name]).body).decode()
 
 
 def test_attribution_line_is_not_part_of_the_prompt() -> None:
@@ -46,7 +46,7 @@ def test_inline_system_messages_move_to_the_front_of_a_strict_template() -> None
 
 
 def test_tool_results_come_before_their_message() -> None:
-    body = renderer(CHATML).as_chat(ANTHROPIC_BODIES["tool result"]).body
+    body = renderer(CHATML).anthropic_as_chat(ANTHROPIC_BODIES["tool result"]).body
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "tool", "user"]
 
 
@@ -54,33 +54,33 @@ def test_tool_results_come_before_their_message() -> None:
 def test_effort_of_disabled_thinking_follows_the_template(template: str, effort: str) -> None:
     made = renderer(template)
     for _ in range(2):
-        assert made.as_chat(ANTHROPIC_BODIES["no thinking"]).body["reasoning_effort"] == effort
+        assert made.anthropic_as_chat(ANTHROPIC_BODIES["no thinking"]).body["reasoning_effort"] == effort
 
 
 def test_a_result_of_another_kind_is_left_to_the_engine() -> None:
     found = {"type": "search_result", "source": "https://x", "title": "t", "content": [{"type": "text", "text": "a"}]}
     result = {"type": "tool_result", "tool_use_id": "1", "content": [found, {"type": "text", "text": "b"}]}
-    body = renderer(CHATML).as_chat({"messages": [{"role": "user", "content": [result]}]}).body
+    body = renderer(CHATML).anthropic_as_chat({"messages": [{"role": "user", "content": [result]}]}).body
     assert body["messages"] == [{"role": "tool", "tool_call_id": "1", "content": "b"}]
 
 
 def test_shape_leaves_out_what_is_serialized() -> None:
     call = {"type": "tool_use", "id": "1", "name": "now", "input": {"much": "text"}}
     messages = [{"role": "assistant", "content": [call]}]
-    shape = renderer(CHATML).as_chat({"messages": messages}, shape_only=True)
+    shape = renderer(CHATML).anthropic_as_chat({"messages": messages}, shape_only=True)
     assert shape.body["messages"][0]["tool_calls"][0]["function"]["arguments"] == "{}"
     assert not shape.known
 
 
 def test_call_without_an_id_is_not_known() -> None:
     call = {"type": "tool_use", "name": "now", "input": {}}
-    assert not renderer(CHATML).as_chat({"messages": [{"role": "assistant", "content": [call]}]}).known
+    assert not renderer(CHATML).anthropic_as_chat({"messages": [{"role": "assistant", "content": [call]}]}).known
 
 
 def test_tools_that_change_within_a_conversation_are_not_known() -> None:
     change = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "now"}}
     messages = [{"role": "user", "content": "Hi"}, {"role": "system", "content": [change]}]
-    assert not renderer(CHATML).as_chat({"messages": messages}).known
+    assert not renderer(CHATML).anthropic_as_chat({"messages": messages}).known
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -118,7 +118,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_wrong_type_names_its_field(name: str) -> None:
     body, field = WRONG[name]
     with pytest.raises(RequestShapeError) as refused:
-        as_chat(body, merge_system=False, disabled_effort=lambda: "none")
+        anthropic_as_chat(body, merge_system=False, disabled_effort=lambda: "none")
     assert refused.value.field == field
 
 
@@ -141,7 +141,7 @@ _ANY = st.recursive(
 def test_any_request_is_converted_or_refused(messages: list[Any], system: Any, tools: Any, merge: bool) -> None:
     body = {"messages": messages, "system": system, "tools": tools, "tool_choice": tools, "thinking": system}
     try:
-        chat, _ = as_chat(body, merge_system=merge, disabled_effort=lambda: "none")
+        chat, _ = anthropic_as_chat(body, merge_system=merge, disabled_effort=lambda: "none")
         renderer(CHATML).render_chat(chat)
     except RenderingError:
         pass

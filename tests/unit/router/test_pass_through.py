@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from plumage.rendering.anthropic import AsChat, as_chat
+from plumage.rendering.anthropic import anthropic_as_chat
+from plumage.rendering.conversion import AsChat
 from plumage_router.http.errors import RequestError
-from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, ENGINE_PATHS, MESSAGES_PATH
+from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, ENGINE_PATHS, MESSAGES_PATH, RESPONSES_PATH
 from plumage_router.request.pass_through import PASSED, SALTED
 from plumage_router.request.prompt import PromptReader
 
@@ -36,8 +37,8 @@ class Renders:
     def render_completion(self, prompt: str | Sequence[int], add_special_tokens: bool = True) -> bytes:
         raise AssertionError("nothing is rendered")
 
-    def as_chat(self, body: Mapping[str, Any], *, shape_only: bool = False) -> AsChat:
-        return as_chat(body, merge_system=False, disabled_effort=lambda: "none", shape_only=shape_only)
+    def anthropic_as_chat(self, body: Mapping[str, Any], *, shape_only: bool = False) -> AsChat:
+        return anthropic_as_chat(body, merge_system=False, disabled_effort=lambda: "none", shape_only=shape_only)
 
 
 def reader(**options: Any) -> PromptReader:
@@ -52,8 +53,8 @@ def refusal(path: bytes, body: dict[str, Any], **options: Any) -> RequestError:
 
 def test_every_path_but_completions_is_passed_through() -> None:
     assert set(VALID) == set(PASSED)
-    assert set(PASSED) | {CHAT_PATH, COMPLETION_PATH, MESSAGES_PATH} == ENGINE_PATHS
-    assert len(ENGINE_PATHS) == len(PASSED) + 3
+    assert set(PASSED) | {CHAT_PATH, COMPLETION_PATH, MESSAGES_PATH, RESPONSES_PATH} == ENGINE_PATHS
+    assert len(ENGINE_PATHS) == len(PASSED) + 4
 
 
 @pytest.mark.parametrize("path", VALID)

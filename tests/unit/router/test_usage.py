@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage_router.request.usage import JsonTail, StreamFilter, WantedUsage
+from plumage_router.request.usage import JsonTail, StreamFilter, Usage, WantedUsage
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 5}}
 
@@ -121,3 +121,31 @@ def test_anthropic_usage_counts_the_whole_prompt() -> None:
     tail.feed(b'{"usage": {"input_tokens": 10, "output_tokens": 3, "cache_read_input_tokens": 64}}')
     tail.end()
     assert (tail.usage.prompt_tokens, tail.usage.cached_tokens, tail.usage.output_tokens) == (74, 64, 3)
+
+
+RESPONSE_EVENTS = [
+    b'event: response.created\ndata: {"response":{"tools":[{"usage":{}}],"usage":null}}\n\n',
+    b'event: response.in_progress\ndata: {"response":{"usage":null}}\n\n',
+    b'event: response.output_text.delta\ndata: {"delta":"a"}\n\n',
+    b'event: response.completed\ndata: {"response":{"tools":[{"usage":{"input_tokens":1}}],"usage":{"input_tokens":9,'
+    b'"input_tokens_details":{"cached_tokens":4,"input_tokens_per_turn":[]},"output_tokens":2}}}\n\n',
+]
+
+
+@pytest.mark.parametrize("size", [1, 7, 60, 10_000])
+def test_responses_stream_begins_with_its_first_token_and_is_not_changed(size: int) -> None:
+    stream = b"".join(RESPONSE_EVENTS)
+    reader = StreamFilter(WantedUsage.EVERY, named=True)
+    early = len(RESPONSE_EVENTS[0] + RESPONSE_EVENTS[1])
+    passed = [reader.feed(stream[at : at + size]) for at in range(0, early - early % size, size)]
+    assert not any(passed)
+    rest = [reader.feed(stream[at : at + size]) for at in range(early - early % size, len(stream), size)]
+    assert b"".join(rest) + reader.end() == stream
+    assert reader.usage == Usage(prompt_tokens=9, cached_tokens=4, output_tokens=2)
+
+
+def test_whole_response_has_usage() -> None:
+    reader = JsonTail()
+    reader.feed(RESPONSE_EVENTS[3].partition(b"data: ")[2])
+    reader.end()
+    assert reader.usage == Usage(prompt_tokens=9, cached_tokens=4, output_tokens=2)

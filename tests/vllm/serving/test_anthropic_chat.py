@@ -11,7 +11,7 @@ from support.anthropic_bodies import ANTHROPIC_BODIES
 from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest, AnthropicMessagesRequest
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 
-from plumage.rendering.anthropic import as_chat, merges_system
+from plumage.rendering.anthropic import anthropic_as_chat, merges_system
 from plumage.rendering.conversation import read_tools
 from plumage_router.request.fields import COUNT_TOKENS, MESSAGES
 from plumage_router.request.forbidden_fields import FORBIDDEN
@@ -38,7 +38,7 @@ def test_conversion_is_that_of_vllm(name: str, merge_system: bool) -> None:
         merge_inline_system=merge_system,
         disabled_thinking_effort="low",
     )
-    ours, known = as_chat(body, merge_system=merge_system, disabled_effort=lambda: "low")
+    ours, known = anthropic_as_chat(body, merge_system=merge_system, disabled_effort=lambda: "low")
     assert known
     assert ours["messages"] == _plain(theirs.messages)
     assert read_tools(ours.get("tools")) == (

@@ -104,7 +104,7 @@ class Completions:
             await respond(send, error.status, self._error_body(error), *retry)
             return
         watch = asyncio.create_task(self._watch(receive, job))
-        reply = self._reply(job, generation.model)
+        reply = self._reply(job, generation)
         try:
             usage = StreamUsage.EVERY if self._force_usage else generation.stream_usage
             await (self._stream(job, reply, send, usage) if job.stream else self._whole(job, reply, send))
@@ -130,8 +130,8 @@ class Completions:
         """What the body asks for; ApiError names the wrong field."""
         return read_generation(read_body(data), chat=self._chat)
 
-    def _reply(self, job: Job, model: str) -> Reply:
-        return Reply(str(job.request.request_id), model, chat=self._chat)
+    def _reply(self, job: Job, generation: Generation) -> Reply:
+        return Reply(str(job.request.request_id), generation.model, chat=self._chat)
 
     def _error_body(self, error: ApiError) -> bytes:
         return error.body()
@@ -180,6 +180,8 @@ class Completions:
 
     async def _stream(self, job: Job, reply: Reply, send: Send, usage: StreamUsage) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM})
+        if accepted := reply.accepted():
+            await send({"type": "http.response.body", "body": accepted, "more_body": True})
         sent = 0
         while not (job.done or job.gone):
             await job.changed.wait()

@@ -39,8 +39,8 @@ class Messages(Completions):
     def _read(self, data: bytes) -> Generation:
         return _generation(self._prompts, read_body(data))
 
-    def _reply(self, job: Job, model: str) -> Reply:
-        return MessageReply(str(job.request.request_id), model)
+    def _reply(self, job: Job, generation: Generation) -> Reply:
+        return MessageReply(str(job.request.request_id), generation.model)
 
     def _error_body(self, error: ApiError) -> bytes:
         return error_body(error)

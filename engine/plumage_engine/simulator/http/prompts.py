@@ -71,7 +71,7 @@ class Prompts:
         """The body of the chat that vLLM makes of an Anthropic message's, with what a template sees. ApiError for a
         wrong type, and for what is not converted."""
         try:
-            chat, known = self._renderer.as_chat(body)
+            chat, known = self._renderer.anthropic_as_chat(body)
         except RequestShapeError as error:
             raise ApiError(400, str(error), param=error.field) from error
         if not known:

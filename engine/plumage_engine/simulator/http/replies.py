@@ -34,6 +34,10 @@ class Reply:
         kind = "chat.completion" if self._chat else "text_completion"
         return orjson.dumps({**self._head, "object": kind, "choices": [choice], "usage": usage})
 
+    def accepted(self) -> bytes:
+        """Events of a stream before its first token."""
+        return b""
+
     def opening(self, usage: dict[str, Any] | None = None) -> bytes:
         """The first event of a chat stream; empty for completions."""
         if not self._chat:

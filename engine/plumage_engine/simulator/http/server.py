@@ -38,6 +38,7 @@ from plumage_engine.simulator.http.learned_tables import Tables
 from plumage_engine.simulator.http.messages import CountTokens, Messages
 from plumage_engine.simulator.http.prompts import Prompts
 from plumage_engine.simulator.http.protocol import ApiError
+from plumage_engine.simulator.http.responses import Responses
 from plumage_engine.simulator.http.tokens import Tokens
 from plumage_engine.simulator.metrics import Metrics
 from plumage_engine.simulator.runner import Runner
@@ -177,6 +178,7 @@ def make_app(config: SimulatorConfig) -> _Guard:
         Route("/v1/completions", Completions(runner, prompts, chat=False, **limits), methods=["POST"]),
         Route("/v1/messages", Messages(runner, prompts, chat=True, **limits), methods=["POST"]),
         Route("/v1/messages/count_tokens", CountTokens(prompts, config.max_body_bytes).count, methods=["POST"]),
+        Route("/v1/responses", Responses(runner, prompts, chat=True, **limits), methods=["POST"]),
         Route("/tokenize", tokens.tokenize, methods=["POST"]),
         Route("/detokenize", tokens.detokenize, methods=["POST"]),
         Route("/v1/models", _models(config, prompts.max_model_len)),

@@ -1,0 +1,40 @@
+"""Ids of stored responses: an id leads to the replica that stores the response, for the tenant who asked for it.
+
+An engine keeps what `previous_response_id` names in its own memory, so the next request must go there. The router sets
+each response's id (`request_id` in the request). An id is random digits and a keyed hash of them, the tenant and the
+replica. So any router finds the replica without a table, and nobody can use another tenant's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Final, TypeVar
+
+__all__ = ["RANDOM_BYTES", "find_replica", "response_id"]
+
+RANDOM_BYTES: Final = 12
+_PREFIX: Final = "resp_"
+_RANDOM_DIGITS: Final = 2 * RANDOM_BYTES
+_LENGTH: Final = len(_PREFIX) + _RANDOM_DIGITS + 32
+
+T = TypeVar("T")
+
+
+def response_id(random: bytes, salt: str, replica_id: str) -> str:
+    """random: RANDOM_BYTES bytes. salt: the tenant's secret, empty without tenants."""
+    digits = random.hex()
+    return f"{_PREFIX}{digits}{_mark(digits, salt, replica_id)}"
+
+
+def find_replica(given: str, salt: str, replicas: Iterable[tuple[str, T]]) -> T | None:
+    """The replica that stores the response. None if it left, or if the id is not of this tenant. replicas: (id, it)."""
+    if len(given) != _LENGTH or not given.startswith(_PREFIX):
+        return None
+    digits, mark = given[len(_PREFIX) :][:_RANDOM_DIGITS], given[-32:]
+    return next((replica for name, replica in replicas if _mark(digits, salt, name) == mark), None)
+
+
+def _mark(digits: str, salt: str, replica_id: str) -> str:
+    key = blake2b(salt.encode("utf-8", "surrogatepass")).digest()
+    return blake2b(f"{digits} {replica_id}".encode("utf-8", "surrogatepass"), digest_size=16, key=key).hexdigest()
