@@ -42,6 +42,10 @@ RESPONSES_BODIES: dict[str, dict[str, Any]] = {
         _said("Go on.")]},
     "an answer of two parts": {"input": [_HELLO, {**_ANSWER, "content": [
         {"type": "output_text", "text": "one", "annotations": []}, {"type": "output_text", "text": "two"}]}, _HELLO]},
+    "an answer with a refusal behind it": {"input": [_HELLO, {**_ANSWER, "content": [
+        {"type": "output_text", "text": "one", "annotations": [], "logprobs": []},
+        {"type": "refusal", "refusal": "no"}]}]},
+    "fields of a message": {"input": [{"type": "message", "status": "completed", "name": "bob", **_HELLO}]},
     "two answers": {"input": [_HELLO, _ANSWER, {**_ANSWER, "id": "msg_2"}, _said("Go on.")]},
     "tool call": {"input": [_HELLO, _CALL, _OUTPUT], "tools": [_TOOL, _BARE_TOOL]},
     "reasoning, answer and calls": {"input": [_HELLO, _REASONING, _ANSWER, _CALL, _NEXT_CALL, _OUTPUT,

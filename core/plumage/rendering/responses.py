@@ -24,6 +24,11 @@ _CALLS: Final = ("function_call", "custom_tool_call")
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 _ITEMS: Final = ("message", "reasoning", *_CALLS, *_OUTPUTS)
 _CONTINUED: Final = ("in_progress", "incomplete")
+_UNSEEN: Final = frozenset(("type", "status", "phase"))  # of a message; no template sees them
+_ANSWER_PARTS: Final = {
+    "output_text": frozenset(("type", "text", "annotations", "logprobs")),
+    "refusal": frozenset(("type", "refusal")),
+}
 _CUSTOM_PARAMETERS: Final = {
     "type": "object",
     "properties": {"input": {"type": "string", "description": "The freeform text payload for this tool."}},
@@ -70,6 +75,8 @@ def _convert(item: Mapping[str, Any], field: str, messages: list[dict[str, Any]]
     kind = item.get("type", "message")
     if not isinstance(kind, str) or kind not in _ITEMS:
         raise RequestShapeError(f"{field}.type", f"must be one of {', '.join(_ITEMS)}")
+    if kind != "message" and "role" in item:  # vLLM may take the whole item for a message
+        raise RequestShapeError(f"{field}.role", "must not be there")
     if kind in _CALLS:
         _add_call(item, field, kind, messages)
         return True
@@ -79,19 +86,45 @@ def _convert(item: Mapping[str, Any], field: str, messages: list[dict[str, Any]]
         return True
     if kind == "reasoning":
         return _add_reasoning(item, field, messages)
+    return _add_message(item, field, messages)
+
+
+def _add_message(item: Mapping[str, Any], field: str, messages: list[dict[str, Any]]) -> bool:
     role, content = item.get("role"), item.get("content")
     if not isinstance(role, str) or role not in _ROLES:
         raise RequestShapeError(f"{field}.role", f"must be one of {', '.join(_ROLES)}")
+    if role != "assistant":
+        messages.append({name: value for name, value in item.items() if name not in _UNSEEN})
+        return True
     known = True
-    if role == "assistant" and isinstance(content, list):
+    if isinstance(content, list):
         parts = objects(content, f"{field}.content", "a string or a list of content parts")
-        known = bool(parts) and all(part.get("type") == "output_text" for part in parts) and "type" in item
-        content = _text(parts[0], "text", f"{field}.content[0]") if known else content
-    if role == "assistant":
-        _add_to_assistant(messages, "content", content)
-    else:
-        messages.append({"role": role, "content": content})
+        for index, part in enumerate(parts):
+            _check_answer(part, f"{field}.content[{index}]")
+        known = _is_answer(parts) and "type" in item
+        content = parts[0]["text"] if known else content
+    _add_to_assistant(messages, "content", content)
     return known
+
+
+def _is_answer(parts: list[Mapping[str, Any]]) -> bool:
+    """Whether vLLM takes the first part's text for the whole answer."""
+    kinds = [part.get("type") for part in parts]
+    return kinds[:1] == ["output_text"] and all(kind in _ANSWER_PARTS for kind in kinds)
+
+
+def _check_answer(part: Mapping[str, Any], field: str) -> None:
+    """A part with further keys might reach vLLM's reader of media, beside the router's check."""
+    known = _ANSWER_PARTS.get(str(part.get("type")))
+    if known is None:
+        return  # the check of messages sees it
+    if further := part.keys() - known:
+        raise RequestShapeError(f"{field}.{min(further)}", "must not be there")
+    for name in ("annotations", "logprobs"):
+        if not isinstance(part.get(name), list | None):
+            raise RequestShapeError(f"{field}.{name}", "must be a list")
+    if part["type"] == "output_text":
+        _text(part, "text", field)
 
 
 def _add_call(item: Mapping[str, Any], field: str, kind: str, messages: list[dict[str, Any]]) -> None:
@@ -112,9 +145,13 @@ def _add_call(item: Mapping[str, Any], field: str, kind: str, messages: list[dic
 
 def _add_reasoning(item: Mapping[str, Any], field: str, messages: list[dict[str, Any]]) -> bool:
     """vLLM refuses encrypted reasoning. Without content it takes the summary."""
-    parts = objects(item.get("content") or item.get("summary") or [], f"{field}.content")
-    text = _text(parts[0], "text", f"{field}.content[0]") if parts else ""
-    _add_to_assistant(messages, "reasoning", text)
+    for name in ("summary", "content"):
+        for index, part in enumerate(objects([] if item.get(name) is None else item[name], f"{field}.{name}")):
+            if further := part.keys() - {"type", "text"}:
+                raise RequestShapeError(f"{field}.{name}[{index}].{min(further)}", "must not be there")
+            _text(part, "text", f"{field}.{name}[{index}]")
+    parts = item.get("content") or item.get("summary") or []
+    _add_to_assistant(messages, "reasoning", parts[0]["text"] if parts else "")
     return not item.get("encrypted_content")
 
 

@@ -51,6 +51,7 @@ class ProxiedRequest:
         "_answer",
         "_attempt",
         "_explain",
+        "_home",
         "_last_byte_at",
         "_paused",
         "_pool",
@@ -75,6 +76,7 @@ class ProxiedRequest:
         self._prompt: Prompt | None = None
         self._reading: SlicedWork | None = None
         self._explain = False
+        self._home: Replica | None = None  # stores the response that the request continues
         self._waited = False  # in the wait queue
         self._paused = False
         self.arrived = self._last_byte_at = monotonic()
@@ -272,8 +274,9 @@ class ProxiedRequest:
         candidates = pool.fleet.candidates(now, self._retries.tried if self._retries is not None else ())
         if prompt is None or prompt.previous is None:
             return candidates
-        owner = pool.stores_previous(prompt)
-        return [load for load in candidates if owner is not None and load is owner.load]
+        if self._home is None or self._home.gone:
+            self._home = pool.stores_previous(prompt)
+        return [load for load in candidates if self._home is not None and load is self._home.load]
 
     def _attempt_on(self, candidates: Sequence[Load], now: float) -> None:
         pool, prompt, first, retries = self._pool, self._prompt, self._record is None, self._retries
@@ -298,16 +301,20 @@ class ProxiedRequest:
     def _without_replica(self, now: float) -> None:
         """Waits if possible, unless an available replica has failed on this request."""
         pool, retries = self._pool, self._retries
-        if not pool.fleet.candidates(now) and pool.wait_queue.add(self, now):
+        continues = self._prompt is not None and self._prompt.previous is not None
+        if continues and self._home is None:
+            self._fail(unknown_response())
+            return
+        waits = retries is None if continues else not pool.fleet.candidates(now)
+        if waits and pool.wait_queue.add(self, now):
             self._waited, self._attempt = True, None
             return
         if retries is not None:
             # No other replica could serve the request, so the breakers would not protect it.
-            retries.settle(pool.fleet, now, request_is_cause=True)
+            retries.settle(pool.fleet, now, request_is_cause=not continues)
             self._fail(upstream_failed(retries.failures[-1][1], len(retries.failures)))
-        elif self._prompt is not None and self._prompt.previous is not None:
-            owner = pool.stores_previous(self._prompt)
-            self._fail(unknown_response() if owner is None else response_away(owner.reason(now) or "it is busy"))
+        elif self._home is not None:
+            self._fail(response_away(self._home.reason(now) or "it is busy"))
         else:
             why = pool.fleet.why_none(now)
             self._fail(no_replica_yet(why) if pool.wait_queue.enabled else no_replica(why))

@@ -51,6 +51,7 @@ MAX_PROMPTS = 1024
 MAX_INPUTS = 2048  # as OpenAI's API has for embeddings
 MAX_PARTS = 8192  # in all messages
 MAX_ITEMS = 4096  # in any other list
+_MAX_USER = 512  # characters
 _MANY = frozenset((list, dict))
 _LONG = frozenset(("messages", "prompt", "input", "tokens"))  # have their own bounds
 _ROLES = ("user", "assistant", "system", "tool", "developer", "function")
@@ -260,6 +261,11 @@ CHAT: dict[str, Check] = {
 }
 
 
+def _short_text(value: Any) -> str | None:
+    right = isinstance(value, str) and len(value) <= _MAX_USER
+    return None if right else f"must be a string of at most {_MAX_USER} characters"
+
+
 def _off(value: Any) -> str | None:
     return None if value is False else "must be false: this router does not serve responses by id"
 
@@ -268,7 +274,7 @@ RESPONSES: dict[str, Check] = {
     **{
         name: _SAMPLING[name]
         for name in (
-            "model", "stream", "temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids", "seed", "user",
+            "model", "stream", "temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids", "seed",
             "include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "presence_penalty", "frequency_penalty",
             "repetition_penalty", "logit_bias", "structured_outputs", "cache_salt", "media_io_kwargs",
             "mm_processor_kwargs", "mm_payload", "return_mm_kwargs", "session_id", "request_id",
@@ -283,6 +289,7 @@ RESPONSES: dict[str, Check] = {
     },
     "input": _anything,  # see `plumage.rendering.responses`
     "instructions": _text,
+    "user": _short_text,  # engines repeat it behind the usage
     "background": _off,
     "include": _texts,
     "max_output_tokens": _whole(1, 2**31 - 1),
@@ -296,7 +303,9 @@ RESPONSES: dict[str, Check] = {
     "truncation": _text,
     "stream_options": _object,  # vLLM ignores this and those below
     **{name: CHAT[name] for name in ("moderation", "prompt_cache_options", "prompt_cache_retention")},
-    **dict.fromkeys(("prompt", "conversation", "context_management"), _anything),
+    **dict.fromkeys(
+        ("prompt", "conversation", "context_management", "client_metadata", "access_programs"), _anything
+    ),
 }  # fmt: skip
 
 _RENDERED: dict[str, Check] = {

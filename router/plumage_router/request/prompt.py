@@ -194,7 +194,7 @@ class PromptReader:
             text,
             chunks,
             plain and predictable,
-            id_salt=own_salt if path == RESPONSES_PATH else None,
+            id_salt=salt if path == RESPONSES_PATH else None,
             previous=body.get("previous_response_id") if path == RESPONSES_PATH else None,
         )
 
@@ -223,7 +223,7 @@ class PromptReader:
         check_stream_options(body.get("stream_options"))
         if path in (MESSAGES_PATH, RESPONSES_PATH):
             shown, converted = self._as_chat(path, body, shape_only=size > MAX_RENDERED)
-            if not converted and size > MAX_RENDERED and printable_bytes(shown, size) <= MAX_RENDERED:
+            if path == MESSAGES_PATH and size > MAX_RENDERED and printable_bytes(shown, size) <= MAX_RENDERED:
                 shown, converted = self._as_chat(path, body)  # the rest are images
         if path != COMPLETION_PATH:
             check_template_options(body.get("chat_template_kwargs"))
@@ -341,8 +341,10 @@ class PromptReader:
             options = stream_options(body.get("stream_options"))
             if options is not None:
                 changes["stream_options"] = options
-        if path == RESPONSES_PATH and "request_id" in body:  # it would be the id of the response
-            return orjson.dumps({name: value for name, value in {**body, **changes}.items() if name != "request_id"})
+        if path == RESPONSES_PATH and ("request_id" in body or None in body.values()):
+            # `request_id` would be the response's id. vLLM takes some null fields for other than absent ones.
+            kept = {name: value for name, value in body.items() if name != "request_id" and value is not None}
+            return orjson.dumps({**kept, **changes})
         if not changes:
             return raw
         return splice(raw, changes) if changes.keys().isdisjoint(body) else orjson.dumps({**body, **changes})

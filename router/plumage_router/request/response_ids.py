@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
+from hmac import compare_digest
 from typing import Final, TypeVar
 
 __all__ = ["RANDOM_BYTES", "find_replica", "response_id"]
@@ -32,7 +33,11 @@ def find_replica(given: str, salt: str, replicas: Iterable[tuple[str, T]]) -> T 
     if len(given) != _LENGTH or not given.startswith(_PREFIX):
         return None
     digits, mark = given[len(_PREFIX) :][:_RANDOM_DIGITS], given[-32:]
-    return next((replica for name, replica in replicas if _mark(digits, salt, name) == mark), None)
+    return next((replica for name, replica in replicas if _is(_mark(digits, salt, name), mark)), None)
+
+
+def _is(mark: str, given: str) -> bool:
+    return compare_digest(mark.encode(), given.encode("utf-8", "surrogatepass"))
 
 
 def _mark(digits: str, salt: str, replica_id: str) -> str:

@@ -71,8 +71,9 @@ class Usage:
     def read(self, data: bytes) -> None:
         """Reads the counts in `data`."""
         if _INPUT in data:
-            at = data.rfind(b'"usage"')  # a tool's input before it may have any key
-            if at >= 0 and _INPUT_DETAILS in data:
+            details = data.rfind(_INPUT_DETAILS)
+            at = data.rfind(b'"usage"', 0, None if details < 0 else details)  # what is before it may have any key
+            if at >= 0 and details >= 0:
                 self._read_responses(data[at:])
             elif at >= 0:
                 self._read_anthropic(data[at:])
@@ -140,12 +141,13 @@ class StreamFilter:
     the usage that is `wanted`. named: of the Responses API, where two events come before any token; they are held back.
     """
 
-    __slots__ = ("_holds", "_rest", "_started", "_wanted", "usage")
+    __slots__ = ("_holds", "_rest", "_searched", "_started", "_wanted", "usage")
 
     def __init__(self, wanted: WantedUsage, *, named: bool = False) -> None:
         self.usage = Usage()
         self._wanted = wanted
         self._holds = named
+        self._searched = 0  # bytes of the held events that have been searched
         self._rest = b""
         self._started = False
 
@@ -158,8 +160,8 @@ class StreamFilter:
             if not data:
                 return data
         if self._holds:
-            if len(data) <= _EVENT_BOUND and _FIRST_TOKEN.search(data) is None:
-                self._rest = data
+            if len(data) <= _EVENT_BOUND and _FIRST_TOKEN.search(data, self._searched) is None:
+                self._rest, self._searched = data, data.rfind(b"\n") + 1
                 return b""
             self._holds = False
         if data.endswith(b"\n\n"):

@@ -125,6 +125,18 @@ async def test_response_is_continued_where_it_is_stored(start: Any, kit: Any) ->
     assert home.seen[1].json["previous_response_id"] == first.json["id"]
 
 
+async def test_null_fields_and_a_salt_of_the_client(start: Any, kit: Any) -> None:
+    """vLLM answers 500 to `truncation: null`."""
+    running = await start(engines=2)
+    for one in running.engines:
+        one.answer = engine(kit)
+    first = await running.post(body(truncation=None, background=None, cache_salt="a"), path="/v1/responses")
+    (home,) = [one for one in running.engines if one.seen]
+    assert home.seen[0].json.keys() == {"request_id", "model", "input", "cache_salt"}
+    sent = body(previous_response_id=first.json["id"], client_metadata={"x": "y"})
+    assert (await running.post(sent, path="/v1/responses")).status == 200
+
+
 async def test_response_of_a_replica_that_takes_no_request_is_not_continued_elsewhere(start: Any, kit: Any) -> None:
     running = await start(engines=2, policy={"name": "RoundRobin"})
     for one in running.engines:

@@ -71,12 +71,21 @@ def test_truncation_is_the_engines_business() -> None:
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"input": [{"type": "reasoning", "content": "x"}]}, "input[0].content"),
         ({"input": [{"type": "reasoning", "content": [{"text": 5}]}]}, "input[0].content[0].text"),
+        ({"input": [{"type": "reasoning", "role": "user", "summary": ""}]}, "input[0].role"),
+        ({"input": [{"type": "reasoning", "summary": ""}]}, "input[0].summary"),
+        ({"input": [{"type": "reasoning", "content": [{"text": "h", "uuid": "u", "image_url": "http://x"}]}]},
+         "input[0].content[0].image_url"),
+        ({"input": [{"type": "function_call", "role": "user"}]}, "input[0].role"),
+        ({"input": [{"type": "message", "role": "assistant", "content": [
+            {"type": "output_text", "text": "x", "annotations": "", "uuid": "u"}]}]}, "input[0].content[0].uuid"),
+        ({"input": [{"type": "message", "role": "assistant", "content": [
+            {"type": "output_text", "text": "x", "annotations": ""}]}]}, "input[0].content[0].annotations"),
         ({"input": [{"role": "assistant", "content": ["x"]}]}, "input[0].content"),
         ({"input": "x", "reasoning": "high"}, "reasoning"),
         ({"input": "x", "tools": [{"type": "namespace", "name": "n"}]}, "tools[0].tools"),
         ({"input": "x", "tools": [{"type": "function", "name": "f", "parameters": []}]}, "tools[0].parameters"),
     ],
-)
+)  # fmt: skip
 def test_wrong_shape_names_the_field(body: dict[str, Any], field: str) -> None:
     with pytest.raises(RequestShapeError) as error:
         responses_as_chat(body)

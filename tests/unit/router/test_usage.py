@@ -128,7 +128,7 @@ RESPONSE_EVENTS = [
     b'event: response.in_progress\ndata: {"response":{"usage":null}}\n\n',
     b'event: response.output_text.delta\ndata: {"delta":"a"}\n\n',
     b'event: response.completed\ndata: {"response":{"tools":[{"usage":{"input_tokens":1}}],"usage":{"input_tokens":9,'
-    b'"input_tokens_details":{"cached_tokens":4,"input_tokens_per_turn":[]},"output_tokens":2}}}\n\n',
+    b'"input_tokens_details":{"cached_tokens":4,"input_tokens_per_turn":[]},"output_tokens":2},"more":{"usage":1}}}\n\n',
 ]
 
 

@@ -17,7 +17,7 @@ from plumage.rendering.responses import responses_as_chat
 from plumage_router.request.fields import RESPONSES
 from plumage_router.request.forbidden_fields import FORBIDDEN
 
-_MODEL_ONLY = frozenset(("type",))
+_MODEL_ONLY = frozenset(("type", "status"))
 
 
 def _plain(value: Any) -> Any:
