@@ -119,7 +119,7 @@ def _read(url: str, runtime: Path) -> dict[str, str]:
         _wait(client, f"{url}/health")
         for change in ({}, {"stream": True}, {"priority": 1}):
             client.post(f"{url}/v1/chat/completions", json={**body, **change})
-        client.get(f"{url}/v1/responses")
+        client.get(f"{url}/v1/responses/id")
         time.sleep(2.0)  # the estimators' and the directory's counters follow within a second
         (membership,) = runtime.rglob("membership.json")
         (replica,) = json.loads(membership.read_text())["replicas"]

@@ -33,10 +33,10 @@ def find_replica(given: str, salt: str, replicas: Iterable[tuple[str, T]]) -> T 
     if len(given) != _LENGTH or not given.startswith(_PREFIX):
         return None
     digits, mark = given[len(_PREFIX) :][:_RANDOM_DIGITS], given[-32:]
-    return next((replica for name, replica in replicas if _is(_mark(digits, salt, name), mark)), None)
+    return next((replica for name, replica in replicas if _equal(_mark(digits, salt, name), mark)), None)
 
 
-def _is(mark: str, given: str) -> bool:
+def _equal(mark: str, given: str) -> bool:
     return compare_digest(mark.encode(), given.encode("utf-8", "surrogatepass"))
 
 
