@@ -108,7 +108,7 @@ class AsgiRequest:
     async def _receive(self) -> Message:
         if not self._body_sent:
             self._body_sent = True
-            return {"type": "http.request", "body": self._request.body, "more_body": False}
+            return {"type": "http.request", "body": self._request.body.whole(), "more_body": False}
         await asyncio.Event().wait()  # ends when the client leaves, which cancels the task
         raise AssertionError
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from plumage_router.http.auth import Tenant
+from plumage_router.http.body_buffer import BodyBuffer
 from plumage_router.http.body_memory import BodyReservation
 
 __all__ = ["SINGLE_HEADERS", "Handler", "Request"]
@@ -20,7 +21,7 @@ class Request:
     """A whole request.
 
     headers: by lower-case name. Repeated list headers are joined; a repeated header of `SINGLE_HEADERS` is refused.
-    size: body bytes received.
+    size: body bytes received; `body` has none of a body that no handler reads.
     reservation: memory for the body; None when no handler reads the body.
     is_completion: an engine answers it. Set once the head is complete.
     tenant: who sent it. With API keys it is set once the head is complete.
@@ -38,7 +39,7 @@ class Request:
         self.method = b""
         self.target = b""
         self.headers: dict[bytes, bytes] = {}
-        self.body = b""
+        self.body = BodyBuffer()
         self.size = 0
         self.reservation: BodyReservation | None = None
         self.tenant: Tenant | None = None

@@ -12,7 +12,6 @@ from typing import Any, Final, Protocol
 import httptools
 
 from plumage.settings.router_config import LimitsConfig
-from plumage_router.http.body_buffer import BodyBuffer
 from plumage_router.http.body_memory import BodyMemory
 from plumage_router.http.errors import RequestError, bad_request, overloaded
 from plumage_router.http.request import SINGLE_HEADERS, Request
@@ -68,7 +67,6 @@ class RequestParser:
     """
 
     __slots__ = (
-        "_buffer",
         "_head_bytes",
         "_host",
         "_in_head",
@@ -92,7 +90,6 @@ class RequestParser:
         self._max_headers = limits.max_headers
         self._parser: Any = httptools.HttpRequestParser(self)
         self._upgrade_request: Request | None = None  # offers an upgrade; it is parsed again without the offer
-        self._buffer = BodyBuffer()
         self._stopped = False
         self._in_head = False
         self._head_bytes = 0
@@ -124,11 +121,10 @@ class RequestParser:
             self.release(request)
         self.unparsed = b""
         self._in_head = False
-        self._buffer.clear()
 
     def release(self, request: Request) -> None:
         """Frees the memory of a request's body."""
-        request.body = b""
+        request.body.clear()
         reservation, request.reservation = request.reservation, None
         if reservation is not None:
             self._host.body_memory.release(reservation)
@@ -258,7 +254,7 @@ class RequestParser:
         elif reservation is None:
             return  # no handler reads the body
         elif self._host.body_memory.reserve(reservation, size):
-            self._buffer.add(data)
+            request.body.add(data)
         else:
             self._evict()
 
@@ -266,7 +262,6 @@ class RequestParser:
         request, self.request = self.request, None
         if request is None:
             return
-        request.body = self._buffer.take()
         if request.reservation is not None:
             self._host.body_memory.complete(request.reservation)
         self._sink.request_complete(request)

@@ -20,9 +20,9 @@ from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.errors import RequestError, bad_field, internal, overloaded
 from plumage_router.http.listener import Listener
 from plumage_router.http.request import Handler, Request
-from plumage_router.http.time_slicing import LARGE, SlicedWork
+from plumage_router.http.time_slicing import LARGE, SlicedWork, run_now
 from plumage_router.pool_router import PoolRouter
-from plumage_router.request.body import parse_body, parse_steps
+from plumage_router.request.body import parse_steps
 
 __all__ = ["POOL_PATHS", "PoolDispatcher"]
 
@@ -148,7 +148,7 @@ class PoolDispatcher(Listener):
         self.check_media_type(request)
         if len(request.body) > LARGE:
             return _FindPool(self, request, connection)
-        return self.pool_handler(request, connection, parse_body(request.body))
+        return self.pool_handler(request, connection, run_now(parse_steps(request.body)))
 
     def pool_handler(self, request: Request, connection: DownstreamConnection, body: Mapping[str, Any]) -> Handler:
         """The handler of the pool that serves the request's model. Raises RequestError without such a pool."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import orjson
 
+from plumage_router.http.body_buffer import BodyBuffer
 from plumage_router.http.errors import RequestError, bad_request
 from plumage_router.http.time_slicing import LARGE, Steps, run_now
 from plumage_router.request.json_bounds import check_bounds
@@ -29,13 +30,16 @@ _NAMED: Final = 65_536  # bytes; a longer body is not searched for the duplicate
 
 def parse_body(raw: bytes) -> dict[str, Any]:
     """Returns the object in a body. Raises RequestError 400 for anything else, or for a duplicate key at any depth."""
-    return run_now(parse_steps(raw))
+    return run_now(parse_steps(BodyBuffer(raw)))
 
 
-def parse_steps(raw: bytes) -> Steps[dict[str, Any]]:
+def parse_steps(data: BodyBuffer) -> Steps[dict[str, Any]]:
     """`parse_body` in slices."""
-    large = len(raw) > LARGE
-    counted = (yield from check_bounds(raw)) if large else None
+    large = len(data) > LARGE
+    counted = (yield from check_bounds(data.parts)) if large else None
+    raw = data.whole()
+    if large:
+        yield
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -46,7 +50,7 @@ def parse_steps(raw: bytes) -> Steps[dict[str, Any]]:
     if not large and _is_written_as(body, raw):
         return body
     if counted is None:
-        counted = yield from check_bounds(raw)
+        counted = yield from check_bounds(data.parts)
     if (yield from _keys(body, counted.containers)) != counted.keys:
         raise _duplicate_key(raw)
     return body

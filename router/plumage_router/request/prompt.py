@@ -17,6 +17,7 @@ from plumage.hashing.chunks import ChainMemory, seed
 from plumage.rendering.conversion import AsChat, content_count
 from plumage.rendering.errors import RenderLimitError, RequestShapeError, TemplateError
 from plumage.rendering.responses import responses_as_chat
+from plumage_router.http.body_buffer import BodyBuffer
 from plumage_router.http.errors import RequestError, bad_field, bad_request, unknown_model
 from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, COUNT_TOKENS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from plumage_router.http.time_slicing import Steps, run_now
@@ -155,12 +156,12 @@ class PromptReader:
 
         body: the parsed `raw`, if it was parsed already. tenant: API keys are used, so the router sets `salt`.
         """
-        return run_now(self.steps(path, raw, body, salt=salt, tenant=tenant))
+        return run_now(self.steps(path, BodyBuffer(raw), body, salt=salt, tenant=tenant))
 
     def steps(
         self,
         path: bytes,
-        raw: bytes,
+        data: BodyBuffer,
         body: Mapping[str, Any] | None = None,
         *,
         salt: str = "",
@@ -168,8 +169,9 @@ class PromptReader:
     ) -> Steps[Prompt]:
         """`read` in slices."""
         if body is None:
-            body = yield from parse_steps(raw)
+            body = yield from parse_steps(data)
             yield
+        raw = data.whole()
         if path in PASSED:
             return self._passed(path, raw, body, salt, tenant)
         plain, predictable, shown = self._checked(path, body, tenant, len(raw))

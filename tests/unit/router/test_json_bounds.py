@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plumage_router.http.body_buffer import BodyBuffer
 from plumage_router.http.errors import RequestError
 from plumage_router.http.time_slicing import run_now
 from plumage_router.request import json_bounds
-from plumage_router.request.body import parse_body
+from plumage_router.request.body import parse_body, parse_steps
 from plumage_router.request.json_bounds import check_bounds
 
 _TEXT = st.text(alphabet='\\"{[,:u0', max_size=12)
@@ -37,11 +39,31 @@ def test_containers_outside_strings_are_counted(value: Any, window: int, split: 
             patch.setattr(json_bounds, "_walk", lambda *_: None)
         patch.setattr(json_bounds, "WINDOW", window)
         patch.setattr(json_bounds, "MAX_CONTAINERS", held)
-        run_now(check_bounds(raw))
+        run_now(check_bounds([raw]))
         if held:
             patch.setattr(json_bounds, "MAX_CONTAINERS", held - 1)
             with pytest.raises(RequestError, match="more than"):
-                run_now(check_bounds(raw))
+                run_now(check_bounds([raw]))
+
+
+@given(_JSON, st.lists(st.integers(0, 60), max_size=6), st.integers(1, 9))
+def test_counts_do_not_depend_on_how_the_body_arrived(value: Any, cuts: list[int], window: int) -> None:
+    raw = json.dumps([value, "\\", {'\\"{': value}]).encode()
+    places = [0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]
+    parts = [raw[start:end] for start, end in itertools.pairwise(places)]
+    whole = run_now(check_bounds([raw]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_bounds, "WINDOW", window)
+        assert run_now(check_bounds(parts)) == whole
+
+
+def test_refused_body_is_never_joined() -> None:
+    body = BodyBuffer()
+    for _ in range(8):
+        body.add(b"{}," * 20_000)
+    with pytest.raises(RequestError, match="more than"):
+        run_now(parse_steps(body))
+    assert len(body.parts) == 8
 
 
 @pytest.mark.parametrize(
@@ -102,10 +124,10 @@ def test_long_run_of_backslashes_hides_nothing(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(json_bounds, "WINDOW", 16)
     monkeypatch.setattr(json_bounds, "MAX_CONTAINERS", 3)
     run = b"\\" * 100
-    run_now(check_bounds(b'{"a":"' + run + b'","b":[{}]}'))
+    run_now(check_bounds([b'{"a":"' + run + b'","b":[{}]}']))
     with pytest.raises(RequestError):
-        run_now(check_bounds(b'{"a":"' + run + b'","b":[{},{}]}'))
-    run_now(check_bounds(b'{"a":"' + run + b'\\"' + b'{{{{{{{{{{","b":[{}]}'))
+        run_now(check_bounds([b'{"a":"' + run + b'","b":[{},{}]}']))
+    run_now(check_bounds([b'{"a":"' + run + b'\\"' + b'{{{{{{{{{{","b":[{}]}']))
 
 
 @pytest.mark.parametrize("run", [1, 15, 16, 17, 100, 101])
@@ -123,6 +145,6 @@ def test_windows_are_bounded_and_end_within_no_escape(run: int, start: int, monk
 
 def test_keys_in_strings_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_bounds, "MAX_KEYS", 2)
-    run_now(check_bounds(b'{"a":"x:y:z","b":"::::"}'))
+    run_now(check_bounds([b'{"a":"x:y:z","b":"::::"}']))
     with pytest.raises(RequestError, match="2 keys"):
-        run_now(check_bounds(b'{"a":{"b":1},"c":1}'))
+        run_now(check_bounds([b'{"a":{"b":1},"c":1}']))
