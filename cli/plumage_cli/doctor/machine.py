@@ -27,6 +27,15 @@ from plumage_cli.requirements import BENCHMARKS, MODULES
 __all__ = ["check_machine", "check_pool"]
 
 _CORES = 2
+_WORTH_A_FINDING = 0.02  # of all prompt tokens
+_ANY_PREFIX_REMEDY = "append to the prompt instead of changing its beginning"
+_PREFIX_REMEDIES = {  # by the causes of the router's `prefixLostTokens`
+    "DateOrNumber": "move the date or counter to the last message, or round it to a day",
+    "Identifier": "move the id to the last message, or keep one for the whole conversation",
+    "AttributionLine": "set CLAUDE_CODE_ATTRIBUTION_HEADER=0 for Claude Code, or send its requests to /v1/messages",
+    "Order": "send tools and the keys of objects in one fixed order",
+    "HistoryTrimmed": "remove old messages rarely, and many at once",
+}
 
 
 def check_machine(port: int, pools: Iterable[Mapping[str, Any]] = ()) -> Iterator[Finding]:
@@ -64,12 +73,26 @@ def check_pool(view: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
         )
     if traffic.get("membershipError"):
         yield Finding(Verdict.BAD, f"the membership file: {traffic['membershipError']}", "free some disk space")
+    yield from _lost_prefixes(traffic.get("totals") or {})
     for replica in traffic.get("replicas", []):
         if replica.get("why"):
             yield Finding(
                 Verdict.WARNING,
                 f"{replica['id']} gets no requests: {replica['why']}",
                 _see(folder, f"engine {replica['id']}"),
+            )
+
+
+def _lost_prefixes(totals: Mapping[str, Any]) -> Iterator[Finding]:
+    """What clients change at the beginning of their prompts, where that costs much of what they send."""
+    prompts = totals.get("promptTokens") or 0
+    for cause, tokens in (totals.get("prefixLostTokens") or {}).items():
+        if tokens >= _WORTH_A_FINDING * prompts > 0:
+            yield Finding(
+                Verdict.WARNING,
+                f"clients change early bytes of their prompts ({cause}): {tokens:,} of {prompts:,} prompt tokens were "
+                "computed again",
+                _PREFIX_REMEDIES.get(cause, _ANY_PREFIX_REMEDY),
             )
 
 

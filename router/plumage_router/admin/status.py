@@ -8,7 +8,8 @@ Status (`GET /plumage/v1/status`), camelCase JSON, times in seconds, tokens in t
      "decisions": [the latest, newest first, as `Record.document`],
      "hottest": [{"chunk", "tokens", "count"}],
      "totals": {"requests", "inFlight", "connections", "retries", "aborted", "truncated", "errors", "promptTokens",
-                "hitTokens", "predictedHitTokens", "hitRatio", "decisionMeanMicroseconds", "bytesPerToken"}}
+                "hitTokens", "predictedHitTokens", "hitRatio", "prefixLostTokens": {cause: tokens},
+                "decisionMeanMicroseconds", "bytesPerToken"}}
 `state` is Ready | Warming | Draining | Cordoned | Stalled | Unhealthy. `why`: the reason that a replica is not
 available, null while it is.
 """
@@ -25,6 +26,7 @@ from plumage_router.clock import monotonic
 from plumage_router.fleet.breaker import BreakerState
 from plumage_router.fleet.replicas import Replica
 from plumage_router.pool_router import PoolRouter
+from plumage_router.routing.prefix_breaks import Cause
 
 __all__ = ["metric_lines", "metrics_page", "status_document"]
 
@@ -100,6 +102,7 @@ def _totals(pool: PoolRouter) -> dict[str, Any]:
         "hitTokens": int(metrics.actual_hit_tokens),
         "predictedHitTokens": int(metrics.predicted_hit_tokens),
         "hitRatio": _ratio(metrics.actual_hit_tokens, metrics.prompt_tokens),
+        "prefixLostTokens": dict(pool.prefix_breaks.lost_tokens),
         "decisionMeanMicroseconds": round(metrics.decision.sum / decisions * 1e6, 1) if decisions else None,
         "bytesPerToken": round(pool.decider.rate.bytes_per_token, 3),
     }
@@ -116,7 +119,7 @@ def metrics_page(pool: PoolRouter, accept: str) -> tuple[str, str]:
 
 def metric_lines(pool: PoolRouter) -> Iterator[str]:
     """The lines of all families."""
-    own = (pool.metrics.lines(), _gauges(pool), _waiting(pool), _per_replica(pool))
+    own = (pool.metrics.lines(), _gauges(pool), _prefix_breaks(pool), _waiting(pool), _per_replica(pool))
     return chain(*own, pool.directory.metric_lines())
 
 
@@ -140,6 +143,17 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
         text = "Lines of the access log that could not be written."
         yield from counter(_PREFIX + "access_log_dropped", text, pool.access_log.dropped)
     yield from counter(_PREFIX + "quarantines", "Quarantines of bodies that engines failed on.", pool.quarantine.begun)
+
+
+def _prefix_breaks(pool: PoolRouter) -> Iterator[str]:
+    """Of conversations whose clients change early bytes of the prompt."""
+    breaks = pool.prefix_breaks
+    families = (
+        ("prefix_breaks", "Prompts whose early bytes changed since the previous turn, by cause.", breaks.counts),
+        ("prefix_lost_tokens", "Prompt tokens that such a change kept from the cache, by cause.", breaks.lost_tokens),
+    )
+    for name, text, values in families:
+        yield from counters(_PREFIX + name, text, "cause", {cause: values[cause] for cause in Cause})
 
 
 def _waiting(pool: PoolRouter) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Protocol
 import xxhash
 
 from plumage.directory.mirror.mirror import Mirror
+from plumage.hashing.chunks import ENDS
 from plumage.routing.interface import RoutingPolicy
 from plumage.settings.router_config import PoolConfig
 from plumage_router.clock import monotonic, wall
@@ -31,6 +32,7 @@ from plumage_router.routing.audit import Audit, Record
 from plumage_router.routing.cache_curve import CacheCurve
 from plumage_router.routing.decider import Decider, Decision
 from plumage_router.routing.hot_prefixes import HotPrefixes
+from plumage_router.routing.prefix_breaks import PrefixBreak, PrefixBreaks
 
 __all__ = ["InFlightRequest", "PoolState"]
 
@@ -102,6 +104,7 @@ class PoolState(Listener):
         )
         self.audit = Audit(config.audit_size)
         self.cache_curve = CacheCurve()
+        self.prefix_breaks = PrefixBreaks(self.decider.rate.of)
         self.wait_queue = WaitQueue(config.hold)
         self.quarantine = Quarantine(config.quarantine)
         self.in_flight: set[InFlightRequest] = set()
@@ -205,6 +208,11 @@ class PoolState(Listener):
         self._heads.clear()
 
     # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def first_decision(self, decision: Decision, now: float) -> PrefixBreak | None:
+        """Counts a request once, however often it is retried. Returns how it broke its conversation's prefix."""
+        self.cache_curve.add(decision.prompt.chunks)
+        return self.prefix_breaks.check(decision.prompt, ENDS[decision.depth], now)
 
     def record_decision(self, decision: Decision, request_id: str, tenant: Tenant | None) -> Record:
         if decision.depth:

@@ -290,9 +290,11 @@ class ProxiedRequest:
         pool.metrics.decision.observe(decided - (began if first else now))
         if self._record is not None:
             self._record.outcome = "Retried"
+            broken = self._record.prefix_break
         else:
-            pool.cache_curve.add(prompt.chunks)
+            broken = pool.first_decision(decision, now)
         record = self._record = pool.record_decision(decision, self._request_id, self._request.tenant)
+        record.prefix_break = broken
         record.decision_seconds = decided - began
         if retries is not None:
             record.failures = retries.failures

@@ -41,6 +41,7 @@ from plumage_router.request.fields import (
 from plumage_router.request.pass_through import PASSED, SALTED, check_passed
 from plumage_router.request.text_sizes import MAX_RENDERED, printable_bytes, text_lengths
 from plumage_router.request.token_rate import SAMPLE
+from plumage_router.request.turns import Turn, turn_of
 from plumage_router.request.usage import WantedUsage, stream_options, wanted_usage
 
 __all__ = ["Prompt", "PromptReader", "Renderer"]
@@ -52,6 +53,7 @@ _MAX_TOKEN_CHARACTERS = 8  # per token of the context, of a prompt that the engi
 _DEFAULT_CONTEXT = 131_072  # tokens, if the model does not say
 
 
+_COMPARED: Final = 4  # chunks; a shorter prompt can't lose enough to be compared with its previous turn
 _FIELDS: Final[Mapping[bytes, Mapping[str, Check]]] = MappingProxyType(
     {CHAT_PATH: CHAT, COMPLETION_PATH: COMPLETION, MESSAGES_PATH: MESSAGES, RESPONSES_PATH: RESPONSES}
 )
@@ -89,6 +91,7 @@ class Prompt:
     `pass_through`, and has no text.
     `id_salt`: the tenant's part of the response's id; None if the API has no such ids. `previous`: the id of the
     response that this one continues, so only the replica that stores it can answer.
+    `turn`: where a rendered chat stands in its conversation.
     """
 
     path: bytes
@@ -103,6 +106,7 @@ class Prompt:
     generates: bool = True
     id_salt: str | None = None
     previous: str | None = None
+    turn: Turn | None = None
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -198,6 +202,7 @@ class PromptReader:
             plain and predictable,
             id_salt=salt if path == RESPONSES_PATH else None,
             previous=body.get("previous_response_id") if path == RESPONSES_PATH else None,
+            turn=turn_of(shown["messages"], own_salt) if len(chunks) >= _COMPARED and path != COMPLETION_PATH else None,
         )
 
     def _passed(self, path: bytes, raw: bytes, body: Mapping[str, Any], salt: str, tenant: bool) -> Prompt:

@@ -16,6 +16,7 @@ from plumage.routing.interface import ReplicaState
 from plumage_router.fleet.replicas import Load
 from plumage_router.http.errors import Failure
 from plumage_router.routing.decider import Decision
+from plumage_router.routing.prefix_breaks import PrefixBreak
 
 __all__ = ["Audit", "Record"]
 
@@ -56,6 +57,7 @@ class Record:
     prompt_tokens: int | None
     cached_tokens: int | None
     output_tokens: int | None
+    prefix_break: PrefixBreak | None
 
     def __init__(
         self, decision: Decision, *, request_id: str, at: float, tenant: str, policy: str, degraded: bool
@@ -74,6 +76,7 @@ class Record:
         if self.considered > _MAX_CANDIDATES:
             self.fleet, self.scores = _best(self.fleet, self.scores)
         self.decision_seconds, self.failures, self.outcome = 0.0, [], "Running"
+        self.prefix_break = None
         self.ttft = self.latency = self.prompt_tokens = self.cached_tokens = self.output_tokens = None
 
     @property
@@ -84,6 +87,12 @@ class Record:
 
     def why(self) -> str:
         """The reason for the decision, as one line for people."""
+        why, broken = self._why_chosen(), self.prefix_break
+        if broken is None:
+            return why
+        return f"{why}; its early bytes changed ({broken.cause}), which lost ~{broken.lost_tokens} cached tokens"
+
+    def _why_chosen(self) -> str:
         if self.failures:
             failed = ", ".join(f"{replica}: {reason.text}" for replica, reason in self.failures)
             return f"retried after {failed}"
@@ -119,6 +128,9 @@ class Record:
             "considered": self.considered,
             "available": self.available,
             "degraded": self.degraded,
+            "prefixBreak": None
+            if self.prefix_break is None
+            else {"cause": self.prefix_break.cause, "lostTokens": self.prefix_break.lost_tokens},
             "decisionMicroseconds": round(self.decision_seconds * 1e6, 1),
             "failures": [{"replica": name, "reason": reason} for name, reason in self.failures],
             "outcome": self.outcome,

@@ -32,6 +32,20 @@ def test_open_file_limit_is_reported_as_the_router_will_raise_it(
     assert checks._files() == Finding(verdict, what, remedy)
 
 
+@pytest.mark.parametrize(("tokens", "found"), [(100, True), (10, False)])
+def test_clients_that_change_early_bytes_are_reported(tmp_path: Path, tokens: int, found: bool) -> None:
+    totals = {"promptTokens": 1000, "prefixLostTokens": {"DateOrNumber": tokens, "Changed": 0}}
+    child = {"pid": 1, "state": "Running", "restarts": 0, "lastExit": None}
+    replica = {"id": "chat-0", "state": "Ready", "engine": child, "agent": child}
+    view = {"pool": "chat", "endpoint": "http://127.0.0.1:8000", "router": child, "directory": None,
+            "replicas": [replica], "problems": [], "traffic": {"totals": totals}}  # fmt: skip
+    warnings = [one for one in checks.check_pool(view, tmp_path) if one.verdict is Verdict.WARNING]
+    assert len(warnings) == found
+    for one in warnings:
+        assert "(DateOrNumber): 100 of 1,000 prompt tokens" in one.what
+        assert "last message" in one.remedy
+
+
 def test_problems_of_a_pools_folder_are_reported(tmp_path: Path) -> None:
     problem = "events-0 is gone: an agent that starts learns nothing"
     child = {"pid": 1, "state": "Running", "restarts": 0, "lastExit": None}

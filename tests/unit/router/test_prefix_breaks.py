@@ -1,0 +1,195 @@
+"""Prompts whose early bytes changed since the previous turn are found, and the cause is named."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumage_router.request.prompt import Prompt
+from plumage_router.request.turns import Turn, turn_of
+from plumage_router.request.usage import wanted_usage
+from plumage_router.routing import prefix_breaks
+from plumage_router.routing.prefix_breaks import Cause, PrefixBreaks, find_difference
+
+BYTES_PER_TOKEN = 4.0
+
+
+def text(seed: int, size: int) -> str:
+    rng = random.Random(seed)
+    return " ".join(rng.choice(("quick", "brown", "fox", "jumps", "lazy")) + str(n % 7) for n in range(size))[:size]
+
+
+def rendered(*messages: tuple[str, str]) -> bytes:
+    return "".join(f"<|{role}|>\n{content}\n" for role, content in messages).encode() + b"<|assistant|>\n"
+
+
+def prompt(of: bytes, turn: Turn | None) -> Prompt:
+    return Prompt(b"/v1/chat/completions", "m", b"", True, wanted_usage(None), of, (), turn=turn)
+
+
+TASK, ANSWER, NEXT = ("user", text(1, 3000)), ("assistant", text(2, 900)), ("user", text(3, 200))
+RULES = text(4, 4000)
+TOOLS = [json.dumps({"name": f"tool_{n}", "description": text(10 + n, 500)}) for n in range(6)]
+
+
+def turns(before: str, after: str) -> tuple[bytes, bytes]:
+    """Two turns of a conversation; the system prompt has `before` in the first and `after` in the second."""
+    first = rendered(("system", before), TASK)
+    return first, rendered(("system", after), TASK, ANSWER, NEXT)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"),
+    [
+        (f"Now: 2026-11-27T14:15:03Z\n{RULES}", f"Now: 2026-11-27T14:16:41Z\n{RULES}", Cause.DATE_OR_NUMBER),
+        (f"Today is Friday, Nov 27.\n{RULES}", f"Today is Saturday, November 28.\n{RULES}", Cause.DATE_OR_NUMBER),
+        (f"It is 9:59 am.\n{RULES}", f"It is 10:01 am.\n{RULES}", Cause.DATE_OR_NUMBER),
+        (f"You have 12 turns left.\n{RULES}", f"You have 9 turns left.\n{RULES}", Cause.DATE_OR_NUMBER),
+        (f"trace=1f3c99ab-77\n{RULES}", f"trace=9be0d12c-41\n{RULES}", Cause.IDENTIFIER),
+        (f"x-anthropic-billing-header: v=1; cch=ab1;\n{RULES}", f"x-anthropic-billing-header: v=1; cch=f02;\n{RULES}",
+         Cause.ATTRIBUTION),
+        ("[" + ",".join(TOOLS) + "]" + RULES, "[" + ",".join(TOOLS[::-1]) + "]" + RULES, Cause.ORDER),
+        ('{"name":"x","type":"y"}' + RULES, '{"type":"y","name":"x"}' + RULES, Cause.ORDER),
+        (RULES, "Be brief. " + RULES, Cause.INSERTED),
+        ("Alice asks.\n" + RULES, "Bob and Carol want to know.\n" + RULES, Cause.CHANGED),
+    ],
+)  # fmt: skip
+def test_cause_is_named(before: str, after: str, cause: Cause) -> None:
+    first, second = turns(before, after)
+    found = find_difference(first, second, len(first))
+    assert found is not None
+    assert found.cause is cause
+    same = len(RULES) + len(TASK[1])
+    assert same - 100 <= found.lost <= same + 100
+    assert first[: found.at] == second[: found.at]
+
+
+def test_history_without_its_oldest_messages() -> None:
+    older = [(role, text(20 + n, 1500)) for n, role in enumerate(("user", "assistant", "user", "assistant"))]
+    first = rendered(("system", RULES), *older, TASK)
+    second = rendered(("system", RULES), *older[2:], TASK, ANSWER, NEXT)
+    found = find_difference(first, second, len(first))
+    assert found is not None
+    assert (found.cause, found.at >= len(RULES)) == (Cause.TRIMMED, True)
+
+
+@given(st.binary(max_size=4000), st.binary(max_size=400))
+def test_continued_prompt_loses_nothing(first: bytes, more: bytes) -> None:
+    assert find_difference(first, first + more, len(first)) is None
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200), st.binary(max_size=3000), st.binary(max_size=200))
+def test_what_is_lost_stands_in_both(one: bytes, other: bytes, same: bytes, more: bytes) -> None:
+    old, new = one + same, other + same + more
+    found = find_difference(old, new, len(old))
+    if found is not None:
+        assert found.lost >= prefix_breaks.MIN_LOST
+        assert new[found.resumes : found.resumes + found.lost] in old
+        assert old[: found.at] == new[: found.at]
+
+
+def test_other_conversation_loses_nothing() -> None:
+    one, other = rendered(("system", RULES), TASK), rendered(("system", RULES), ("user", text(9, 3000)))
+    assert find_difference(one, other, len(one)) is None
+
+
+def test_end_of_a_long_prompt_counts_as_lost() -> None:
+    """Only its beginning is kept."""
+    first, second = turns("Day 1. " + RULES, "Day 2. " + RULES)
+    found = find_difference(first[:3000], second[:3000], len(first))
+    assert found is not None
+    assert found.lost > len(first) - 100
+
+
+class TestConversations:
+    def breaks(self) -> PrefixBreaks:
+        return PrefixBreaks(lambda _: BYTES_PER_TOKEN)
+
+    def test_break_is_counted_once_a_turn(self) -> None:
+        breaks = self.breaks()
+        first, second = turns("Now 14:15\n" + RULES, "Now 14:16\n" + RULES)
+        assert breaks.check(prompt(first, Turn(1, None)), 0, 0.0) is None
+        found = breaks.check(prompt(second, Turn(2, 1)), 0, 1.0)
+        assert found is not None
+        assert found.cause == Cause.DATE_OR_NUMBER
+        assert found.lost_tokens == pytest.approx((len(RULES) + len(TASK[1])) / BYTES_PER_TOKEN, rel=0.02)
+        assert breaks.counts == {Cause.DATE_OR_NUMBER: 1}
+        assert breaks.lost_tokens == {Cause.DATE_OR_NUMBER: found.lost_tokens}
+        assert breaks.check(prompt(second, Turn(2, 1)), 0, 2.0) is None, "the client repeats the request"
+
+    @pytest.mark.parametrize("matched", [0, 6000])
+    def test_what_a_replica_has_is_not_lost(self, matched: int) -> None:
+        breaks = self.breaks()
+        first, second = turns("Now 14:15\n" + RULES, "Now 14:16\n" + RULES)
+        breaks.check(prompt(first, Turn(1, None)), 0, 0.0)
+        found = breaks.check(prompt(second, Turn(2, 1)), matched, 1.0)
+        assert found is not None
+        assert found.lost_tokens == pytest.approx((len(first) - matched) / BYTES_PER_TOKEN, rel=0.05)
+        assert breaks.check(prompt(first, Turn(3, 2)), len(first) - 200, 2.0) is None
+
+    def test_old_turn_is_forgotten(self) -> None:
+        breaks = self.breaks()
+        first, second = turns("Now 14:15\n" + RULES, "Now 14:16\n" + RULES)
+        breaks.check(prompt(first, Turn(1, None)), 0, 0.0)
+        assert breaks.check(prompt(second, Turn(2, 1)), 0, prefix_breaks.MAX_AGE + 1) is None
+
+    def test_memory_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(prefix_breaks, "MOST_TURNS", 3)
+        breaks = self.breaks()
+        for number in range(10):
+            breaks.check(prompt(b"x" * 100, Turn(number, None)), 0, 0.0)
+        assert len(breaks) == 3
+        monkeypatch.setattr(prefix_breaks, "MOST_BYTES", 250)
+        breaks.check(prompt(b"x" * 100, Turn(11, None)), 0, 0.0)
+        assert len(breaks) == 2
+        breaks.check(prompt(b"x" * 100, Turn(11, None)), 0, 0.0)
+        assert breaks._bytes == 200
+
+    def test_prompt_without_turn_is_ignored(self) -> None:
+        breaks = self.breaks()
+        assert breaks.check(prompt(b"x" * 100, None), 0, 0.0) is None
+        assert breaks.check(prompt(b"", Turn(1, None)), 0, 0.0) is None
+        assert len(breaks) == 0
+
+
+def chat(*messages: tuple[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": role, "content": content} for role, content in messages]
+
+
+class TestTurns:
+    def test_next_turn_finds_the_previous(self) -> None:
+        history = chat(("system", "s"), ("user", "task"))
+        keys = [turn_of(history, "")]
+        for number in range(4):
+            history += [{"role": "assistant", "content": None, "tool_calls": [{"id": f"{number}"}]}]
+            history += chat(("tool", f"result {number}"))
+            keys.append(turn_of(history, ""))
+        assert keys[0].previous is None
+        assert [key.previous for key in keys[1:]] == [key.own for key in keys[:-1]]
+        assert len({key.own for key in keys}) == len(keys)
+
+    def test_system_prompt_and_old_messages_do_not_matter(self) -> None:
+        old = chat(("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e"))
+        first = turn_of([*chat(("system", "Monday")), *old], "")
+        second = turn_of([*chat(("system", "Tuesday")), *old[2:], *chat(("assistant", "f"), ("user", "g"))], "")
+        assert second.previous == first.own
+
+    def test_parts_count_by_their_texts(self) -> None:
+        marked = [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]
+        assert turn_of(chat(("user", marked)), "") == turn_of(chat(("user", [{"type": "text", "text": "a"}])), "")
+
+    def test_tenants_have_different_keys(self) -> None:
+        assert turn_of(chat(("user", "a")), "one").own != turn_of(chat(("user", "a")), "two").own
+
+    @pytest.mark.parametrize("content", [None, 5, [None, 3, {"text": 4}], "\ud800"])
+    def test_any_content_has_a_key(self, content: Any) -> None:
+        assert turn_of(chat(("user", content), ("assistant", content), ("user", content)), "").previous is not None
+
+    def test_only_answers_or_nothing(self) -> None:
+        assert turn_of(chat(("assistant", "a"), ("assistant", "b")), "").previous is None
+        assert turn_of([], "") == Turn(0, None)
