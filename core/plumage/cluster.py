@@ -74,6 +74,7 @@ LIVE_ROUTER_SETTINGS: Final = (
     "breaker",
     "quarantine",
     "allowed_request_fields",
+    "sort_tools",
 )
 
 Component = Literal["engine", "router", "directory", "gateway"]

@@ -63,6 +63,7 @@ class Metrics:
         self.aborted = 0
         self.truncated = 0
         self.usage_missing = 0
+        self.sorted_tools = 0
         self.background_failures = 0
         self.predicted_hit_tokens = 0.0
         self.actual_hit_tokens = 0.0
@@ -95,6 +96,7 @@ class Metrics:
             ("aborted", "Requests whose client left early.", self.aborted),
             ("truncated", "Answers cut short by an engine's failure.", self.truncated),
             ("usage_missing", "Answers without cached_tokens.", self.usage_missing),
+            ("sorted_tools", "Requests whose tools the router put into another order.", self.sorted_tools),
             ("background_failures", "Failures of background tasks, which restart.", self.background_failures),
             ("prompt_tokens", "Prompt tokens as engines counted them.", self.prompt_tokens),
             ("output_tokens", "Answer tokens as engines counted them.", self.output_tokens),

@@ -32,8 +32,7 @@ _ANY_PREFIX_REMEDY = "append to the prompt instead of changing its beginning"
 _PREFIX_REMEDIES = {  # by the causes of the router's `prefixLostTokens`
     "DateOrNumber": "move the date or counter to the last message, or round it to a day",
     "Identifier": "move the id to the last message, or keep one for the whole conversation",
-    "AttributionLine": "set CLAUDE_CODE_ATTRIBUTION_HEADER=0 for Claude Code, or send its requests to /v1/messages",
-    "Order": "send tools and the keys of objects in one fixed order",
+    "Order": "send tools and the keys of objects in one fixed order, or set spec.router.sortTools",
     "HistoryTrimmed": "remove old messages rarely, and many at once",
 }
 

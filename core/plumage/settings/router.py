@@ -63,6 +63,7 @@ def router_settings(
         timeouts=_timeouts(pool, leave),
         access_log=spec.access_log,
         allowed_request_fields=spec.allowed_request_fields,
+        sort_tools=spec.sort_tools,
         seed=pool.spec.engine.simulator.seed,
     )
 

@@ -255,6 +255,7 @@ class PoolConfig(Settings):
         default=(),
         description="fields that are allowed although they are forbidden or unknown (`request/forbidden_fields.py`)",
     )
+    sort_tools: bool = Field(default=False, description="sort tools and the keys of their JSON (`request/tools.py`)")
     engine_api_key_file: Path | None = None
     previous_engine_api_key_file: Path | None = None
     salt_key_file: Path | None = None

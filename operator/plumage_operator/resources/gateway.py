@@ -117,4 +117,5 @@ def _behind_gateway(served: ServedPool, spec: InferenceGatewaySpec) -> NamedPool
     known = (alone.model.name, *alone.model.adapters)
     model = alone.model.model_copy(update={"aliases": tuple(name for name in served.names if name not in known)})
     own = {"model": model, "access_log": spec.access_log, "allowed_request_fields": spec.allowed_request_fields}
+    own["sort_tools"] = spec.sort_tools
     return NamedPoolConfig(**{**alone.given(without=("listen", "auth")), **own}, names=served.names)

@@ -84,7 +84,7 @@ class PoolState(Listener):
         self.name = name
         self.policy = policy
         self.reader = model.reader
-        self.reader.allowed_fields = frozenset(config.allowed_request_fields)
+        self._configure_reader(config)
         self.fleet = Fleet(self._connections_to, lambda: Breaker(self.config.breaker))
         self.decider = Decider(
             Mirror(config.limits.max_directory_chunks),
@@ -126,13 +126,17 @@ class PoolState(Listener):
         self.limits, self.timeouts = config.limits, config.timeouts
         self.wait_queue.config, self.quarantine.config = config.hold, config.quarantine
         self.body_memory.resize(config.limits.max_buffered_bytes)
-        self.reader.allowed_fields = frozenset(config.allowed_request_fields)
+        self._configure_reader(config)
         self.decider.policy = policy
         self.directory.configure(policy, config.timeouts.pending_owner)
         for replica in self.fleet:
             limits, timeouts = config.limits, config.timeouts
             replica.connections.configure(max_idle=limits.max_idle_per_replica, connect_timeout=timeouts.connect)
             replica.breaker.configure(config.breaker)
+
+    def _configure_reader(self, config: PoolConfig) -> None:
+        self.reader.allowed_fields = frozenset(config.allowed_request_fields)
+        self.reader.sort_tools = config.sort_tools
 
     def check_load(self) -> None:
         """Raises RequestError when the router takes no further request."""
@@ -212,6 +216,7 @@ class PoolState(Listener):
     def first_decision(self, decision: Decision, now: float) -> PrefixBreak | None:
         """Counts a request once, however often it is retried. Returns how it broke its conversation's prefix."""
         self.cache_curve.add(decision.prompt.chunks)
+        self.metrics.sorted_tools += decision.prompt.sorted_tools
         return self.prefix_breaks.check(decision.prompt, ENDS[decision.depth], now)
 
     def record_decision(self, decision: Decision, request_id: str, tenant: Tenant | None) -> Record:

@@ -41,6 +41,7 @@ from plumage_router.request.fields import (
 from plumage_router.request.pass_through import PASSED, SALTED, check_passed
 from plumage_router.request.text_sizes import MAX_RENDERED, printable_bytes, text_lengths
 from plumage_router.request.token_rate import SAMPLE
+from plumage_router.request.tools import sorted_tools
 from plumage_router.request.turns import Turn, turn_of
 from plumage_router.request.usage import WantedUsage, stream_options, wanted_usage
 
@@ -91,7 +92,7 @@ class Prompt:
     `pass_through`, and has no text.
     `id_salt`: the tenant's part of the response's id; None if the API has no such ids. `previous`: the id of the
     response that this one continues, so only the replica that stores it can answer.
-    `turn`: where a rendered chat stands in its conversation.
+    `turn`: where a rendered chat stands in its conversation. `sorted_tools`: its tools came in another order.
     """
 
     path: bytes
@@ -107,6 +108,7 @@ class Prompt:
     id_salt: str | None = None
     previous: str | None = None
     turn: Turn | None = None
+    sorted_tools: bool = False
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,6 +125,7 @@ class PromptReader:
     context: the longest prompt in tokens.
     longest_token: bytes of the model's longest token; it makes a refusal by size certain.
     `allowed_fields`: fields that the pool allows although they are forbidden or unknown.
+    `sort_tools`: sort tools before they are rendered.
     """
 
     def __init__(
@@ -137,6 +140,7 @@ class PromptReader:
         allow_media: bool = False,
     ) -> None:
         self.allowed_fields: frozenset[str] = frozenset()
+        self.sort_tools = False
         self._renderer = renderer
         self._model = model
         self._served = {model: "", **dict.fromkeys(aliases, ""), **{name: name for name in adapters}}
@@ -178,6 +182,10 @@ class PromptReader:
         raw = data.whole()
         if path in PASSED:
             return self._passed(path, raw, body, salt, tenant)
+        tools = sorted_tools(body) if self.sort_tools and "tools" in body else None
+        if tools is not None:
+            body = {**body, "tools": tools}
+            yield
         plain, predictable, shown = self._checked(path, body, tenant, len(raw))
         yield
         text = self.render(path, shown, len(raw))
@@ -194,7 +202,7 @@ class PromptReader:
         return Prompt(
             path,
             body["model"],
-            self._payload(path, raw, body, salt),
+            self._payload(path, raw, body, salt, tools),
             body.get("stream") is True,
             _wanted_usage(path, body),
             text,
@@ -203,6 +211,7 @@ class PromptReader:
             id_salt=salt if path == RESPONSES_PATH else None,
             previous=body.get("previous_response_id") if path == RESPONSES_PATH else None,
             turn=turn_of(shown["messages"], own_salt) if len(chunks) >= _COMPARED and path != COMPLETION_PATH else None,
+            sorted_tools=tools is not None,
         )
 
     def _passed(self, path: bytes, raw: bytes, body: Mapping[str, Any], salt: str, tenant: bool) -> Prompt:
@@ -337,9 +346,14 @@ class PromptReader:
             message = "The prompt is too long."
         raise bad_request(message, code="context_length_exceeded")
 
-    def _payload(self, path: bytes, raw: bytes, body: Mapping[str, Any], salt: str) -> bytes:
-        """The body for the engine: the base model instead of an alias, the tenant's salt, and usage in streams."""
-        changes: dict[str, Any] = {}
+    def _payload(
+        self, path: bytes, raw: bytes, body: Mapping[str, Any], salt: str, tools: list[Any] | None = None
+    ) -> bytes:
+        """The body for the engine: the base model instead of an alias, the tenant's salt, and usage in streams.
+
+        tools: sorted; None if those of the body stay.
+        """
+        changes: dict[str, Any] = {} if tools is None else {"tools": tools}
         if body["model"] in self._aliases:
             changes["model"] = self._model
         if salt:

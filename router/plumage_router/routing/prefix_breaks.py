@@ -32,7 +32,6 @@ _SLACK: Final = 512  # bytes by which a match of whole chunks may end before the
 _PROBE: Final = 64  # bytes that are looked for behind the difference
 _SKIPPED: Final = (0, 64, 256, 1024, 4096, 16_384, 32_768)  # bytes behind the difference where a probe begins
 _WORD: Final = 64  # bytes by which a difference is widened to whole words
-_LINE: Final = 512  # bytes on each side in which a line's beginning is looked for
 _TRIMMED: Final = 256  # bytes; fewer are an edit, not messages
 _MOST_SORTED: Final = 32_768  # bytes
 _SPACES: Final = b" \t\r\n\"',{}[]()<>"
@@ -48,7 +47,6 @@ class Cause(StrEnum):
 
     DATE_OR_NUMBER = "DateOrNumber"  # a date, a time or a counter
     IDENTIFIER = "Identifier"  # a UUID or a hash
-    ATTRIBUTION = "AttributionLine"  # a line that an agent adds for accounting, with a hash of the request
     ORDER = "Order"  # the same bytes in another order, such as tools or the keys of an object
     TRIMMED = "HistoryTrimmed"  # messages are missing
     INSERTED = "Inserted"
@@ -167,9 +165,6 @@ def find_difference(old: bytes, new: bytes, old_size: int) -> Difference | None:
 
 def _cause(old: bytes, new: bytes, at: int, old_end: int, new_end: int) -> Cause:
     """The difference is old[at:old_end] and new[at:new_end]."""
-    line = new[new.rfind(b"\n", max(0, at - _LINE), at) + 1 : new_end + _LINE].partition(b"\n")[0]
-    if b"billing-header" in line.lower():
-        return Cause.ATTRIBUTION
     start = at
     while start > max(0, at - _WORD) and old[start - 1] not in _SPACES:
         start -= 1

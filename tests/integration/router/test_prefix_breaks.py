@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -58,3 +59,26 @@ async def test_tenants_are_compared_with_themselves(start: Any, kit: Any, tmp_pa
     assert not running.router.pool.prefix_breaks.counts
     assert (await running.post(second, authorization="Bearer key-a")).status == 200
     assert running.router.pool.prefix_breaks.counts == {Cause.DATE_OR_NUMBER: 1}
+
+
+def tool(name: str, *, turned: bool = False) -> dict[str, Any]:
+    function = {"name": name, "description": f"Reads the {name}. " * 40, "parameters": {"type": "object"}}
+    return {"type": "function", "function": dict(reversed(function.items())) if turned else function}
+
+
+@pytest.mark.parametrize("sort", [False, True])
+async def test_tools_in_another_order_keep_their_prefix_when_sorted(start: Any, kit: Any, sort: bool) -> None:
+    running = await start(engines=1, sortTools=sort)
+    names = ["mail", "calendar", "files", "web"]
+    tools, others = [tool(name) for name in names], [tool(name, turned=True) for name in reversed(names)]
+    for body, given in ((turn(kit, RULES), tools), (turn(kit, RULES, *LATER), others)):
+        assert (await running.post({**body, "tools": given})).status == 200
+    pool = running.router.pool
+    first, second = (seen.json for seen in running.engines[0].seen)
+    if sort:
+        assert [one["function"]["name"] for one in first["tools"]] == sorted(names)
+        assert json.dumps(first["tools"]) == json.dumps(second["tools"])
+        assert (pool.metrics.sorted_tools, dict(pool.prefix_breaks.counts)) == (2, {})
+    else:
+        assert (first["tools"], second["tools"]) == (tools, others)
+        assert (pool.metrics.sorted_tools, dict(pool.prefix_breaks.counts)) == (0, {Cause.ORDER: 1})

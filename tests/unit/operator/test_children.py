@@ -70,6 +70,12 @@ def test_unknown_fields_of_a_pool_reach_its_router_and_roll_nothing() -> None:
     assert not rolls(SIMULATOR, changed, "router")
 
 
+def test_sorted_tools_of_a_pool_reach_its_router_and_roll_nothing() -> None:
+    changed = with_(SIMULATOR, "router.sortTools", True)
+    assert json.loads(children(changed)["ConfigMap", "chat-router"]["data"]["router.json"])["sortTools"] is True
+    assert not rolls(SIMULATOR, changed, "router")
+
+
 def test_engine_agent_and_router_accept_their_files(tmp_path: Path) -> None:
     made = children()
     files = made["ConfigMap", "chat-engine"]["data"] | made["ConfigMap", "chat-router"]["data"]

@@ -51,8 +51,6 @@ def turns(before: str, after: str) -> tuple[bytes, bytes]:
         (f"It is 9:59 am.\n{RULES}", f"It is 10:01 am.\n{RULES}", Cause.DATE_OR_NUMBER),
         (f"You have 12 turns left.\n{RULES}", f"You have 9 turns left.\n{RULES}", Cause.DATE_OR_NUMBER),
         (f"trace=1f3c99ab-77\n{RULES}", f"trace=9be0d12c-41\n{RULES}", Cause.IDENTIFIER),
-        (f"x-anthropic-billing-header: v=1; cch=ab1;\n{RULES}", f"x-anthropic-billing-header: v=1; cch=f02;\n{RULES}",
-         Cause.ATTRIBUTION),
         ("[" + ",".join(TOOLS) + "]" + RULES, "[" + ",".join(TOOLS[::-1]) + "]" + RULES, Cause.ORDER),
         ('{"name":"x","type":"y"}' + RULES, '{"type":"y","name":"x"}' + RULES, Cause.ORDER),
         (RULES, "Be brief. " + RULES, Cause.INSERTED),

@@ -131,6 +131,11 @@ class InferenceGatewaySpec(Placement):
         max_length=64,
         description="Request fields that routers let pass although they are dangerous or unknown.",
     )
+    sort_tools: bool = Field(
+        False,
+        description="Sort the tools of each request by name, and the keys of their JSON, before the engine gets them. "
+        "Clients that send them in changing order then keep their cached prefix.",
+    )
     rules: ClassVar = (
         Rule(
             at="listeners",

@@ -128,6 +128,7 @@ _OWN = (
     "limits",
     "timeouts",
     "allowed_request_fields",
+    "sort_tools",
     "access_log",
 )
 _GATEWAY_ALONE = "!has(self.gatewayRef) || !(" + " || ".join(f"has(self.{to_camel(name)})" for name in _OWN) + ")"
@@ -169,6 +170,11 @@ class RouterSpec(Placement):
         strict=False,
         max_length=64,
         description="Request fields that the router lets pass although they are dangerous or unknown.",
+    )
+    sort_tools: bool = Field(
+        False,
+        description="Sort the tools of each request by name, and the keys of their JSON, before the engine gets them. "
+        "Clients that send them in changing order then keep their cached prefix.",
     )
     rules: ClassVar = (
         Rule(
