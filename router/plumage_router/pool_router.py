@@ -143,6 +143,7 @@ class PoolRouter(PoolState):
         now = self.tick
         self.wait_queue.wait.flush()
         self.cache_curve.age(now)
+        self.prefix_breaks.expire(now)
         if len(self.wait_queue):
             if self.fleet.candidates(now):
                 self.wait_queue.resume(now)

@@ -150,7 +150,7 @@ class LimitsConfig(Settings):
     """The bounds of one router.
 
     Memory: connections x header bytes, plus twice `max_buffered_bytes` (each body has a rendered prompt), plus a few
-    times `max_body_bytes` while one body is parsed.
+    times `max_body_bytes` while one body is parsed, plus 8 MiB of earlier prompts for each pool.
     max_attempts: replicas tried for one request, including unreachable ones.
     max_failed_replicas: replicas that may fail after they got the request (lost connection, 5xx, silence). Then the
     request may be the cause, and no other replica gets it.

@@ -10,7 +10,6 @@ from typing import Protocol
 import xxhash
 
 from plumage.directory.mirror.mirror import Mirror
-from plumage.hashing.chunks import ENDS
 from plumage.routing.interface import RoutingPolicy
 from plumage.settings.router_config import PoolConfig
 from plumage_router.clock import monotonic, wall
@@ -217,7 +216,7 @@ class PoolState(Listener):
         """Counts a request once, however often it is retried. Returns how it broke its conversation's prefix."""
         self.cache_curve.add(decision.prompt.chunks)
         self.metrics.sorted_tools += decision.prompt.sorted_tools
-        return self.prefix_breaks.check(decision.prompt, ENDS[decision.depth], now)
+        return self.prefix_breaks.check(decision.prompt, decision.depth, now)
 
     def record_decision(self, decision: Decision, request_id: str, tenant: Tenant | None) -> Record:
         if decision.depth:

@@ -210,7 +210,7 @@ class PromptReader:
             plain and predictable,
             id_salt=salt if path == RESPONSES_PATH else None,
             previous=body.get("previous_response_id") if path == RESPONSES_PATH else None,
-            turn=turn_of(shown["messages"], own_salt) if len(chunks) >= _COMPARED and path != COMPLETION_PATH else None,
+            turn=self._turn(path, body["model"], shown, own_salt) if len(chunks) >= _COMPARED else None,
             sorted_tools=tools is not None,
         )
 
@@ -331,6 +331,9 @@ class PromptReader:
             if len(self._seeds) < _MAX_SEEDS:
                 self._seeds[adapter, salt] = start
         return self._chains.chain(text, start)
+
+    def _turn(self, path: bytes, model: str, shown: Mapping[str, Any], salt: str) -> Turn | None:
+        return turn_of(shown["messages"], f"{self._served[model]}\0{salt}") if path != COMPLETION_PATH else None
 
     def _render_prompt(self, body: Mapping[str, Any]) -> bytes:
         prompt = body["prompt"]
