@@ -80,7 +80,7 @@ record_part() (
   case "$status" in
     0) ;;
     42) words="SKIPPED, can not be set up here"
-       [ -z "${CI:-}" ] || { echo "== in CI nothing is skipped" >&2; words+=" FAILED"; } ;;
+       [ -z "${CI:-}" ] || { echo "== with CI set, a missing part is a failure" >&2; words+=" FAILED"; } ;;
     *) words+=" FAILED" ;;
   esac
   echo "   $1: $words" >"$logs/$1.summary"

@@ -26,7 +26,7 @@ def missing(what: str, remedy: str) -> NoReturn:
     """Skips or fails this test, with what is missing and the remedy."""
     reason = f"needs {what}: {remedy}"
     if os.environ.get("CI"):
-        pytest.fail(f"{reason} (in CI nothing is skipped)", pytrace=False)
+        pytest.fail(f"{reason} (with CI set, a missing part is a failure)", pytrace=False)
     pytest.skip(reason)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -224,6 +225,13 @@ class Running:
 
     async def post(self, body: Any, *, path: str = "/v1/chat/completions", **headers: str) -> Answer:
         return await self.send(request(body, path=path, **headers))
+
+    async def metric(self, name: str) -> float:
+        """The value of a metric without labels."""
+        page = (await self.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")).body.decode()
+        found = re.search(rf"^{name} (\S+)$", page, re.M)
+        assert found is not None, name
+        return float(found[1])
 
     def write_members(self, states: dict[str, str] | None = None) -> None:
         write_members(self.members, self.engines, states or {})

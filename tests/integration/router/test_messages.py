@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +56,6 @@ def body(**more: Any) -> dict[str, Any]:
     return {"model": "tiny", "max_tokens": 8, "messages": [{"role": "user", "content": TEXT}], **more}
 
 
-async def value(running: Any, name: str) -> float:
-    page = (await running.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")).body.decode()
-    found = re.search(rf"^{name} (\S+)$", page, re.M)
-    assert found is not None, name
-    return float(found[1])
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_anthropic_client_gets_answers(start: Any, kit: Any, stream: bool) -> None:
     running = await start(engines=1)
@@ -82,8 +74,8 @@ async def test_anthropic_client_gets_answers(start: Any, kit: Any, stream: bool)
     seen = running.engines[0].seen
     assert [one.line.split()[1] for one in seen] == ["/v1/messages", "/v1/messages/count_tokens"]
     assert "stream_options" not in seen[0].json
-    assert await value(running, "plumage_router_prompt_tokens_total") == 100
-    assert await value(running, "plumage_router_hit_tokens_actual_total") == 64
+    assert await running.metric("plumage_router_prompt_tokens_total") == 100
+    assert await running.metric("plumage_router_hit_tokens_actual_total") == 64
 
 
 async def test_one_prompt_has_one_home_in_both_apis(start: Any, kit: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +66,6 @@ def body(**more: Any) -> dict[str, Any]:
     return {"model": "tiny", "input": TEXT, **more}
 
 
-async def value(running: Any, name: str) -> float:
-    page = (await running.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")).body.decode()
-    found = re.search(rf"^{name} (\S+)$", page, re.M)
-    assert found is not None, name
-    return float(found[1])
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_openai_client_gets_answers(start: Any, kit: Any, stream: bool) -> None:
     running = await start(engines=1)
@@ -93,8 +85,8 @@ async def test_openai_client_gets_answers(start: Any, kit: Any, stream: bool) ->
     (seen,) = running.engines[0].seen
     assert "stream_options" not in seen.json
     assert seen.json["request_id"] == got.id
-    assert await value(running, "plumage_router_prompt_tokens_total") == 100
-    assert await value(running, "plumage_router_hit_tokens_actual_total") == 64
+    assert await running.metric("plumage_router_prompt_tokens_total") == 100
+    assert await running.metric("plumage_router_hit_tokens_actual_total") == 64
 
 
 async def test_one_prompt_has_one_home_in_both_apis(start: Any, kit: Any) -> None:

@@ -67,7 +67,7 @@ def test_missing_directory_server_skips(tmp_path: Path) -> None:
 
 def test_missing_directory_server_fails_in_ci(tmp_path: Path) -> None:
     failed = without_a_server(tmp_path, "1", NEEDS_A_SERVER[0])
-    assert "(in CI nothing is skipped)" in failed
+    assert "(with CI set, a missing part is a failure)" in failed
     assert "1 error" in failed.splitlines()[-1]
 
 

@@ -32,7 +32,7 @@ import platform
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
@@ -263,26 +263,18 @@ def _contenders(labels: str | None) -> tuple[Contender, ...]:
 def _engines(folder: Path, load: Mapping[str, Any]) -> Iterator[Callable[[dict[str, Any]], Engine]]:
     """Yields a function that returns an engine with the given arguments. An engine is replaced only if the next cell
     needs other arguments."""
-    now: tuple[dict[str, Any], Any, Engine] | None = None
+    now: tuple[dict[str, Any], Engine] | None = None
+    with ExitStack() as stack:
 
-    def start(arguments: dict[str, Any]) -> Engine:
-        nonlocal now
-        if now is None or now[0] != arguments:
-            end()
-            own = running(folder, **load, **arguments)
-            now = arguments, own, own.__enter__()
-        return now[2]
+        def start(arguments: dict[str, Any]) -> Engine:
+            nonlocal now
+            if now is None or now[0] != arguments:
+                now = None
+                stack.close()
+                now = arguments, stack.enter_context(running(folder, **load, **arguments))
+            return now[1]
 
-    def end() -> None:
-        nonlocal now
-        if now is not None:
-            own, now = now[1], None
-            own.__exit__(None, None, None)
-
-    try:
         yield start
-    finally:
-        end()
 
 
 def _cell(

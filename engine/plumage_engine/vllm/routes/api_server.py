@@ -27,10 +27,11 @@ from pydantic import SecretStr
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from plumage.errors import PlumageError, StateError
+from plumage.errors import StateError
 from plumage.loopback import is_loopback
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
+from plumage_engine.vllm.routes.refusal import RefusedError
 
 __all__ = ["PREFIX", "TOKEN_FILE", "ApiServerRoutes", "App"]
 
@@ -55,17 +56,11 @@ Ask = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
 """Calls the engine core → HTTP status and body."""
 
 
-class _RefusedError(PlumageError):
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class _TimeoutError(_RefusedError):
+class _TimeoutError(RefusedError):
     """The engine core is busy, perhaps with a long step."""
 
 
-class _DisabledError(_RefusedError):
+class _DisabledError(RefusedError):
     """The engine core has no plugin, or can't be reached."""
 
 
@@ -136,9 +131,9 @@ class ApiServerRoutes:
             self._admit(request)
             handler = self._handlers.get((request.method, name))
             if handler is None:
-                raise _RefusedError(404, f"there is no {request.method} {PREFIX}{name} here")
+                raise RefusedError(404, f"there is no {request.method} {PREFIX}{name} here")
             return await handler(request)
-        except _RefusedError as refused:
+        except RefusedError as refused:
             body = {"error": {"message": str(refused), "code": refused.status}}
             headers = {"www-authenticate": "Bearer"} if refused.status == 401 else None
             return JSONResponse(body, refused.status, headers)
@@ -146,11 +141,11 @@ class ApiServerRoutes:
     def _admit(self, request: Request) -> None:
         if self.token is None:
             if request.client is None or not is_loopback(request.client.host):
-                raise _RefusedError(403, f"without a token only this machine is served: set {TOKEN_FILE}")
+                raise RefusedError(403, f"without a token only this machine is served: set {TOKEN_FILE}")
             return
         given = request.headers.get("authorization", "").encode(errors="replace")
         if not hmac.compare_digest(given, b"Bearer " + self.token.get_secret_value().encode()):
-            raise _RefusedError(401, "missing or wrong bearer token")
+            raise RefusedError(401, "missing or wrong bearer token")
 
     # -- the routes ----------------------------------------------------------------------------------------------------
 
@@ -211,14 +206,14 @@ class ApiServerRoutes:
         except _DisabledError:
             return dict(self.metrics.stats)
         if status != 200:
-            raise _RefusedError(status, content.decode(errors="replace"))
+            raise RefusedError(status, content.decode(errors="replace"))
         stats: dict[str, Any] = json.loads(content)
         return stats
 
     async def _ask_core(self, name: str, body: bytes, seconds: float | None = None) -> tuple[int, bytes]:
         self._refuse_if_disabled()
         if self.ask is None:
-            raise _RefusedError(404, "the plugin is off: PLUMAGE_VLLM or --additional-config switches it on")
+            raise RefusedError(404, "the plugin is off: PLUMAGE_VLLM or --additional-config switches it on")
         try:
             async with asyncio.timeout(seconds or _ANSWER_SECONDS.get(name, _QUICK_SECONDS)):
                 status, content = await self.ask(name, body)
@@ -226,7 +221,7 @@ class ApiServerRoutes:
             raise _TimeoutError(503, "the engine core did not answer in time") from None
         except Exception as error:  # dead, shutting down, or without our method
             self._refuse_if_disabled()
-            raise _RefusedError(503, f"the engine core did not answer: {type(error).__name__}") from error
+            raise RefusedError(503, f"the engine core did not answer: {type(error).__name__}") from error
         return status, content
 
     def _refuse_if_disabled(self) -> None:
@@ -237,7 +232,7 @@ class ApiServerRoutes:
         """Fetch stats before a scrape. An engine core that does not answer leaves the last numbers."""
         try:
             status, content = await self._ask_core("stats", b"", _SCRAPE_SECONDS)
-        except _RefusedError:
+        except RefusedError:
             return
         if status == 200:
             self.metrics.stats = json.loads(content)
@@ -259,9 +254,9 @@ async def _body(request: Request) -> bytes:
             async for part in request.stream():
                 data += part
                 if len(data) > _MAX_BODY:
-                    raise _RefusedError(413, f"a body here has at most {_MAX_BODY} bytes")
+                    raise RefusedError(413, f"a body here has at most {_MAX_BODY} bytes")
     except (TimeoutError, ClientDisconnect):
-        raise _RefusedError(408, "the body did not arrive in time") from None
+        raise RefusedError(408, "the body did not arrive in time") from None
     return bytes(data)
 
 
@@ -269,7 +264,7 @@ def _timeout(body: bytes) -> float:
     try:
         seconds = float(json.loads(body)["timeoutSeconds"]) if body else 60.0
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
-        raise _RefusedError(400, 'the body must be {"timeoutSeconds": number}') from None
+        raise RefusedError(400, 'the body must be {"timeoutSeconds": number}') from None
     if not 0 <= seconds <= _MAX_DRAIN:
-        raise _RefusedError(400, f"timeoutSeconds must be within 0 and {_MAX_DRAIN:g}")
+        raise RefusedError(400, f"timeoutSeconds must be within 0 and {_MAX_DRAIN:g}")
     return seconds

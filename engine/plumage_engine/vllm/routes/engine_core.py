@@ -20,13 +20,14 @@ import msgspec
 
 from plumage.batching.stop import Predictive
 from plumage.batching.stop.shared import LearnedTable, SharesTable, checked
-from plumage.errors import ConfigurationError, PlumageError
+from plumage.errors import ConfigurationError
 from plumage_engine.vllm.compat import events
 from plumage_engine.vllm.features import Features
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.pool_hotness import MAX_CHUNKS, HotnessReport, PoolHotness
 from plumage_engine.vllm.routes.block_record import BlockRecord, encode
 from plumage_engine.vllm.routes.fingerprint import fingerprint
+from plumage_engine.vllm.routes.refusal import RefusedError
 from plumage_engine.vllm.settings import read_feather
 
 __all__ = ["EngineRoutes"]
@@ -46,14 +47,6 @@ _FIGURES: Mapping[str, Callable[[Any], float]] = {
     "blockSize": lambda scheduler: scheduler.block_size,
     "maxModelLen": lambda scheduler: scheduler.max_model_len,
 }
-
-
-class _RefusedError(PlumageError):
-    """status: HTTP's."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class EngineRoutes:
@@ -166,7 +159,7 @@ class EngineRoutes:
         """Answer one question. Never raises: vLLM would log an exception here as its own."""
         try:
             return self._answers[name](body)
-        except _RefusedError as refusal:
+        except RefusedError as refusal:
             return _error(refusal.status, str(refusal))
         except RecursionError:  # only a body can be nested
             return _error(400, f"{name}: the body is nested too deeply")
@@ -177,7 +170,7 @@ class EngineRoutes:
 
     def _take_snapshot(self, _: bytes) -> Answer | Future[Answer]:
         if self.record is None:
-            raise _RefusedError(404, "no snapshot: KV events are off (--kv-events-config), or could not be read")
+            raise RefusedError(404, "no snapshot: KV events are off (--kv-events-config), or could not be read")
         snapshot = self._snapshot()
         if snapshot is None or snapshot.done():
             rows, beyond, seq = self.record.rows(), self.record.beyond, self.next_sequence - 1
@@ -235,12 +228,12 @@ class EngineRoutes:
             table = msgspec.json.decode(body, type=LearnedTable)
             rows = checked(table.rows)
             if (table.fingerprint, table.policy) != (self._own_fingerprint(), self._policy_name()):
-                raise _RefusedError(409, "the table was learned by another model, device or configuration")
+                raise RefusedError(409, "the table was learned by another model, device or configuration")
             learner.merge(rows)
         except (msgspec.DecodeError, ConfigurationError, RecursionError) as error:
             self._features.counters.add("tables_refused")
-            raise _RefusedError(400, f"the body must be a learned table: {error}") from error
-        except _RefusedError:
+            raise RefusedError(400, f"the body must be a learned table: {error}") from error
+        except RefusedError:
             self._features.counters.add("tables_refused")
             raise
         self._features.counters.add("tables_adopted")
@@ -248,13 +241,13 @@ class EngineRoutes:
 
     def _update_hotness(self, body: bytes) -> Answer:
         if "hostTier" not in self._features.guards:
-            raise _RefusedError(404, "this engine has no host tier of the plugin, so hotness has no use")
+            raise RefusedError(404, "this engine has no host tier of the plugin, so hotness has no use")
         try:
             uses = msgspec.json.decode(body, type=HotnessReport).uses
         except msgspec.DecodeError as error:
-            raise _RefusedError(400, f'the body must be {{"uses": {{"BLOCK HASH": uses}}}}: {error}') from error
+            raise RefusedError(400, f'the body must be {{"uses": {{"BLOCK HASH": uses}}}}: {error}') from error
         if len(uses) > MAX_CHUNKS:
-            raise _RefusedError(413, f"at most {MAX_CHUNKS} chunks may be ranked, got {len(uses)}")
+            raise RefusedError(413, f"at most {MAX_CHUNKS} chunks may be ranked, got {len(uses)}")
         self.hotness.update(uses)
         return 204, b""
 
@@ -263,7 +256,7 @@ class EngineRoutes:
         try:
             changed = self._features.change_feather(read_feather(body))
         except ConfigurationError as error:
-            raise _RefusedError(400, str(error)) from error
+            raise RefusedError(400, str(error)) from error
         if changed:
             self._fingerprint, self._life = None, secrets.token_hex(8)
         return 204, b""
@@ -272,7 +265,7 @@ class EngineRoutes:
         order = self._features.order
         policy = getattr(order.queue, "policy", None) if order is not None else None
         if not isinstance(policy, SharesTable):
-            raise _RefusedError(404, f"the queue {self._policy_name() or 'of vLLM'} learns nothing")
+            raise RefusedError(404, f"the queue {self._policy_name() or 'of vLLM'} learns nothing")
         return policy
 
     def _policy_name(self) -> str:
