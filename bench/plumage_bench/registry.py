@@ -172,6 +172,13 @@ _ALL = (
         ),
     ),
     Benchmark(
+        "agents",
+        "agents whose clients change early bytes of their prompts: what that costs, and what sorting tools repairs",
+        quick_budget=240,
+        quick_omits="half of the agents and of their turns",
+        options=(("pairs", "pairs of runs, five"),),
+    ),
+    Benchmark(
         "storm",
         "a local pool under kills, stops, removed files and mutated requests: crashes, lost requests, unnamed errors",
         quick_budget=480,

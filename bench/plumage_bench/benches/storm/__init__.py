@@ -8,16 +8,12 @@ are removed. Requests that a killed router had accepted are lost with it: they a
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,26 +21,21 @@ from typing import Any
 from plumage_bench.benches.storm.faults import KINDS, Faults
 from plumage_bench.benches.storm.load import Honest, Hostile, Outcome
 from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.local_pool import LocalPool, local_pool
 from plumage_cli.errors import CliError
-from plumage_cli.local.control.client import ask
-from plumage_cli.local.processes.ports import free_ports
 
 __all__ = ["run"]
 
 _QUICK, _WHOLE = (100_000, 100), (1_000_000, 1_000)  # mutated requests and faults
 _EVERY = 3.0  # mean seconds between two faults
 _HONEST, _HOSTILE = 8, 12  # concurrent clients
-_UP, _WELL = 120.0, 120.0  # seconds for the pool to start, and to recover at the end
+_WELL = 120.0  # seconds for the pool to recover at the end
 _NEAR = 0.2  # seconds: a request in flight this near to a router's kill counts as on that router
-_POOL = """\
-apiVersion: inference.plumage.dev/v1alpha1
-kind: InferencePool
-metadata: {name: storm}
-spec:
-  model: {uri: "builtin://tiny-chat"}
-  engine: {runtime: Simulator, simulator: {device: {preset: GPU}}}
-  replicas: 4
-"""
+_POOL = {
+    "model": {"uri": "builtin://tiny-chat"},
+    "engine": {"runtime": "Simulator", "simulator": {"device": {"preset": "GPU"}}},
+    "replicas": 4,
+}
 
 
 @dataclass(slots=True)
@@ -82,83 +73,36 @@ def run(context: Context) -> Report:
     mutated, faults = _QUICK if context.quick else _WHOLE
     mutated = context.count("mutated", mutated, most=10_000_000)
     faults = context.count("faults", faults, most=100_000)
-    with tempfile.TemporaryDirectory(prefix="plm-") as runtime, _pool(Path(runtime)) as (folder, port, process):
-        done = asyncio.run(_storm(context, folder, port, mutated, faults))
-        process.send_signal(signal.SIGINT)
-        done.status = process.wait(60)
+    with tempfile.TemporaryDirectory(prefix="plm-") as runtime, local_pool(Path(runtime), _POOL, "storm") as pool:
+        done = asyncio.run(_storm(context, pool, mutated, faults))
+        pool.process.send_signal(signal.SIGINT)
+        done.status = pool.process.wait(60)
     return _report(done)
 
 
-@contextmanager
-def _pool(runtime: Path) -> Iterator[tuple[Path, int, subprocess.Popen[bytes]]]:
-    """Its folder, the clients' port and the supervisor. CliError if it does not start."""
-    manifest, (port,) = runtime / "pool.yaml", free_ports(1, (), start=random.SystemRandom().randrange(12_000))
-    manifest.write_text(_POOL)
-    command = [sys.executable, "-m", "plumage_cli", "up", str(manifest), f"--port={port}"]
-    environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
-    with (runtime / "up.log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-    folder = runtime / "plumage" / "storm"
-    try:
-        if not _until_well(folder, _UP):
-            raise CliError(f"the pool did not come up:\n{(runtime / 'up.log').read_text()[-2000:]}")
-        yield folder, port, process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _view(folder: Path) -> Mapping[str, Any]:
-    return ask(folder, {"do": "status"}, timeout=20.0)
-
-
-def _until_well(folder: Path, seconds: float) -> bool:
-    """Whether all parts of the pool run again within that time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if _is_well(_view(folder)):
-                return True
-        except (CliError, OSError):
-            pass
-        time.sleep(0.2)
-    return False
-
-
-def _is_well(view: Mapping[str, Any]) -> bool:
-    parts = [
-        view["router"],
-        view["directory"],
-        *(one[role] for one in view["replicas"] for role in ("engine", "agent")),
-    ]
-    running = all(part is not None and part["state"] == "Running" and part["pid"] for part in parts)
-    ready = all(one["state"] == "Ready" for one in view["replicas"])
-    return running and ready and not view["problems"] and view["traffic"].get("directory") == "Fresh"
-
-
-async def _storm(context: Context, folder: Path, port: int, mutated: int, faults: int) -> _Run:
+async def _storm(context: Context, pool: LocalPool, mutated: int, faults: int) -> _Run:
     """Runs everything concurrently until the last fault was done and the last mutated request was sent."""
-    stop, left, seed = asyncio.Event(), [mutated], context.seed
+    stop, left, seed, port = asyncio.Event(), [mutated], context.seed, pool.port
 
     def view() -> Mapping[str, Any]:
         try:
-            return _view(folder)
+            return pool.view()
         except CliError:  # a fault removed its socket a moment ago
             return {"router": None, "directory": None, "replicas": []}
 
     with context.progress("mutated requests", mutated) as sent, context.progress("faults", faults) as hurt:
         honest = [Honest(port, random.Random(f"{seed} honest {number}"), stop) for number in range(_HONEST)]
         hostile = [Hostile(port, random.Random(f"{seed} hostile {number}"), left, sent) for number in range(_HOSTILE)]
-        inflicted = Faults(folder, view, random.Random(f"{seed} faults"))
+        inflicted = Faults(pool.folder, view, random.Random(f"{seed} faults"))
         streams = [asyncio.create_task(client.run()) for client in honest]
         began = time.monotonic()
         await asyncio.gather(inflicted.run(faults, _EVERY, hurt), *(client.run() for client in hostile))
-        well = await asyncio.to_thread(_until_well, folder, _WELL)
+        well = await asyncio.to_thread(pool.until_well, _WELL)
         stop.set()
         await asyncio.gather(*streams)
     crashes = _crashes(view(), inflicted.killed)
     ended = time.monotonic()
-    return _Run(inflicted, honest, hostile, began, ended, crashes, _tracebacks(folder), well)
+    return _Run(inflicted, honest, hostile, began, ended, crashes, _tracebacks(pool.folder), well)
 
 
 def _crashes(view: Mapping[str, Any], killed: Mapping[str, int]) -> dict[str, int]:

@@ -10,6 +10,7 @@ __all__ = ["CLUSTER", "HOT_PATH", "SIZING"]
 
 _FAULTS = "PLUMAGE_E2E_REPORT=DIR pytest tests/e2e_cluster/test_faults_under_load.py"
 _ROUTER = "plumage bench router peers=1"
+_AGENTS = "plumage bench agents --quick"
 _VICTIMS = "PLUMAGE_E2E_REPORT=DIR make e2e-victims"
 
 HOT_PATH = (
@@ -54,6 +55,15 @@ HOT_PATH = (
           Key("lost_by_router_kill"), exactly(0), "", "plumage bench storm"),
     Claim("… connections refused while the router restarts", "storm", Key("refused_connections"), exactly(0), "",
           "plumage bench storm"),
+    Claim("Agents that send tools in changing order: prompt tokens computed, `sortTools` off ÷ on", "agents",
+          Key("breaker_gain", low="breaker_gain_low"), at_least(1, by_bound=True), "", _AGENTS),
+    Claim("… mean time to the first token, off ÷ on", "agents", Key("ttft_gain", low="ttft_gain_low"),
+          at_least(1, by_bound=True), "", _AGENTS),
+    Claim("… share of the turns after another in which the router named the cause", "agents", Key("named_order"),
+          command=_AGENTS),
+    Claim("… causes named where nothing changed", "agents", Key("false_breaks"), exactly(0), "", _AGENTS),
+    Claim("… a time of day in the system prompt: prompt tokens computed ÷ those without it", "agents",
+          Key("cost_of_date", low="cost_of_date_low"), command=_AGENTS),
     Claim("Virtual time: 30 replicas, 10,000 requests in all, seconds", "scale", Key("wall_s"), at_most(60)),
     Claim("… different outcomes of one seed", "scale", Key("distinct_outcomes"), exactly(1)),
 )  # fmt: skip
