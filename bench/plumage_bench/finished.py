@@ -1,6 +1,7 @@
 """Results of the finished parts of a benchmark, saved beside its report: a long run can continue after an interruption.
 
-The file is not a report. It is written after each part and read only with `resume=1`.
+The file is not a report. Its first line has the settings of the run, and each other line one part. A line is appended
+after each part, and they are read only with `resume=1`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class Finished:
 
     def __init__(self, path: Path, made_by: Mapping[str, Any], resume: bool) -> None:
         self._path, self._made_by = path, dict(made_by)
-        self._parts: dict[str, Any] = self._read() if resume and path.exists() else {}
+        self._begun = resume and path.exists()
+        self._parts: dict[str, Any] = self._read() if self._begun else {}
 
     def get(self, name: str) -> Any:
         """The result of a part, as JSON gives it back, or None if the part is not finished."""
@@ -29,19 +31,27 @@ class Finished:
 
     def add(self, name: str, result: Any) -> None:
         """result: anything that JSON can hold but None."""
-        self._parts[name] = result
-        written = self._path.with_suffix(".tmp")
-        written.write_text(json.dumps({"made_by": self._made_by, "parts": self._parts}))
-        written.replace(self._path)
+        line = json.dumps([name, result])
+        self._parts[name] = json.loads(line)[1]
+        with self._path.open("a" if self._begun else "w") as file:
+            if not self._begun:
+                file.write(json.dumps(self._made_by) + "\n")
+            file.write(line + "\n")
+        self._begun = True
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(self._path.read_text())
-            made_by, parts = dict(found["made_by"]), dict(found["parts"])
-        except (ValueError, KeyError, TypeError) as error:
+            written = self._path.read_text()
+            whole = written[: written.rfind("\n") + 1]  # a line that was being written is not finished
+            first, *lines = whole.splitlines()
+            made_by = dict(json.loads(first))
+            parts = {str(name): result for name, result in map(json.loads, lines)}
+        except (ValueError, TypeError) as error:
             raise ConfigurationError(f"resume=1: {self._path} can't be read ({error}): remove it") from None
         if made_by != self._made_by:
             differ = [key for key in sorted({*made_by, *self._made_by}) if made_by.get(key) != self._made_by.get(key)]
             reason = f"{self._path} is of another run, its {', '.join(differ)} differ"
             raise ConfigurationError(f"resume=1: {reason}: give that run's, or remove it")
+        if whole != written:
+            self._path.write_text(whole)
         return parts

@@ -42,7 +42,20 @@ def test_parts_of_another_run_are_refused(tmp_path: Path) -> None:
         Finished(tmp_path / NAME, {**MADE_BY, "seed": 2, "pairs": 4}, resume=True)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"made_by": 1, "parts": 2}', '{"parts"'])
+def test_line_that_was_being_written_is_dropped(tmp_path: Path) -> None:
+    first = Finished(tmp_path / NAME, MADE_BY, resume=False)
+    first.add("8 × 4k", 1.5)
+    first.add("16 × 4k", 2.5)
+    written = (tmp_path / NAME).read_text()
+    (tmp_path / NAME).write_text(written[:-5])
+    again = Finished(tmp_path / NAME, MADE_BY, resume=True)
+    assert (again.get("8 × 4k"), again.get("16 × 4k")) == (1.5, None)
+    again.add("16 × 4k", 3.5)
+    last = Finished(tmp_path / NAME, MADE_BY, resume=True)
+    assert (last.get("8 × 4k"), last.get("16 × 4k")) == (1.5, 3.5)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"seed"', "1\n", '{"seed": 1\n', '{"seed": 1}\n[1]\n', '{"seed": 1}\n{\n'])
 def test_torn_file_says_what_to_do(tmp_path: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text)
     with pytest.raises(ConfigurationError, match=r"can't be read .* remove it"):
