@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
 import orjson
@@ -83,12 +84,14 @@ def _keys(body: dict[str, Any], containers: int) -> Steps[int]:
         below: list[Any] = []
         visited = 0
         for one in level:
-            values = one.values() if type(one) is dict else one
-            below += [value for value in values if type(value) is dict or type(value) is list]
-            visited += len(one)
-            if visited > _VISITED:
-                visited = 0
-                yield
+            values = iter(one.values() if type(one) is dict else one)
+            for _ in range(0, len(one), _VISITED):
+                part = islice(values, _VISITED)
+                below += [value for value in part if type(value) is dict or type(value) is list]
+                visited += min(len(one), _VISITED)
+                if visited >= _VISITED:
+                    visited = 0
+                    yield
         left -= len(below)
         level = below
     return keys

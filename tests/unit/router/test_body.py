@@ -123,7 +123,7 @@ def test_depth_is_bounded_alike_in_small_and_large_bodies(size: int) -> None:
 def test_elements_of_a_list_of_ids_are_not_visited() -> None:
     body = {"prompt": list(range(100_000)), "user": "x"}
     assert len(list(_keys(body, 2))) == 0, "a list of so many elements would take several slices"
-    assert len(list(_keys(body, 3))) > 0
+    assert len(list(_keys(body, 3))) >= 100_000 // 16_384
 
 
 def test_escaped_quotes_need_no_second_parse(monkeypatch: pytest.MonkeyPatch) -> None:
