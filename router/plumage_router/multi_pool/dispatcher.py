@@ -23,6 +23,7 @@ from plumage_router.http.request import Handler, Request
 from plumage_router.http.time_slicing import LARGE, SlicedWork, run_now
 from plumage_router.pool_router import PoolRouter
 from plumage_router.request.body import parse_steps
+from plumage_router.request.json_bounds import MAX_VALUES
 
 __all__ = ["POOL_PATHS", "PoolDispatcher"]
 
@@ -81,6 +82,11 @@ class PoolDispatcher(Listener):
     def served(self) -> list[str]:
         """The model names that clients may use."""
         return sorted(name for name, pool in self.names.items() if pool in self.pools)
+
+    @property
+    def most_values(self) -> int:
+        """The values that a body may have, of the pool that allows most."""
+        return max((pool.reader.most_values for pool in self.pools.values()), default=MAX_VALUES)
 
     def unknown(self, name: str) -> RequestError:
         """The error for a model name without a pool that serves it."""
@@ -148,7 +154,7 @@ class PoolDispatcher(Listener):
         self.check_media_type(request)
         if len(request.body) > LARGE:
             return _FindPool(self, request, connection)
-        return self.pool_handler(request, connection, run_now(parse_steps(request.body)))
+        return self.pool_handler(request, connection, run_now(parse_steps(request.body, self.most_values)))
 
     def pool_handler(self, request: Request, connection: DownstreamConnection, body: Mapping[str, Any]) -> Handler:
         """The handler of the pool that serves the request's model. Raises RequestError without such a pool."""
@@ -182,7 +188,7 @@ class _FindPool:
     def start(self) -> None:
         body = self._request.body
         slicer, sender = self._dispatcher.time_slicer, self._request.sender
-        self._work = slicer.add(len(body), parse_steps(body), self._parsed, tenant=sender)
+        self._work = slicer.add(len(body), parse_steps(body, self._dispatcher.most_values), self._parsed, tenant=sender)
 
     def pause(self) -> None:
         self._paused = True

@@ -20,7 +20,7 @@ import orjson
 from plumage_router.http.body_buffer import BodyBuffer
 from plumage_router.http.errors import RequestError, bad_request
 from plumage_router.http.time_slicing import LARGE, Steps, run_now
-from plumage_router.request.json_bounds import check_bounds
+from plumage_router.request.json_bounds import MAX_VALUES, check_bounds
 
 __all__ = ["parse_body", "parse_steps", "splice"]
 
@@ -34,10 +34,10 @@ def parse_body(raw: bytes) -> dict[str, Any]:
     return run_now(parse_steps(BodyBuffer(raw)))
 
 
-def parse_steps(data: BodyBuffer) -> Steps[dict[str, Any]]:
-    """`parse_body` in slices."""
+def parse_steps(data: BodyBuffer, most: int = MAX_VALUES) -> Steps[dict[str, Any]]:
+    """`parse_body` in slices. most: values that the body may have."""
     large = len(data) > LARGE
-    counted = (yield from check_bounds(data.parts)) if large else None
+    counted = (yield from check_bounds(data.parts, most)) if large else None
     raw = data.whole()
     if large:
         yield
@@ -51,7 +51,7 @@ def parse_steps(data: BodyBuffer) -> Steps[dict[str, Any]]:
     if not large and _is_written_as(body, raw):
         return body
     if counted is None:
-        counted = yield from check_bounds(data.parts)
+        counted = yield from check_bounds(data.parts, most)
     if (yield from _keys(body, counted.containers)) != counted.keys:
         raise _duplicate_key(raw)
     return body

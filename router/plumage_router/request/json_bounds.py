@@ -7,7 +7,7 @@ brackets and commas outside of strings show the number of values, and the colons
 by window, with a pause between two windows, in the parts in which the body arrived. The count stops at the bound.
 
 A parser cannot pause. 500,000 keys in one object took it 175 to 220 ms, 7.7 million escapes 57 to 63 ms, and 500,000
-numbers of 30 digits 46 ms. So keys, backslashes and the bytes outside of strings are bounded too.
+numbers 25 to 55 ms. So keys, backslashes and the bytes outside of strings are bounded too.
 
 A window with few quotes, as in a long text, is read from quote to quote: to find one byte takes 0.02 ns a byte, to
 count one 0.3 ns, and to find two 0.9 ns. A window with many quotes is split at them in C.
@@ -21,17 +21,21 @@ from typing import Final, NamedTuple
 from plumage_router.http.errors import RequestError
 from plumage_router.http.time_slicing import Steps
 
-__all__ = ["MAX_BACKSLASHES", "MAX_CONTAINERS", "MAX_KEYS", "MAX_UNQUOTED", "MAX_VALUES", "Counted", "check_bounds"]
+__all__ = [
+    "MAX_BACKSLASHES", "MAX_CONTAINERS", "MAX_KEYS", "MAX_UNQUOTED", "MAX_VALUES", "MOST_VALUES", "Counted",
+    "check_bounds", "most_values",
+]  # fmt: skip
 
 MAX_CONTAINERS: Final = 32_768  # objects and lists
-MAX_VALUES: Final = 524_288  # values in all; a prompt of token ids has one for each
+MAX_VALUES: Final = 262_144  # values in all; a prompt of token ids has one for each
+MOST_VALUES: Final = 524_288  # of a model with a longer context (`most_values`)
 MAX_KEYS: Final = 131_072  # of all objects together, so of each
 MAX_BACKSLASHES: Final = 2_097_152  # a text of as many characters outside of ASCII, each escaped
 MAX_UNQUOTED: Final = 6_291_456  # bytes outside of strings: the most token ids, with 12 bytes for each
 WINDOW: Final = 1 << 18  # bytes
 WALKED: Final = 256  # bytes for each quote, in the mean, from which on `_walk` is faster than `_split`
 _BACKSLASH: Final = 0x5C
-_VALUES: Final = f"{MAX_CONTAINERS:,} objects and lists, or more than {MAX_VALUES:,} values"
+_OTHER: Final = 65_536  # values beside a prompt of token ids
 
 
 class Counted(NamedTuple):
@@ -51,8 +55,14 @@ class _Counts(NamedTuple):
     inside: bool
 
 
-def check_bounds(parts: Iterable[bytes | bytearray]) -> Steps[Counted]:
-    """Raises RequestError 400 for too many values. Does not check that the parts together are JSON."""
+def most_values(context: int | None) -> int:
+    """The values that a body may have for a model with this context, in tokens."""
+    return min(MOST_VALUES, max(MAX_VALUES, (context or 0) + _OTHER))
+
+
+def check_bounds(parts: Iterable[bytes | bytearray], most: int = MAX_VALUES) -> Steps[Counted]:
+    """Raises RequestError 400 for more than `most` values, or for too much of something else. Does not check that the
+    parts together are JSON."""
     unquoted = containers = values = keys = backslashes = 0
     inside = False  # inside a string
     for part, start, stop in _windows(parts):
@@ -60,13 +70,13 @@ def check_bounds(parts: Iterable[bytes | bytearray]) -> Steps[Counted]:
             backslashes += part.count(b"\\", start, stop)
             if backslashes > MAX_BACKSLASHES:
                 raise _too_many(f"{MAX_BACKSLASHES:,} backslashes")
-        found = _walk(part, start, stop, inside) or _split(part[start:stop], inside, MAX_VALUES - values)
+        found = _walk(part, start, stop, inside) or _split(part[start:stop], inside, most - values)
         unquoted += found.unquoted
         containers += found.containers
         values += found.commas
         keys += found.colons
-        if containers > MAX_CONTAINERS or values > MAX_VALUES:
-            raise _too_many(_VALUES)
+        if containers > MAX_CONTAINERS or values > most:
+            raise _too_many(f"{MAX_CONTAINERS:,} objects and lists, or more than {most:,} values")
         if keys > MAX_KEYS:
             raise _too_many(f"{MAX_KEYS:,} keys")
         if unquoted > MAX_UNQUOTED:
@@ -127,7 +137,7 @@ def _split(part: bytes | bytearray, inside: bool, most: int) -> _Counts:
         part = part.replace(b"\\\\", b"").replace(b'\\"', b"")
     quotes = part.count(b'"')
     if quotes // 4 > most:  # half of the strings may be keys
-        raise _too_many(_VALUES)
+        raise _too_many(f"{most:,} further values")
     outside = b"".join(part.split(b'"')[inside::2])
     containers = outside.count(b"{") + outside.count(b"[")
     return _Counts(len(outside), containers, outside.count(b","), outside.count(b":"), inside ^ bool(quotes & 1))

@@ -38,6 +38,7 @@ from plumage_router.request.fields import (
     check_template_options,
     is_predictable,
 )
+from plumage_router.request.json_bounds import most_values
 from plumage_router.request.pass_through import PASSED, SALTED, check_passed
 from plumage_router.request.text_sizes import MAX_RENDERED, printable_bytes, text_lengths
 from plumage_router.request.token_rate import SAMPLE
@@ -125,7 +126,7 @@ class PromptReader:
     context: the longest prompt in tokens.
     longest_token: bytes of the model's longest token; it makes a refusal by size certain.
     `allowed_fields`: fields that the pool allows although they are forbidden or unknown.
-    `sort_tools`: sort tools before they are rendered.
+    `sort_tools`: sort tools before they are rendered. `most_values`: the values that a body may have.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class PromptReader:
         self._served = {model: "", **dict.fromkeys(aliases, ""), **{name: name for name in adapters}}
         self._aliases = frozenset(aliases)
         self._context = context
+        self.most_values = most_values(context)
         self._longest_token = longest_token
         self._allow_media = allow_media
         self._seeds: dict[tuple[str, str], int] = {}
@@ -177,7 +179,7 @@ class PromptReader:
     ) -> Steps[Prompt]:
         """`read` in slices."""
         if body is None:
-            body = yield from parse_steps(data)
+            body = yield from parse_steps(data, self.most_values)
             yield
         raw = data.whole()
         if path in PASSED:

@@ -100,6 +100,17 @@ def test_prompt_of_token_ids_may_have_the_most_values() -> None:
     assert parse_body(raw) == {"prompt": ids}
 
 
+@pytest.mark.parametrize(
+    ("context", "most"), [(None, 262_144), (4096, 262_144), (262_144, 327_680), (10_000_000, 524_288)]
+)
+def test_prompt_of_ids_may_fill_the_context(context: int | None, most: int) -> None:
+    assert json_bounds.most_values(context) == most
+    raw = b'{"prompt":[' + b",".join([b"1"] * (most - 1)) + b"]}"
+    run_now(check_bounds([raw], most))
+    with pytest.raises(RequestError, match=f"more than {most:,} values"):
+        run_now(check_bounds([raw[:-2] + b",1,1,1]}"], most))
+
+
 def test_million_escaped_characters_pass() -> None:
     """Python's json escapes every character outside of ASCII."""
     text = "é" * 1_000_000

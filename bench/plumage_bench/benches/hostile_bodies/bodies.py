@@ -82,6 +82,7 @@ BODIES: Final[Mapping[str, Hostile]] = {
     "8 M token ids": Hostile(COMPLETION, _ids),
     "500,000 numbers of 30 digits": Hostile(COMPLETION, lambda: _numbers(500_000, 30)),
     "500,000 token ids": Hostile(COMPLETION, lambda: _numbers(500_000, 6)),
+    "260,000 token ids": Hostile(COMPLETION, lambda: _numbers(260_000, 6)),
     "nested lists": Hostile(COMPLETION, _nested),
     "16 MB of text": Hostile(COMPLETION, lambda: _text(_SIZE)),
     "16 MB of text, to be cut": Hostile(COMPLETION, lambda: _text(_SIZE, truncate_prompt_tokens=100)),
