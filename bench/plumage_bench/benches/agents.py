@@ -1,5 +1,5 @@
-"""`agents`: what clients lose that change early bytes of their prompts, whether the router names it, and what sorting
-tools repairs.
+"""`agents`: what a client loses when it changes early bytes of its prompts, whether the router names the cause, and
+what sorting tools repairs.
 
 Two local pools of two simulated engines, made from manifests: the default, and one with `router.sortTools`. Agents of
 one kind share instructions and tools. Each keeps a conversation of several turns: it appends the model's answer and a
@@ -62,7 +62,7 @@ class Served:
     prompt: int
     computed: int
     ttft: float
-    breaks: Mapping[str, float]
+    breaks: Mapping[str, int]
 
 
 def spec(*, sort_tools: bool) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def _report(found: Mapping[tuple[str, bool], Sequence[Served]], shape: Shape) ->
         **interval_keys("cost_of_date", date),
         "named_order": round(shares["tools"], 3),
         "named_date": round(shares["date"], 3),
-        "false_breaks": int(false),
+        "false_breaks": false,
     }
     rows = [_row(client, sort, found[client, sort]) for client, sort in _CELLS]
     table = ResultTable(
@@ -223,7 +223,7 @@ def _report(found: Mapping[tuple[str, bool], Sequence[Served]], shape: Shape) ->
 
 def _row(client: str, sort: bool, served: Sequence[Served]) -> tuple[Any, ...]:
     computed = sum(one.computed for one in served) / sum(one.prompt for one in served)
-    breaks = ", ".join(f"{cause} {count:.0f}" for cause, count in sorted(_total(served).items()) if count)
+    breaks = ", ".join(f"{cause} {count}" for cause, count in sorted(_total(served).items()) if count)
     ttft = round(1000 * fmean(one.ttft for one in served))
     return client, "on" if sort else "off", sum(one.requests for one in served), round(1 - computed, 3), ttft, breaks
 
@@ -231,7 +231,7 @@ def _row(client: str, sort: bool, served: Sequence[Served]) -> tuple[Any, ...]:
 def _total(served: Sequence[Served]) -> Counter[str]:
     total: Counter[str] = Counter()
     for one in served:
-        total.update({cause: int(count) for cause, count in one.breaks.items()})
+        total.update(one.breaks)
     return total
 
 

@@ -34,7 +34,7 @@ _PREFIX_REMEDIES = {  # by the causes of the router's `prefixLostTokens`
     "Identifier": "move the id to the last message, or keep one for the whole conversation",
     "Order": "send tools and the keys of objects in one fixed order, or set spec.router.sortTools",
     "HistoryTrimmed": "remove old messages rarely, and many at once",
-    "Removed": "edit messages rarely; if the model's template drops earlier thoughts, nothing is to do",
+    "Removed": "edit messages rarely; change nothing if the model's template drops earlier thoughts",
 }
 
 

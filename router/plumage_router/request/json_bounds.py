@@ -70,13 +70,13 @@ def check_bounds(parts: Iterable[bytes | bytearray], most: int = MAX_VALUES) -> 
             backslashes += part.count(b"\\", start, stop)
             if backslashes > MAX_BACKSLASHES:
                 raise _too_many(f"{MAX_BACKSLASHES:,} backslashes")
-        found = _walk(part, start, stop, inside) or _split(part[start:stop], inside, most - values)
+        found = _walk(part, start, stop, inside) or _split(part[start:stop], inside, most, values)
         unquoted += found.unquoted
         containers += found.containers
         values += found.commas
         keys += found.colons
         if containers > MAX_CONTAINERS or values > most:
-            raise _too_many(f"{MAX_CONTAINERS:,} objects and lists, or more than {most:,} values")
+            raise _too_many_values(most)
         if keys > MAX_KEYS:
             raise _too_many(f"{MAX_KEYS:,} keys")
         if unquoted > MAX_UNQUOTED:
@@ -131,13 +131,16 @@ def _is_plain(before: bytes | bytearray) -> bool:
     return not (len(before) - len(before.rstrip(b"\\"))) & 1
 
 
-def _split(part: bytes | bytearray, inside: bool, most: int) -> _Counts:
-    """Counts all at once. Raises RequestError if there are more than `most` values."""
+def _split(part: bytes | bytearray, inside: bool, most: int, before: int = 0) -> _Counts:
+    """Counts all at once. Raises RequestError for more than `most` values.
+
+    before: the values of earlier windows.
+    """
     if b"\\" in part:
         part = part.replace(b"\\\\", b"").replace(b'\\"', b"")
     quotes = part.count(b'"')
-    if quotes // 4 > most:  # half of the strings may be keys
-        raise _too_many(f"{most:,} further values")
+    if before + quotes // 4 > most:  # half of the strings may be keys
+        raise _too_many_values(most)
     outside = b"".join(part.split(b'"')[inside::2])
     containers = outside.count(b"{") + outside.count(b"[")
     return _Counts(len(outside), containers, outside.count(b","), outside.count(b":"), inside ^ bool(quotes & 1))
@@ -151,6 +154,10 @@ def _window_end(raw: bytes | bytearray, start: int, stop: int) -> int:
     if _is_plain(part):
         return stop
     return stop - 1 if len(part) > 1 else min(len(raw), stop + 1)
+
+
+def _too_many_values(most: int) -> RequestError:
+    return _too_many(f"{MAX_CONTAINERS:,} objects and lists, or more than {most:,} values")
 
 
 def _too_many(most: str) -> RequestError:

@@ -2,7 +2,7 @@
 
 An engine computes again all that follows the first changed byte. A date or a counter in the system prompt, tools in
 another order or a history without its oldest messages therefore cost most of a long prompt in each turn. The answers
-stay right, so nobody notices but by the bill.
+are right, so users notice only that they are slow.
 
 The previous prompt is kept and compared. Lost is what stands unchanged in both prompts behind a difference: its longest
 part, and its end. A prompt that only continues the previous one, or belongs to another conversation, loses nothing.
@@ -61,7 +61,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PrefixBreak:
-    """lost_tokens: prompt tokens that could have been cached; an estimate, and rather too few."""
+    """lost_tokens: prompt tokens that could have been cached. An estimate, usually too low."""
 
     cause: Cause
     lost_tokens: int
@@ -123,13 +123,13 @@ class PrefixBreaks:
         turn = prompt.turn
         if turn is None or not prompt.text:
             return None
+        text = prompt.text[:KEPT]
         last = self._prompts.get(turn.previous) if turn.previous is not None else None
-        repeated = self._keep(turn.own, _Prompt(prompt.text[:KEPT], prompt.size, turn.messages, now))
+        repeated = self._keep(turn.own, _Prompt(text, prompt.size, turn.messages, now))
         if last is None or repeated or ENDS[min(depth + 1, len(ENDS) - 1)] >= min(last.size, prompt.size):
             return None
-        found = find_difference(
-            last.text, prompt.text[:KEPT], last.size, prompt.size, fewer=turn.messages < last.messages + 2
-        )
+        fewer = turn.messages < last.messages + 2  # an answer and a message follow the previous turn
+        found = find_difference(last.text, text, last.size, prompt.size, fewer=fewer)
         if found is None or (lost := found.lost - max(0, ENDS[depth] - found.resumes)) < MIN_LOST:
             return None
         tokens = round(lost / self._rate(prompt.text))
