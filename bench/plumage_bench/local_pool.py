@@ -27,11 +27,12 @@ _UP, _DOWN = 120.0, 60.0  # seconds for the pool to start, and to end
 
 @dataclass(frozen=True, slots=True)
 class LocalPool:
-    """folder: the pool's own. port: the clients'. process: the supervisor, `plumage up`."""
+    """folder: the pool's own. port: the clients'. process: the supervisor, `plumage up`. log: what it wrote."""
 
     folder: Path
     port: int
     process: subprocess.Popen[bytes]
+    log: Path
 
     def view(self) -> Mapping[str, Any]:
         """What `plumage status` shows. CliError if the supervisor does not answer."""
@@ -64,7 +65,7 @@ def local_pool(runtime: Path, spec: Mapping[str, Any], name: str) -> Iterator[Lo
     written = runtime / f"{name}.log"
     with written.open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-    made = LocalPool(runtime / "plumage" / name, port, process)
+    made = LocalPool(runtime / "plumage" / name, port, process, written)
     try:
         if not made.until_well(_UP):
             raise CliError(f"the pool did not come up:\n{written.read_text()[-2000:]}")

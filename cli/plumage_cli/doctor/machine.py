@@ -97,7 +97,7 @@ def _lost_prefixes(totals: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _process(name: str, process: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
-    """Whether a process is down or was restarted, and how it ended. How the directory's server ended is not known."""
+    """Whether a process is down or was restarted, and how it ended last."""
     role, _, replica = name.partition(" ")
     who = f"the {role} of {replica}" if replica else f"the {role}"
     how = f": it {process['lastExit']}" if process.get("lastExit") else ""

@@ -23,12 +23,10 @@ class ChildView(TypedDict):
     lastExit: str | None
 
 
-class DirectoryView(TypedDict):
-    """The directory's server, where the pool runs its own."""
+class DirectoryView(ChildView):
+    """The directory's server, where the pool runs its own. replaced: restarts because its socket was deleted."""
 
-    pid: int | None
-    state: str
-    restarts: int
+    replaced: int
 
 
 class ReplicaView(TypedDict):

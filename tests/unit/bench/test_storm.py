@@ -28,7 +28,7 @@ def view(ready: int, restarts: int = 0) -> dict[str, Any]:
         {"state": "Ready" if index < ready else "Warming", "engine": child(10 + index), "agent": child(20 + index)}
         for index in range(4)
     ]
-    return {"router": child(1), "directory": child(2), "replicas": replicas}
+    return {"router": child(1), "directory": child(2) | {"replaced": 0}, "replicas": replicas}
 
 
 @pytest.fixture
@@ -76,10 +76,11 @@ def test_request_is_lost_by_a_router_kill_only_while_it_runs(folder: Path) -> No
     hostile = Hostile(1, random.Random(1), [0], lambda _: None)
     hostile.outcomes.update({"400": 5, "refused": 1})
     hostile.unnamed = ["500 field"]
-    done = _Run(faults, [client], [hostile], 0.0, 40.0, {"router": 0, "engine": 2}, 1, well=True)
+    done = _Run(faults, [client], [hostile], 0.0, 40.0, {"router": 0, "engine": 2}, 4, 1, "", well=True)
     assert done.lost() == (1, 2)
     keys = _report(done).keys
     assert (keys["crashes"], keys["unnamed_5xx"], keys["refused_connections"], keys["mutated"]) == (3, 1, 2, 6)
+    assert keys["replaced"] == 4
     assert (keys["honest"], keys["honest_whole"], keys["well_again"]) == (5, 1, 1)
 
 
@@ -88,6 +89,12 @@ def test_crash_is_a_restart_that_nobody_requested() -> None:
     assert _crashes(view(4, restarts=1), {"router": 1, "engine": 3, "agent": 4, "directory": 2}) == {
         "router": 0, "directory": 0, "engine": 1, "agent": 0,
     }  # fmt: skip
+
+
+def test_directory_without_a_socket_is_replaced_and_did_not_crash() -> None:
+    seen = view(4)
+    seen["directory"] |= {"restarts": 3, "replaced": 2}
+    assert _crashes(seen, {})["directory"] == 1
 
 
 async def test_last_replicas_are_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

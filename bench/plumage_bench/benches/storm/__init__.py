@@ -30,6 +30,7 @@ _QUICK, _WHOLE = (100_000, 100), (1_000_000, 1_000)  # mutated requests and faul
 _EVERY = 3.0  # mean seconds between two faults
 _HONEST, _HOSTILE = 8, 12  # concurrent clients
 _WELL = 120.0  # seconds for the pool to recover at the end
+_LINES = 2_000  # of the supervisor's log are kept, because it explains a crash
 _NEAR = 0.2  # seconds: a request in flight this near to a router's kill counts as on that router
 _POOL = {
     "model": {"uri": "builtin://tiny-chat"},
@@ -48,7 +49,9 @@ class _Run:
     began: float
     ended: float
     crashes: Mapping[str, int]
+    replaced: int  # servers of the directory whose socket was deleted
     tracebacks: int
+    log: str  # of the supervisor
     well: bool
     status: int = 0
 
@@ -100,20 +103,27 @@ async def _storm(context: Context, pool: LocalPool, mutated: int, faults: int) -
         well = await asyncio.to_thread(pool.until_well, _WELL)
         stop.set()
         await asyncio.gather(*streams)
-    crashes = _crashes(view(), inflicted.killed)
+    seen = await asyncio.to_thread(view)
+    crashes, replaced, tracebacks = _crashes(seen, inflicted.killed), _replaced(seen), _tracebacks(pool.folder)
     ended = time.monotonic()
-    return _Run(inflicted, honest, hostile, began, ended, crashes, _tracebacks(pool.folder), well)
+    return _Run(inflicted, honest, hostile, began, ended, crashes, replaced, tracebacks, pool.log.read_text(), well)
 
 
 def _crashes(view: Mapping[str, Any], killed: Mapping[str, int]) -> dict[str, int]:
-    """Processes that were restarted and that this benchmark did not kill, by role."""
+    """Processes that ended and that this benchmark did not kill, by role. The supervisor replaces a directory whose
+    socket a fault removed before there was a second link to it; that is no crash."""
     restarts: Counter[str] = Counter()
     for role in ("router", "directory"):
         restarts[role] += view[role]["restarts"] if view[role] else 0
+    restarts["directory"] -= _replaced(view)
     for replica in view["replicas"]:
         for role in ("engine", "agent"):
             restarts[role] += replica[role]["restarts"]
     return {role: max(0, count - killed.get(role, 0)) for role, count in restarts.items()}
+
+
+def _replaced(view: Mapping[str, Any]) -> int:
+    return view["directory"]["replaced"] if view["directory"] else 0
 
 
 def _tracebacks(folder: Path) -> int:
@@ -128,6 +138,7 @@ def _report(done: _Run) -> Report:
     silent = [name for client in done.hostile for name in client.silent]
     keys = {
         "crashes": sum(done.crashes.values()) + done.tracebacks,
+        "replaced": done.replaced,
         "unnamed_5xx": len(unnamed) + kinds["unnamed"],
         "lost_by_router_kill": killed,
         "lost_otherwise": otherwise,
@@ -149,7 +160,8 @@ def _report(done: _Run) -> Report:
         ResultTable("Faults", ("kind", "count"), [(kind, counted[kind]) for kind in KINDS]),
     ]  # fmt: skip
     data = {
-        "crashes": dict(done.crashes), "tracebacks": done.tracebacks, "unnamed": unnamed[:100], "silent": silent[:100],
+        "crashes": dict(done.crashes), "tracebacks": done.tracebacks, "log": done.log.splitlines()[-_LINES:],
+        "unnamed": unnamed[:100], "silent": silent[:100],
         "lost": [_lost(one, done) for one in done.outcomes if one.kind in ("lost", "refused", "unnamed")][:1000],
         "skipped": done.faults.skipped,
     }  # fmt: skip

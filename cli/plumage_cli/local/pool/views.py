@@ -23,7 +23,13 @@ def replica_view(replica: Replica) -> ReplicaView:
 
 def directory_view(directory: WatchedDirectory) -> DirectoryView:
     state = ChildState.RUNNING if directory.running else ChildState.WAITING
-    return {"pid": directory.pid, "state": state.value, "restarts": directory.restarts}
+    return {
+        "pid": directory.pid,
+        "state": state.value,
+        "restarts": directory.restarts,
+        "lastExit": directory.last_exit,
+        "replaced": directory.replaced,
+    }
 
 
 def child_view(child: Child) -> ChildView:

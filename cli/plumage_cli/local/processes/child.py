@@ -17,7 +17,7 @@ from plumage_cli.errors import CliError
 from plumage_cli.local.plan.processes import ProcessPlan
 from plumage_cli.local.processes.child_log import PREFIX, ChildLog
 
-__all__ = ["Child", "ChildState", "backoff"]
+__all__ = ["Child", "ChildState", "backoff", "exit_text"]
 
 _FIRST_WAIT, _MAX_WAIT = 0.25, 15.0  # seconds between a crash and the next start
 _REFUSED = 2  # exit status of our processes when their settings are wrong
@@ -136,14 +136,15 @@ class Child:
         code = await process.wait()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # processes that it started and left running
-        self.last_exit, self.refused = _exit_text(code), code == _REFUSED
+        self.last_exit, self.refused = exit_text(code), code == _REFUSED
 
     def _set_state(self, state: ChildState) -> None:
         self.state = state
         self._on_change(self)
 
 
-def _exit_text(code: int) -> str:
+def exit_text(code: int) -> str:
+    """How a process ended, for people. code: as of `subprocess`, negative for a signal."""
     if code >= 0:
         return f"ended with status {code}"
     try:

@@ -12,7 +12,7 @@ import redis
 from plumage.directory.server.local_server import LocalServer
 from plumage.errors import PlumageError
 from plumage_cli.errors import CliError
-from plumage_cli.local.processes.child import backoff
+from plumage_cli.local.processes.child import backoff, exit_text
 
 __all__ = ["WatchedDirectory"]
 
@@ -23,7 +23,11 @@ _INTERVAL = 0.1  # seconds between two checks
 
 class WatchedDirectory:
     """A LocalServer that is restarted when it ends. orphaned: a command that its guard runs when this process was
-    killed."""
+    killed.
+
+    `restarts`: how often a running server ended, `replaced`: how many of these because its socket was deleted.
+    `last_exit`: how it ended last, None if it never did.
+    """
 
     def __init__(self, folder: Path, max_memory: int, orphaned: Sequence[str] = ()) -> None:
         self._server = LocalServer(folder, max_memory=max_memory, orphaned=orphaned)
@@ -31,6 +35,8 @@ class WatchedDirectory:
         self._starting = asyncio.Lock()
         self.pid: int | None = None
         self.restarts = 0
+        self.replaced = 0
+        self.last_exit: str | None = None
 
     @property
     def url(self) -> str:
@@ -56,6 +62,8 @@ class WatchedDirectory:
         """Replace a server whose socket is gone. Agents publish their caches again. CliError if the new one does not
         start; then `_watch` tries again."""
         self.restarts += 1
+        self.replaced += 1
+        self.last_exit = "was replaced, because its socket was deleted"
         error = await self._try(self._replace)
         if error is not None:
             raise CliError(f"the directory's server did not start: {error}")
@@ -65,7 +73,8 @@ class WatchedDirectory:
             try:
                 await asyncio.to_thread(start)
             except (PlumageError, OSError, redis.RedisError) as error:
-                log.warning("the directory's server did not start: %s", error)
+                self.last_exit = f"did not start: {error}"
+                log.warning("the directory's server %s", self.last_exit)
                 return error
         return None
 
@@ -93,7 +102,9 @@ class WatchedDirectory:
                 failures = 0
                 continue
             failures += 1
-            self.restarts += 1
-            log.warning("the directory's server ended; restarting it in %.2g s", backoff(failures))
+            if (code := self._server.exit_code) is not None:  # else the last start failed
+                self.restarts += 1
+                self.last_exit = exit_text(code)
+            log.warning("the directory's server %s; restarting it in %.2g s", self.last_exit, backoff(failures))
             await asyncio.sleep(backoff(failures))
             await self._try(self._start)

@@ -137,6 +137,12 @@ class LocalServer:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """How the server ended, negative for a signal; None while it runs and when `stop` ended it."""
+        code = None if self._process is None else self._process.poll()
+        return 128 - code if code is not None and code > 128 else code  # the guard, a shell, adds 128 to a signal
+
     def __enter__(self) -> LocalServer:
         self.start()
         return self
