@@ -116,6 +116,8 @@ class PoolRouter(PoolState):
         self.fleet.close()
         await asyncio.sleep(0)  # lets the aborted transports call their protocols
         self.close_access_log()
+        if self.tracing is not None:
+            self.tracing.close()
 
     def _use_secrets(self) -> None:
         self.use_engine_keys(self._engine_key.value, self._previous_key.value)

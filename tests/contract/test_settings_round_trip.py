@@ -36,6 +36,7 @@ SPECS: dict[str, dict[str, Any]] = {
         "engine": {"runtime": "Simulator", "feather": {"policy": "Bandit"}},
         "router": {"policy": "LbgrPaper", "accessLog": True, "allowedRequestFields": ["user"]},
         "directory": {"redisRef": EXTERNAL},
+        "tracing": {"endpoint": "http://collector:4318", "samplingRatePerMillion": 5},
     },
     "vllm": {"model": {"uri": "builtin://tiny-llama"}, "engine": PAPER},
     "plain vllm": {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from plumage.api.v1alpha1 import InferencePool
+from plumage.api.v1alpha1.exposure import TracingSpec
+from plumage.cluster import child_name
 from plumage.settings import policies
 from plumage.settings.addresses import DirectoryAddress
 from plumage.settings.router_config import (
@@ -18,11 +20,12 @@ from plumage.settings.router_config import (
     PolicyConfig,
     RouterConfig,
     TimeoutsConfig,
+    TracingConfig,
     body_memory,
 )
 from plumage.settings.secrets import SecretFiles
 
-__all__ = ["router_settings"]
+__all__ = ["router_settings", "tracing_config"]
 
 
 def router_settings(
@@ -62,10 +65,19 @@ def router_settings(
         hold=hold,
         timeouts=_timeouts(pool, leave),
         access_log=spec.access_log,
+        tracing=tracing_config(pool.spec.tracing, child_name(pool.metadata.name, "router")),
         allowed_request_fields=spec.allowed_request_fields,
         sort_tools=spec.sort_tools,
         seed=pool.spec.engine.simulator.seed,
     )
+
+
+def tracing_config(spec: TracingSpec | None, service: str) -> TracingConfig | None:
+    """service: the name under which the router is shown."""
+    if spec is None:
+        return None
+    rate = spec.sampling_rate_per_million
+    return TracingConfig(endpoint=spec.endpoint, sampling_rate_per_million=rate, service=service)
 
 
 def _model(pool: InferencePool, folder: str) -> ModelConfig:

@@ -43,6 +43,7 @@ __all__ = [
     "QuarantineConfig",
     "RouterConfig",
     "TimeoutsConfig",
+    "TracingConfig",
     "body_memory",
 ]
 
@@ -78,6 +79,17 @@ class ListenConfig(Settings):
     uds: str | None = None
     metrics_port: int | None = Field(default=None, ge=0, le=65_535)
     backlog: Count = 4096
+
+
+class TracingConfig(Settings):
+    """Traces of requests (`plumage_router.proxy.tracing`).
+
+    endpoint: URL of an OpenTelemetry collector (OTLP over HTTP). service: the name under which the router is shown.
+    """
+
+    endpoint: str = Field(min_length=1)
+    sampling_rate_per_million: int = Field(ge=0, le=1_000_000)
+    service: str = Field(min_length=1)
 
 
 class EndpointSlicesConfig(Settings):
@@ -251,6 +263,7 @@ class PoolConfig(Settings):
     breaker: BreakerConfig = BreakerConfig()
     quarantine: QuarantineConfig = QuarantineConfig()
     access_log: bool = Field(default=False, description="a JSON line for each request, on standard output")
+    tracing: TracingConfig | None = Field(default=None, description="None: no traces")
     allowed_request_fields: tuple[str, ...] = Field(
         default=(),
         description="fields that are allowed although they are forbidden or unknown (`request/forbidden_fields.py`)",

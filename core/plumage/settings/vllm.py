@@ -10,6 +10,7 @@ from typing import Any
 from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.cache import HostMemorySpec
 from plumage.api.v1alpha1.engine import VLLM_PLUGIN
+from plumage.cluster import child_name
 from plumage.settings import policies
 from plumage.settings.addresses import EngineSockets
 from plumage.settings.plugin_config import PluginSettings, RoutesConfig
@@ -20,6 +21,7 @@ __all__ = [
     "events_config",
     "host_tier_config",
     "plugin_settings",
+    "tracing_environment",
     "vllm_flags",
 ]
 
@@ -70,11 +72,24 @@ def _model_flags(pool: InferencePool, adapters: Mapping[str, str]) -> list[str]:
         flags.append(f"--tensor-parallel-size={pool.spec.engine.tensor_parallel_size}")
     if pool.spec.model.max_length is not None:
         flags.append(f"--max-model-len={pool.spec.model.max_length}")
+    if pool.spec.tracing is not None:
+        flags.append(f"--otlp-traces-endpoint={pool.spec.tracing.endpoint.rstrip('/')}/v1/traces")
     if adapters:
         flags += ["--enable-lora", "--lora-modules", *(f"{name}={path}" for name, path in adapters.items())]
     if (tier := host_tier_config(pool)) is not None:
         flags.append(f"--kv-transfer-config={json.dumps(tier)}")
     return flags
+
+
+def tracing_environment(pool: InferencePool) -> dict[str, str]:
+    """vLLM traces what the router traces: without a sampled parent it makes no span."""
+    if pool.spec.tracing is None:
+        return {}
+    return {
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+        "OTEL_SERVICE_NAME": child_name(pool.metadata.name, "engine"),
+        "OTEL_TRACES_SAMPLER": "parentbased_always_off",
+    }
 
 
 def events_config(sockets: EngineSockets) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from plumage.api.v1alpha1.gpus import GPU, is_gpu, names_gpu
 from plumage.api.v1alpha1.quantity import Quantity
 from plumage.cluster import AGENT_PORT, CONFIG_FOLDER, ENGINE_PORT, RUN_FOLDER, selector_of
-from plumage.settings.vllm import ROUTES, vllm_flags
+from plumage.settings.vllm import ROUTES, tracing_environment, vllm_flags
 from plumage.version_skew import Settings, marked
 from plumage_operator.resources import settings
 from plumage_operator.resources.context import Child, PoolContext
@@ -268,6 +268,7 @@ def _environment(context: PoolContext) -> list[dict[str, Any]]:
         "HF_HOME": "/models/hub",
         "VLLM_PLUGINS": ROUTES,
         "VLLM_NO_USAGE_STATS": "1",
+        **tracing_environment(context.pool),
     }
     if not context.pool.spec.model.uri.startswith("hf://"):
         folders["HF_HUB_OFFLINE"] = "1"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from plumage.api.v1alpha1 import InferenceGatewaySpec
 from plumage.api.v1alpha1.pool import RolloutSpec
 from plumage.api.v1alpha1.router import RouterLimits
+from plumage.settings.router import tracing_config
 from plumage.settings.router_config import (
     CordonedReplicas,
     LimitsConfig,
@@ -97,7 +97,7 @@ def gateway_settings(context: GatewayContext) -> MultiPoolConfig:
         ),
         timeouts=TimeoutsConfig(leave=LEAVE_SECONDS, drain=longest_drain(context)),
         access_log=spec.access_log,
-        pools=tuple(_behind_gateway(one, spec) for one in context.served),
+        pools=tuple(_behind_gateway(one, context) for one in context.served),
     )
 
 
@@ -112,10 +112,12 @@ def cordoned_file(pool: str) -> str:
     return f"cordoned-{pool}.json"
 
 
-def _behind_gateway(served: ServedPool, spec: InferenceGatewaySpec) -> NamedPoolConfig:
+def _behind_gateway(served: ServedPool, context: GatewayContext) -> NamedPoolConfig:
+    spec = context.gateway.spec
     alone = router_settings(served.context, cordoned_file(served.context.metadata.name))
     known = (alone.model.name, *alone.model.adapters)
     model = alone.model.model_copy(update={"aliases": tuple(name for name in served.names if name not in known)})
     own = {"model": model, "access_log": spec.access_log, "allowed_request_fields": spec.allowed_request_fields}
     own["sort_tools"] = spec.sort_tools
+    own["tracing"] = tracing_config(spec.tracing, context.name("gateway"))
     return NamedPoolConfig(**{**alone.given(without=("listen", "auth")), **own}, names=served.names)

@@ -142,6 +142,11 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
     if pool.access_log is not None:
         text = "Lines of the access log that could not be written."
         yield from counter(_PREFIX + "access_log_dropped", text, pool.access_log.dropped)
+    if pool.tracing is not None:
+        spans = {"exported": pool.tracing.exported, "failed": pool.tracing.failed}
+        yield from counters(_PREFIX + "spans", "Spans of traced requests, by what became of them.", "outcome", spans)
+        text = "Requests that were not traced because too many spans waited for the collector."
+        yield from counter(_PREFIX + "untraced_requests", text, pool.tracing.skipped)
     yield from counter(_PREFIX + "quarantines", "Quarantines of bodies that engines failed on.", pool.quarantine.begun)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import xxhash
 
@@ -32,6 +33,9 @@ from plumage_router.routing.cache_curve import CacheCurve
 from plumage_router.routing.decider import Decider, Decision
 from plumage_router.routing.hot_prefixes import HotPrefixes
 from plumage_router.routing.prefix_breaks import PrefixBreak, PrefixBreaks
+
+if TYPE_CHECKING:
+    from plumage_router.proxy.tracing import Tracing
 
 __all__ = ["InFlightRequest", "PoolState"]
 
@@ -101,6 +105,7 @@ class PoolState(Listener):
             hot_prefixes=self.hot_prefixes,
             engine=model.engine,
         )
+        self.tracing = _make_tracing(config, name)
         self.audit = Audit(config.audit_size)
         self.cache_curve = CacheCurve()
         self.prefix_breaks = PrefixBreaks(self.decider.rate.of)
@@ -229,6 +234,14 @@ class PoolState(Listener):
             policy=self.policy.name,
             degraded=self.directory.degraded,
         )
+
+
+def _make_tracing(config: PoolConfig, router: str) -> Tracing | None:
+    if config.tracing is None:
+        return None
+    from plumage_router.proxy.tracing import Tracing
+
+    return Tracing(config.tracing, instance=router, rng=random.Random())
 
 
 def _make_head(path: bytes, replica: Replica, secret: bytes | None) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from plumage_router.clock import monotonic
 from plumage_router.fleet.replicas import Load, Replica
@@ -32,6 +32,10 @@ from plumage_router.proxy.retries import Retries
 from plumage_router.proxy.wait_queue import no_replica_yet
 from plumage_router.request.prompt import Prompt
 from plumage_router.routing.audit import Record
+from plumage_router.routing.decider import Decision
+
+if TYPE_CHECKING:  # a slow import, which few pools need
+    from plumage_router.proxy.tracing import RequestTrace
 
 __all__ = ["ProxiedRequest"]
 
@@ -39,6 +43,7 @@ log = logging.getLogger(__name__)
 
 _CLIENT_LEFT: Final = 499  # only in the access log: the client left before an answer began (nginx' number)
 _FORWARDED: Final = frozenset((b"traceparent", b"tracestate", b"accept"))
+_FORWARDED_WITH_TRACE: Final = _FORWARDED - {b"traceparent"}  # the attempt has its own
 
 
 class ProxiedRequest:
@@ -61,6 +66,7 @@ class ProxiedRequest:
         "_request",
         "_request_id",
         "_retries",
+        "_trace",
         "_waited",
         "arrived",
     )
@@ -75,6 +81,7 @@ class ProxiedRequest:
         self._record: Record | None = None
         self._prompt: Prompt | None = None
         self._reading: SlicedWork | None = None
+        self._trace: RequestTrace | None = None
         self._explain = False
         self._home: Replica | None = None  # stores the response that the request continues
         self._waited = False  # in the wait queue
@@ -180,6 +187,8 @@ class ProxiedRequest:
         if self._explain and self._record is not None:
             extra = b"x-plumage-explain: %b\r\n" % json.dumps(self._record.document(), separators=(",", ":")).encode()
         answer.keep_alive = answer.keep_alive and pool.keeps_alive
+        if self._trace is not None:
+            self._trace.first_byte(streams=attempt.streams)
         answer.begin(status, headers, data, date=pool.date, request_id=self._request_id, extra=extra)
         pool.metrics.responses[status] += 1
         if attempt.streams:
@@ -211,6 +220,8 @@ class ProxiedRequest:
                 self._record.failures = self._retries.failures
         retries = self._retries
         retries.add(attempt, failure, cause)
+        if self._trace is not None:
+            self._trace.failed(failure)
         quarantined = cause is Cause.UNKNOWN and pool.strike(attempt.decision.prompt, attempt.replica)
         if attempt.started:
             self._truncate(failure.text)
@@ -228,6 +239,8 @@ class ProxiedRequest:
         """Checks the client and the router's load. Returns the steps that read the body."""
         pool, request = self._pool, self._request
         pool.authenticate(request)
+        if pool.tracing is not None:
+            self._trace = pool.tracing.begin(request)
         self._explain = pool.wants_explanation(request)
         pool.check_load()
         pool.check_media_type(request)
@@ -282,9 +295,8 @@ class ProxiedRequest:
         pool, prompt, first, retries = self._pool, self._prompt, self._record is None, self._retries
         assert prompt is not None
         decision = pool.decider.decide(prompt, candidates, now, 1 if retries is None else len(retries.failures) + 1)
-        forwarded = header_lines(_FORWARDED, self._request.headers)
-        lines = b"x-request-id: %b\r\n%b" % (self._request_id.encode(), forwarded)
-        attempt = self._attempt = Attempt(pool, self, decision, pool.fleet.at(decision.ticket.slot), lines)
+        replica = pool.fleet.at(decision.ticket.slot)
+        attempt = self._attempt = Attempt(pool, self, decision, replica, self._lines(decision, replica, now))
         decided = monotonic()
         began = now if self._waited else self.arrived
         pool.metrics.decision.observe(decided - (began if first else now))
@@ -299,6 +311,15 @@ class ProxiedRequest:
         if retries is not None:
             record.failures = retries.failures
         attempt.start()
+
+    def _lines(self, decision: Decision, replica: Replica, now: float) -> bytes:
+        """The request's own header lines for an engine."""
+        forwarded, trace = _FORWARDED, b""
+        if self._trace is not None:
+            forwarded = _FORWARDED_WITH_TRACE
+            trace = self._trace.attempt(decision, replica, policy=self._pool.policy.name, waited=now - self.arrived)
+        others = header_lines(forwarded, self._request.headers)
+        return b"x-request-id: %b\r\n%b%b" % (self._request_id.encode(), others, trace)
 
     def _without_replica(self, now: float) -> None:
         """Waits if possible, unless an available replica has failed on this request."""
@@ -338,8 +359,8 @@ class ProxiedRequest:
             if attempt is not None and attempt.started:
                 record.ttft = attempt.first_at - self.arrived if attempt.streams else None
                 record.latency = monotonic() - self.arrived
-        if outcome != "Failed" and pool.access_log is not None:
-            self._log(self._answer.status or _CLIENT_LEFT, outcome)
+        if outcome != "Failed":
+            self._report(self._answer.status or _CLIENT_LEFT, outcome)
 
     def _truncate(self, reason: str) -> None:
         """The client has a part of the answer, and the rest will not come."""
@@ -356,23 +377,29 @@ class ProxiedRequest:
 
     def _refuse(self, error: RequestError) -> None:
         pool, answer = self._pool, self._answer
-        if pool.access_log is not None:
-            self._log(error.status, "Failed", error.code or "other")
+        self._report(error.status, "Failed", error.code or "other")
         pool.count_error(error)
         keep_alive = answer.keep_alive and pool.keeps_alive
         headers = pool.error_headers(error, self._request_id)
         answer.client.respond(error.status, headers, error.body(self._request.target), keep_alive=keep_alive)
 
-    def _log(self, status: int, outcome: str, error: str | None = None) -> None:
-        """Writes the line of the access log."""
-        tenant, retries = self._request.tenant, self._retries
+    def _report(self, status: int, outcome: str, error: str | None = None) -> None:
+        """Writes the line of the access log and ends the trace, where there are such."""
+        if self._trace is None and self._pool.access_log is None:
+            return
+        tenant, retries = (self._request.tenant.name if self._request.tenant else "") or None, self._retries
+        if self._trace is not None:
+            self._trace.end(status, outcome, error, self._record, request_id=self._request_id, tenant=tenant)
+            self._trace = None
+        if self._pool.access_log is None:
+            return
         self._pool.log_access(
             self._request,
             status,
             requestId=self._request_id,
             outcome=outcome,
             error=error,
-            tenant=tenant.name if tenant is not None and tenant.name else None,
+            tenant=tenant,
             failed=[replica for replica, _ in retries.failures] if retries is not None else None,
             **_access_fields(self._prompt, self._record, monotonic() - self.arrived),
         )

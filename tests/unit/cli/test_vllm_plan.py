@@ -28,7 +28,9 @@ from plumage_engine.vllm.tiny_model import SIZES, llama_config
 from plumage_engine.vllm.tiny_tokenizer import bytes_only, tokenizer_config
 
 
-def pool(engine: str = "{runtime: VLLM}", model: str = "{uri: 'builtin://tiny-llama'}") -> InferencePool:
+def pool(
+    engine: str = "{runtime: VLLM}", model: str = "{uri: 'builtin://tiny-llama'}", more: str = ""
+) -> InferencePool:
     return load_pool(
         f"""
 apiVersion: inference.plumage.dev/v1alpha1
@@ -37,6 +39,7 @@ metadata: {{name: chat}}
 spec:
   model: {model}
   engine: {engine}
+  {more}
 """,
         "pool.yaml",
     )
@@ -78,6 +81,17 @@ def test_engine_and_agent_agree_on_events_and_token() -> None:
     assert environment["VLLM_PLUGINS"] == "plumage"
     assert agent.engine_url == replica.engine.url
     assert replica.engine.ready_seconds >= 600 < replica.agent.ready_seconds
+
+
+def test_engine_traces_only_what_the_router_traces() -> None:
+    flags, environment, _ = plan(pool(more="tracing: {endpoint: 'http://collector:4318/'}"))
+    assert flags["--otlp-traces-endpoint"] == "http://collector:4318/v1/traces"
+    assert environment["OTEL_TRACES_SAMPLER"] == "parentbased_always_off"
+    assert environment["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] == "http/protobuf"
+    assert environment["OTEL_SERVICE_NAME"] == "chat-engine"
+    flags, environment, _ = plan(pool())
+    assert "--otlp-traces-endpoint" not in flags
+    assert not any(name.startswith("OTEL_") for name in environment)
 
 
 def test_policies_reach_the_plugin() -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.conditions import until
+from support.conditions import until
 
 from plumage.errors import PlumageError
 from plumage_cli.errors import CliError

@@ -17,7 +17,11 @@ TOKEN = {"name": "hub", "key": "token"}
 SPECS: list[dict[str, Any]] = [
     {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}},
     {"model": {"uri": "hf://org/model", "tokenRef": TOKEN}, "engine": {}},
-    {"model": {"uri": "builtin://tiny-llama"}, "engine": {"hostMemory": {"capacity": "1Gi"}}},
+    {
+        "model": {"uri": "builtin://tiny-llama"},
+        "engine": {"hostMemory": {"capacity": "1Gi"}},
+        "tracing": {"endpoint": "http://collector:4318"},
+    },
 ]
 
 

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from plumage.api.v1alpha1 import InferencePool
 from plumage.models import WITH_WEIGHTS
 from plumage.settings.addresses import EngineSockets
-from plumage.settings.vllm import ROUTES, plugin_settings, vllm_flags
+from plumage.settings.vllm import ROUTES, plugin_settings, tracing_environment, vllm_flags
 from plumage_cli.local.plan.vllm_command import VllmCommand
 
 __all__ = ["VllmInterpreter", "needs_weights", "vllm_settings"]
@@ -65,6 +65,7 @@ def vllm_settings(
             "PLUMAGE_VLLM": json.dumps(plugin_settings(pool, sockets.token, index).written()),
             "VLLM_PLUGINS": ROUTES,
             "VLLM_NO_USAGE_STATS": "1",
+            **tracing_environment(pool),
             **{variable.name: variable.value or "" for variable in pool.spec.engine.env},
         },
     }

@@ -11,7 +11,7 @@ from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.field_types import Label, ObjectRef, StringMap, Subdomain
 from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 
-__all__ = ["HTTPRouteSpec", "IngressSpec", "MonitoringSpec", "NetworkPolicySpec", "ParentRef"]
+__all__ = ["HTTPRouteSpec", "IngressSpec", "MonitoringSpec", "NetworkPolicySpec", "ParentRef", "TracingSpec"]
 
 Hosts = tuple[Subdomain, ...]
 Namespaces = tuple[Label, ...]
@@ -81,6 +81,19 @@ class NetworkPolicySpec(Struct):
     rules: ClassVar = (
         _once("clientNamespaces", "client_namespaces", "a namespace"),
         _once("monitoringNamespaces", "monitoring_namespaces", "a namespace"),
+    )
+
+
+class TracingSpec(Struct):
+    """Traces of requests, exported to an OpenTelemetry collector (OTLP over HTTP)."""
+
+    endpoint: Annotated[str, Field(max_length=2048, pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$")] = Field(
+        description="URL of the collector, e.g. http://otel-collector.monitoring:4318. /v1/traces is added."
+    )
+    sampling_rate_per_million: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        10_000,
+        description="How many of a million requests are traced. A request with a traceparent header is traced if its "
+        "client traced it.",
     )
 
 

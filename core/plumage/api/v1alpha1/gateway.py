@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 
 from plumage import defaults
 from plumage.api.v1alpha1.cel import entries_differ
+from plumage.api.v1alpha1.exposure import TracingSpec
 from plumage.api.v1alpha1.field_types import Label, ObjectRef, RequestField
 from plumage.api.v1alpha1.metadata import NAMES_SERVICES, Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ServedName
@@ -124,6 +125,9 @@ class InferenceGatewaySpec(Placement):
     flow_control: FlowControlSpec = Field(FlowControlSpec(), description="Bounds of the gateway.")
     access_log: bool = Field(
         False, description="Write a JSON line for each request to a router's standard output, without prompts and keys."
+    )
+    tracing: TracingSpec | None = Field(
+        None, description="Traces of requests. The spans of vLLM need tracing in the pool too. None when absent."
     )
     allowed_request_fields: tuple[RequestField, ...] = Field(
         (),

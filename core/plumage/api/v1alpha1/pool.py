@@ -10,7 +10,7 @@ from plumage import defaults
 from plumage.api.v1alpha1.autoscaling import AutoscalingSpec, AutoscalingStatus
 from plumage.api.v1alpha1.directory import DirectorySpec
 from plumage.api.v1alpha1.engine import EngineSpec
-from plumage.api.v1alpha1.exposure import MonitoringSpec, NetworkPolicySpec
+from plumage.api.v1alpha1.exposure import MonitoringSpec, NetworkPolicySpec, TracingSpec
 from plumage.api.v1alpha1.field_types import IntOrPercent, ObjectRef, Percent, Seconds
 from plumage.api.v1alpha1.metadata import NAMES_SERVICES, Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ModelSpec
@@ -69,6 +69,11 @@ class InferencePoolSpec(Struct):
     rollout: RolloutSpec = Field(RolloutSpec(), description="How replicas are replaced.")
     network_policy: NetworkPolicySpec = Field(NetworkPolicySpec(), description="Which pods may reach the pool's pods.")
     monitoring: MonitoringSpec = Field(MonitoringSpec(), description="PodMonitors for the Prometheus operator.")
+    tracing: TracingSpec | None = Field(
+        None,
+        description="Traces of the router's requests, and vLLM's spans of them. Behind a gateway, the gateway decides "
+        "which requests are traced. None when absent.",
+    )
     rules: ClassVar = (
         Rule(
             at="replicas",

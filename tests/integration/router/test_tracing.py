@@ -1,0 +1,163 @@
+"""Traces: which requests have spans, what the spans say, and that a collector can neither slow nor fill the router."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.otlp import Spans, received_spans
+
+from plumage_router.proxy import tracing as module
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+SERVER, CLIENT = 2, 3
+SECRET = "sk-acme-0123456789abcdef"
+
+
+@pytest.fixture
+def collector() -> Iterator[Spans]:
+    with received_spans() as spans:
+        yield spans
+
+
+def settings(collector: Spans, rate: int = 0) -> dict[str, Any]:
+    return {"endpoint": collector.endpoint, "samplingRatePerMillion": rate, "service": "chat-router"}
+
+
+def header(flags: str = "01", trace: str = TRACE) -> str:
+    return f"00-{trace}-{PARENT}-{flags}"
+
+
+async def exported(running: Any) -> None:
+    """Until all ended spans are with the collector."""
+    await asyncio.to_thread(running.router.pool.tracing.close)
+
+
+async def test_trace_goes_from_client_to_engine(start: Any, kit: Any, collector: Spans) -> None:
+    running = await start(engines=2, tracing=settings(collector))
+    sent = await running.post(kit.chat("my prompt", stream=True), traceparent=header(), tracestate="a=1")
+    assert sent.status == 200
+    await exported(running)
+    [attempt] = collector.named("chat tiny")
+    [request] = collector.named("POST /v1/chat/completions")
+    [seen] = [seen for engine in running.engines for seen in engine.seen]
+    assert seen.headers["traceparent"] == f"00-{TRACE}-{attempt.id}-01"
+    assert seen.headers["tracestate"] == "a=1"
+    assert (request.trace, request.parent, request.kind, request.service) == (TRACE, PARENT, SERVER, "chat-router")
+    assert (attempt.trace, attempt.parent, attempt.kind) == (TRACE, request.id, CLIENT)
+    assert attempt.events == ["first token"]
+    wanted = {
+        "gen_ai.operation.name": "chat", "gen_ai.request.model": "tiny", "gen_ai.usage.input_tokens": 100,
+        "gen_ai.usage.cache_read.input_tokens": 64, "gen_ai.usage.output_tokens": 3, "plumage.attempt": 1,
+        "plumage.candidates": 2, "plumage.predicted_cached_tokens": 0, "server.address": "127.0.0.1",
+    }  # fmt: skip
+    assert {name: attempt.attributes[name] for name in wanted} == wanted
+    assert attempt.attributes["plumage.wait_seconds"] >= 0
+    wanted = {
+        "http.response.status_code": 200, "plumage.outcome": "Finished", "gen_ai.usage.output_tokens": 3,
+        "plumage.request_id": sent.headers["x-request-id"], "plumage.replica": attempt.attributes["plumage.replica"],
+    }  # fmt: skip
+    assert {name: request.attributes[name] for name in wanted} == wanted
+    assert "my prompt" not in str(collector.spans)
+
+
+@pytest.mark.parametrize(
+    ("rate", "given", "traced"),
+    [
+        (0, None, False),
+        (1_000_000, None, True),
+        (1_000_000, header("00"), False),
+        (0, header("01"), True),
+        (0, "nonsense", False),
+        (1_000_000, "nonsense", True),
+        (0, header("01", trace="0" * 32), False),
+    ],
+)
+async def test_client_decides_and_a_share_of_the_others_is_traced(
+    start: Any, kit: Any, collector: Spans, rate: int, given: str | None, traced: bool
+) -> None:
+    running = await start(engines=1, tracing=settings(collector, rate))
+    assert (await running.post(kit.chat(), **({} if given is None else {"traceparent": given}))).status == 200
+    await exported(running)
+    assert len(collector.spans) == (2 if traced else 0)
+    [seen] = running.engines[0].seen
+    if traced:
+        assert seen.headers["traceparent"].split("-")[2] == collector.named("chat")[0].id
+    else:
+        assert seen.headers.get("traceparent") == given
+
+
+async def test_failed_attempts_and_refusals_are_in_the_trace(start: Any, kit: Any, collector: Spans) -> None:
+    running = await start(engines=2, tracing=settings(collector, 1_000_000))
+
+    async def fails(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 500 x\r\ncontent-length: 0\r\n\r\n")
+
+    for engine in running.engines:
+        engine.answer = fails
+    assert (await running.post(kit.chat())).status == 502
+    assert (await running.post(kit.chat(priority=1))).status == 400
+    await exported(running)
+    first, second = collector.named("chat tiny")
+    failed, refused = collector.named("POST")
+    assert [span.attributes["plumage.attempt"] for span in (first, second)] == [1, 2]
+    assert {span.attributes["error.type"] for span in (first, second)} == {"http_500"}
+    assert first.failed
+    assert (failed.attributes["http.response.status_code"], failed.failed) == (502, True)
+    assert (refused.attributes["error.type"], refused.failed) == ("field_not_allowed", False)
+
+
+async def test_no_key_is_in_a_span_and_none_is_made_before_the_key_is_checked(
+    start: Any, kit: Any, collector: Spans, tmp_path: Any
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"acme {SECRET}\n")
+    running = await start(engines=1, tracing=settings(collector), auth={"apiKeysFile": str(keys)})
+    bearer = {"authorization": f"Bearer {SECRET}"}
+    assert (await running.post(kit.chat(), traceparent=header(), **bearer)).status == 200
+    assert (await running.post(kit.chat(), traceparent=header(), authorization="Bearer wrong")).status == 401
+    await exported(running)
+    assert len(collector.named("POST")) == 1
+    assert collector.named("POST")[0].attributes["plumage.tenant"] == "acme"
+    assert SECRET not in str(collector.spans)
+
+
+async def test_aborted_request_ends_its_spans(start: Any, kit: Any, collector: Spans) -> None:
+    running = await start(engines=1, tracing=settings(collector, 1_000_000))
+
+    async def hangs(seen: Any, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(3600)
+
+    running.engines[0].answer = hangs
+    _, writer = await running.connect()
+    writer.write(kit.request(kit.chat()))
+    async with asyncio.timeout(10):
+        while not running.engines[0].seen:
+            await asyncio.sleep(0.01)
+        writer.transport.abort()
+        while running.router.pool.in_flight:
+            await asyncio.sleep(0.01)
+    await exported(running)
+    [request] = collector.named("POST")
+    assert (request.attributes["plumage.outcome"], request.attributes["http.response.status_code"]) == ("Aborted", 499)
+    assert len(collector.named("chat")) == 1
+
+
+async def test_silent_collector_stops_tracing_and_not_the_requests(
+    start: Any, kit: Any, collector: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector.status = 400  # not tried again
+    monkeypatch.setattr(module, "MAX_SPANS", 4)
+    monkeypatch.setattr(module, "_BATCH", 8)  # so that none is exported before the end
+    monkeypatch.setattr(module, "_EVERY_MS", 3_600_000.0)
+    running = await start(engines=1, tracing=settings(collector, 1_000_000))
+    for _ in range(6):
+        assert (await running.post(kit.chat())).status == 200
+    pool = running.router.pool
+    assert (pool.tracing.skipped, pool.tracing.exported) == (4, 0)
+    await exported(running)
+    assert pool.tracing.failed == 4
+    assert await running.metric("plumage_router_untraced_requests_total") == 4
+    assert await running.metric('plumage_router_spans_total{outcome="failed"}') == 4
