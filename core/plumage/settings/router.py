@@ -6,11 +6,15 @@ from pathlib import Path
 
 from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.exposure import TracingSpec
+from plumage.api.v1alpha1.pods import Resources
+from plumage.api.v1alpha1.router import RouterLimits
 from plumage.cluster import child_name
+from plumage.quantity import Quantity
 from plumage.settings import policies
 from plumage.settings.addresses import DirectoryAddress
 from plumage.settings.router_config import (
     NO_HOLD,
+    ROUTER_MEMORY,
     AuthConfig,
     HoldConfig,
     LimitsConfig,
@@ -21,11 +25,11 @@ from plumage.settings.router_config import (
     RouterConfig,
     TimeoutsConfig,
     TracingConfig,
-    body_memory,
+    share_for_bodies,
 )
 from plumage.settings.secrets import SecretFiles
 
-__all__ = ["router_settings", "tracing_config"]
+__all__ = ["body_memory", "router_settings", "tracing_config"]
 
 
 def router_settings(
@@ -70,6 +74,14 @@ def router_settings(
         sort_tools=spec.sort_tools,
         seed=pool.spec.engine.simulator.seed,
     )
+
+
+def body_memory(limits: RouterLimits, resources: Resources) -> int:
+    """Bytes of request bodies that one router may hold, by its memory limit, else by its memory request."""
+    if limits.body_memory is not None:
+        return int(limits.body_memory)
+    memory = resources.limits.get("memory") or resources.requests.get("memory") or Quantity(ROUTER_MEMORY)
+    return share_for_bodies(int(memory), int(limits.max_body_bytes))
 
 
 def tracing_config(spec: TracingSpec | None, service: str) -> TracingConfig | None:

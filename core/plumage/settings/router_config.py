@@ -15,11 +15,9 @@ from typing import Annotated, Any, Final
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from plumage import defaults
-from plumage.api.v1alpha1.pods import Resources
-from plumage.api.v1alpha1.quantity import Quantity
-from plumage.api.v1alpha1.router import RouterLimits
 from plumage.directory.client.file_options import with_file_options
 from plumage.incluster.config import ApiServerConfig
+from plumage.quantity import Quantity
 from plumage.routing import policy_options
 from plumage.version_skew import Settings, refuse_newer
 
@@ -44,7 +42,7 @@ __all__ = [
     "RouterConfig",
     "TimeoutsConfig",
     "TracingConfig",
-    "body_memory",
+    "share_for_bodies",
 ]
 
 MAX_POOLS: Final = 64
@@ -56,14 +54,12 @@ Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
-def body_memory(limits: RouterLimits, resources: Resources) -> int:
-    """Bytes of request bodies that one router may hold: a quarter of its memory limit, else of its memory request.
+def share_for_bodies(memory: int, largest: int) -> int:
+    """Bytes of request bodies that a router may hold: a quarter of its memory, and room for four of the largest body.
 
-    A body is in memory twice while it waits for an engine, and reading one takes a few times its size."""
-    if limits.body_memory is not None:
-        return int(limits.body_memory)
-    memory = resources.limits.get("memory") or resources.requests.get("memory") or Quantity(ROUTER_MEMORY)
-    return max(int(memory) // 4, 4 * int(limits.max_body_bytes))
+    A body is in memory twice while it waits for an engine, and reading one takes a few times its size.
+    """
+    return max(memory // 4, 4 * largest)
 
 
 class ListenConfig(Settings):
@@ -171,7 +167,7 @@ class LimitsConfig(Settings):
     max_connections: Count = defaults.MAX_CONNECTIONS
     max_in_flight: Count = defaults.MAX_IN_FLIGHT
     max_body_bytes: Count = int(Quantity(defaults.MAX_BODY_BYTES))
-    max_buffered_bytes: Count = body_memory(RouterLimits(), Resources())
+    max_buffered_bytes: Count = share_for_bodies(int(Quantity(ROUTER_MEMORY)), int(Quantity(defaults.MAX_BODY_BYTES)))
     max_header_bytes: Count = 32 * 1024
     max_headers: Count = 100
     max_pipelined: Count = 16

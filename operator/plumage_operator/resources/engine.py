@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from plumage.api.v1alpha1.gpus import GPU, is_gpu, names_gpu
-from plumage.api.v1alpha1.quantity import Quantity
 from plumage.cluster import AGENT_PORT, CONFIG_FOLDER, ENGINE_PORT, RUN_FOLDER, selector_of
+from plumage.quantity import Quantity
 from plumage.settings.vllm import ROUTES, tracing_environment, vllm_flags
 from plumage.version_skew import Settings, marked
 from plumage_operator.resources import settings

@@ -7,14 +7,13 @@ from typing import Any
 
 from plumage.api.v1alpha1.pool import RolloutSpec
 from plumage.api.v1alpha1.router import RouterLimits
-from plumage.settings.router import tracing_config
+from plumage.settings.router import body_memory, tracing_config
 from plumage.settings.router_config import (
     CordonedReplicas,
     LimitsConfig,
     MultiPoolConfig,
     NamedPoolConfig,
     TimeoutsConfig,
-    body_memory,
 )
 from plumage.version_skew import marked
 from plumage_operator.resources.context import Child, GatewayContext, ServedPool

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.conditions import until
 from support.otlp import Spans, received_spans
 
 from plumage_router.proxy import tracing as module
@@ -133,12 +134,9 @@ async def test_aborted_request_ends_its_spans(start: Any, kit: Any, collector: S
     running.engines[0].answer = hangs
     _, writer = await running.connect()
     writer.write(kit.request(kit.chat()))
-    async with asyncio.timeout(10):
-        while not running.engines[0].seen:
-            await asyncio.sleep(0.01)
-        writer.transport.abort()
-        while running.router.pool.in_flight:
-            await asyncio.sleep(0.01)
+    await until(lambda: running.engines[0].seen, pause=0.01)
+    writer.transport.abort()
+    await until(lambda: not running.router.pool.in_flight, pause=0.01)
     await exported(running)
     [request] = collector.named("POST")
     assert (request.attributes["plumage.outcome"], request.attributes["http.response.status_code"]) == ("Aborted", 499)

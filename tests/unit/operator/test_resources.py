@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from plumage.api.v1alpha1 import Quantity
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.router import RouterLimits
-from plumage.settings.router_config import body_memory
+from plumage.settings.router import body_memory
 from plumage_operator.resources.workload import ResourceDefaults, router_defaults, with_defaults
 
 DEFAULTS = ResourceDefaults("50m", "192Mi", "1Gi")

@@ -1,5 +1,5 @@
-"""examples/vllm.yaml unchanged: two real vLLM engines, their agents, a directory and a router, with a real client. Then
-a third engine is added, and two are removed. Also `plumage up --model`: one engine without a manifest.
+"""examples/vllm.yaml, with tracing: two real vLLM engines, their agents, a directory, a router and a client. Then a
+third engine is added, and two are removed. Also `plumage up --model`: one engine without a manifest.
 
 It prints its figures and keeps none: pytest -s. docs/evidence.md lists the command.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,8 @@ import httpx
 import openai
 import psutil
 import pytest
+from support.conditions import until as within
+from support.otlp import Spans, received_spans
 from support.pool import Pool, busiest, gone, leftovers, load, lost, prompts, status, whole
 
 from plumage_cli.local.processes.vllm_interpreter import PYTHON
@@ -37,9 +40,19 @@ STREAM_TOKENS = 3000  # tokens of a stream that runs while a user types the next
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
-    # On a busy machine a stream may exceed the drain's time and is then cut, which is not tested here.
-    with _up(monkeypatch, "vllm.yaml", rollout__drainTimeoutSeconds=300) as made:
+def spans() -> Iterator[Spans]:
+    with received_spans() as received:
+        yield received
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch, spans: Spans) -> Iterator[Pool]:
+    changes = {
+        "rollout__drainTimeoutSeconds": 300,  # a stream that takes longer on a busy machine is cut: not tested here
+        "tracing__endpoint": spans.endpoint,
+        "tracing__samplingRatePerMillion": 0,  # only what a client traces
+    }
+    with _up(monkeypatch, "vllm.yaml", **changes) as made:
         yield made
 
 
@@ -122,13 +135,14 @@ def family(process: int) -> dict[str, int]:
     return {str(one.pid): one.pid for one in psutil.Process(process).children(recursive=True)}
 
 
-async def test_two_vllm_engines_serve_behind_router(pool: Pool) -> None:
+async def test_two_vllm_engines_serve_behind_router(pool: Pool, spans: Spans) -> None:
     await pool.until(whole(2), UP_SECONDS)
     async with client(pool) as user:
         assert [model.id for model in (await user.models.list()).data] == [MODEL]
         await nothing_of_the_engines_own_passes(user)
         await tokens_are_counted_by_an_engine(user)
         await conversations_stay_where_they_were(pool, user)
+        await a_trace_leads_from_client_to_engine(user, spans)
     await no_request_is_lost_when_an_engine_is_killed(pool)
     async with client(pool) as user:
         await a_third_engine_has_hot_prefixes_before_it_serves(pool, user)
@@ -169,6 +183,23 @@ async def conversations_stay_where_they_were(pool: Pool, user: openai.AsyncOpenA
     assert len(stayed) >= 9, [(decision["replica"], decision["why"]) for decision in seen["decisions"][: len(begun)]]
     assert all(replica["hitTokens"] for replica in seen["replicas"]), "both serve"
     print(f"\n{len(stayed)} of {len(found)} conversations went on where they were: {min(stayed)} tokens cached or more")
+
+
+async def a_trace_leads_from_client_to_engine(user: openai.AsyncOpenAI, spans: Spans) -> None:
+    """The requests before it were not traced, by the engines neither."""
+    trace, client_span = f"{random.getrandbits(128):032x}", f"{random.getrandbits(64):016x}"
+    messages: list[Any] = [{"role": "user", "content": "Who traces this?"}]
+    header = {"traceparent": f"00-{trace}-{client_span}-01"}
+    answer = await user.chat.completions.create(model=MODEL, messages=messages, max_tokens=5, extra_headers=header)
+    assert answer.usage is not None
+    await within(lambda: spans.named("llm_request") and spans.named("POST"), pause=0.1)
+    [request], [attempt], [engine] = spans.named("POST"), spans.named("chat"), spans.named("llm_request")
+    assert (request.trace, request.parent) == (trace, client_span)
+    assert (attempt.parent, engine.parent, engine.trace) == (request.id, attempt.id, trace)
+    assert [span.service.rpartition("-")[2] for span in (request, attempt, engine)] == ["router", "router", "engine"]
+    assert engine.attributes["gen_ai.usage.prompt_tokens"] == answer.usage.prompt_tokens
+    assert attempt.attributes["gen_ai.usage.input_tokens"] == answer.usage.prompt_tokens
+    assert len({span.id for span in spans.spans}) == len(spans.spans) == 3
 
 
 async def until(pool: Pool, holds: Callable[[dict[str, Any]], object], seconds: float = 20.0) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from plumage.api.v1alpha1.quantity import Quantity
 from plumage.api.v1alpha1.struct import Struct
+from plumage.quantity import Quantity
 
 __all__ = ["leaves", "others"]
 

@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 from plumage.api.v1alpha1.cel import literal
 from plumage.api.v1alpha1.field_types import KEY_LENGTH, STRING_RULES, WORDS
-from plumage.api.v1alpha1.quantity import BOUNDS, LONGEST, Quantity
 from plumage.api.v1alpha1.struct import LIST_KEY, Change, Rule, Struct
+from plumage.quantity import BOUNDS, LONGEST, Quantity
 
 __all__ = ["structs_in", "structural_schema"]
 

@@ -19,7 +19,7 @@ from plumage.api.v1alpha1.load import (
 )
 from plumage.api.v1alpha1.metadata import API_VERSION, Condition, ObjectMeta
 from plumage.api.v1alpha1.pool import InferencePool, InferencePoolSpec
-from plumage.api.v1alpha1.quantity import Quantity
+from plumage.quantity import Quantity
 
 __all__ = [
     "API_VERSION",

@@ -9,9 +9,9 @@ from pydantic import Field
 from plumage import defaults
 from plumage.api.v1alpha1.field_types import SPACES, WORDS, SecretKeyRef
 from plumage.api.v1alpha1.pods import Resources
-from plumage.api.v1alpha1.quantity import Quantity, between
 from plumage.api.v1alpha1.scheduling import Placement
 from plumage.api.v1alpha1.struct import Rule, Struct
+from plumage.quantity import Quantity, between
 
 __all__ = ["DirectorySpec", "ManagedDirectory", "RedisRef", "WarmupSpec"]
 

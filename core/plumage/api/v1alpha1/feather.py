@@ -12,8 +12,8 @@ from pydantic import Field
 
 from plumage import defaults
 from plumage.api.v1alpha1.field_types import Fraction, PositiveNumber, Seconds
-from plumage.api.v1alpha1.quantity import Quantity
 from plumage.api.v1alpha1.struct import Rule, Struct
+from plumage.quantity import Quantity
 
 __all__ = ["BanditSpec", "FeatherSpec", "HeuristicSpec", "QLearningSpec"]
 

@@ -11,8 +11,8 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, PlainVal
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from plumage.api.v1alpha1.quantity import Quantity, between
 from plumage.api.v1alpha1.struct import Struct
+from plumage.quantity import Quantity, between
 
 __all__ = [
     "KEY_LENGTH",

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from plumage.api.v1alpha1.field_types import WORDS, ConfigMapKeyRef, MapKey, SecretKeyRef
-from plumage.api.v1alpha1.quantity import Quantity, between
 from plumage.api.v1alpha1.struct import Rule, Struct
+from plumage.quantity import Quantity, between
 
 __all__ = ["OWNED_ENV", "EnvVar", "EnvVarSource", "Resources", "Toleration"]
 

@@ -11,9 +11,9 @@ from plumage import defaults
 from plumage.api.v1alpha1.exposure import HTTPRouteSpec, IngressSpec
 from plumage.api.v1alpha1.field_types import Memory, ObjectRef, RequestField, Seconds, SecretKeyRef, StringMap
 from plumage.api.v1alpha1.pods import Resources
-from plumage.api.v1alpha1.quantity import Quantity, between
 from plumage.api.v1alpha1.scheduling import Placement
 from plumage.api.v1alpha1.struct import Rule, Struct
+from plumage.quantity import Quantity, between
 
 __all__ = ["AuthSpec", "LbgrSpec", "RouterLimits", "RouterSpec", "RouterTimeouts", "ServiceSpec", "ServiceType"]
 
