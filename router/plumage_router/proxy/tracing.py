@@ -41,6 +41,7 @@ _EVERY_MS: Final = 1_000.0  # between two exports of less than a batch
 _EXPORT_TIMEOUT: Final = 10.0  # seconds
 _CLOSE_TIMEOUT: Final = 2.0  # seconds that `close` waits for the last spans
 _PATH: Final = "/v1/traces"
+_LENGTH: Final = 55  # bytes of a traceparent, version 00
 _W3C: Final = TraceContextTextMapPropagator()
 _OPERATIONS: Final = {
     CHAT_PATH: "chat", MESSAGES_PATH: "chat", RESPONSES_PATH: "chat", COMPLETION_PATH: "text_completion",
@@ -79,7 +80,10 @@ class Tracing:
     def begin(self, request: Request) -> RequestTrace | None:
         """The trace of a request that arrived now; None for most."""
         parent = request.headers.get(b"traceparent")
-        if parent is None and self._rng.random() >= self._share:
+        if parent is None:
+            if self._rng.random() >= self._share:
+                return None
+        elif len(parent) == _LENGTH and parent.endswith(b"-00"):  # most clients trace few requests
             return None
         context = None if parent is None else _W3C.extract(_carrier(request.headers))
         if context is not None and not (given := get_current_span(context).get_span_context()).trace_flags.sampled:

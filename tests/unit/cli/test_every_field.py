@@ -59,6 +59,7 @@ CONTEXT: dict[str, dict[str, Any]] = {
     "engine.host_memory.disk.": {"engine.hostMemory": {"disk": {"capacity": "1Gi"}}},
     "engine.simulator.host_blocks": {"engine.hostMemory": {}},
     "router.lbgr.decay_interval_milliseconds": {"router.policy": "LbgrPaper"},
+    "tracing.sampling_rate_per_million": {"tracing.endpoint": "http://one:4318"},
 }
 PLACED: dict[str, Any] = {
     "node_selector": {"a": "b"},
@@ -118,6 +119,7 @@ SAMPLES: dict[str, Any] = {
     "router.ingress": {"host": "chat.example"},
     "router.http_route": {"parentRefs": [{"name": "front"}]},
     "router.resources": {"limits": {"cpu": "1"}},
+    "tracing.endpoint": "http://one:4318",
     "network_policy": {"enabled": False},
     "monitoring": {"enabled": True},
     "rollout.max_surge": 2,

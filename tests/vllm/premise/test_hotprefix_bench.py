@@ -48,13 +48,13 @@ def test_rounds_repeat_prefixes_with_new_questions() -> None:
 
 @pytest.mark.timeout(300)
 def test_run_reports_each_contender_over_lru(tmp_path: Path) -> None:
-    options = {"contenders": "product", "questions": "12", "pairs": "1"}
+    options = {"contenders": "product", "questions": "4", "pairs": "1"}
     context = Context("vllm-hotprefix", True, 1, tmp_path, Console(file=io.StringIO()), options)
     report = vllm_hotprefix.run(context)
     assert [row[0] for row in report.tables[0].rows] == ["LRU", "product"]
     assert report.keys["product_over_lru_pairs"] == 1
     (lru,), (product,) = (report.data["rounds"]["m8"][label] for label in ("LRU", "product"))
-    assert len(lru["ttft_s"]) == len(product["ttft_s"]) == 12
+    assert len(lru["ttft_s"]) == len(product["ttft_s"]) == 4
     assert all(0 < wait < 300 for wait in product["ttft_s"])
     assert 0 <= lru["cached"] < 1
 

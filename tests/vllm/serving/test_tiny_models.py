@@ -31,7 +31,7 @@ def test_large_vocabulary_gives_equal_answers(
 
 def completion(server: Server, prompt: Prompt) -> list[int]:
     body = {"model": "tiny", "prompt": list(prompt.tokens), "max_tokens": 8, "temperature": 0, "ignore_eos": True}
-    answer = httpx.post(f"{server.url}/v1/completions", json={**body, "logprobs": 0}, timeout=30).json()
+    answer = httpx.post(f"{server.url}/v1/completions", json={**body, "logprobs": 0}, timeout=90).json()
     ids = answer["choices"][0]["logprobs"]["tokens"]
     return [int(text.removeprefix("token_id:")) for text in ids]
 
@@ -39,7 +39,7 @@ def completion(server: Server, prompt: Prompt) -> list[int]:
 def chats_are_counted_as_tokenize_says(server: Server) -> None:
     messages = [{"role": "user", "content": "Tell me of the naïve 鳥 🪶"}]
     body = {"model": "tiny", "messages": messages, "max_tokens": 5, "ignore_eos": True}
-    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=30).raise_for_status().json()
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=90).raise_for_status().json()
     assert answer["usage"]["completion_tokens"] == 5
-    asked = httpx.post(f"{server.url}/tokenize", json={"model": "tiny", "messages": messages}, timeout=30).json()
+    asked = httpx.post(f"{server.url}/tokenize", json={"model": "tiny", "messages": messages}, timeout=90).json()
     assert answer["usage"]["prompt_tokens"] == asked["count"]

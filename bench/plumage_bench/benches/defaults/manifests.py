@@ -116,6 +116,7 @@ VLLM: Final[dict[str, Any]] = {
     "rollout": {"maxSurge": 1, "maxUnavailable": 1},
     "networkPolicy": {"enabled": True, "clientNamespaces": ["one"], "monitoringNamespaces": ["two"]},
     "monitoring": {"enabled": True, "labels": {"release": "a"}},
+    "tracing": {"endpoint": "http://one:4318"},
 }
 SIMULATOR: Final[dict[str, Any]] = {
     "model": {"uri": "builtin://tiny-chat"},
@@ -196,6 +197,7 @@ POOLS: Final[Mapping[str, dict[str, Any]]] = {
 """A pool's spec by name. Each field is in one of them, together with the fields that give it an effect."""
 
 GATEWAY: Final[dict[str, Any]] = {
+    "tracing": {"endpoint": "http://one:4318"},
     "replicas": 2,
     "listeners": [{"name": "http", "port": 8000}, {"name": "other", "port": 8080}],
     "models": [

@@ -8,7 +8,7 @@ The added latency is measured at a low rate, together with the machine's noise (
 are measured beside ours (`peers`); `peers=FOLDER` says where their programs are.
 
 No request streams: the mock sends each answer at once and complete, and the load generator reads answers by their
-length.
+length. Our router checks API keys and traces one request in a hundred.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def run(context: Context) -> Report:
         steps = plan.repeats * (len(MESSAGES) + 3)
         with context.progress("router", steps) as advance:
             rounds = [_round(rig, plan, context.seed * 1000 + n, advance) for n in range(plan.repeats)]
-        status, fast = rig.status(), rig.preferred
+        status, fast, spans = rig.status(), rig.preferred, rig.spans()
     low = Rounds.read([samples for _, samples in rounds])
-    report = _report([drives for drives, _ in rounds], low, status, context, fast)
+    report = _report([drives for drives, _ in rounds], low, status, context, fast, spans)
     return report if folder is None else _with_peers(report, context, peers, folder, plan)
 
 
@@ -111,7 +111,12 @@ def _round(rig: Rig, plan: Plan, seed: int, advance: Any) -> tuple[dict[str, Dri
 
 
 def _report(
-    rounds: list[dict[str, Drive]], low: Rounds, status: Mapping[str, Any], context: Context, fast: bool
+    rounds: list[dict[str, Drive]],
+    low: Rounds,
+    status: Mapping[str, Any],
+    context: Context,
+    fast: bool,
+    spans: float,
 ) -> Report:
     totals = status["totals"]
     added = {share: low.added(share, context.seed) for share in PERCENTILES}
@@ -123,6 +128,7 @@ def _report(
         "noise_p99_ms": max(abs(noise[99].low), abs(noise[99].high)) / 1000,
         "added_p50_ms": added[50].value / 1000,
         "cpu_us": statistics.median(r["LBGR, 6"].cpu_micros for r in rounds),
+        "spans": spans,
     }
     compared = {
         what: {str(share): difference.document() for share, difference in found.items()}

@@ -18,8 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from plumage.api.v1alpha1.exposure import TracingSpec
 from plumage.directory.server.local_server import LocalServer
 from plumage.errors import ConfigurationError
+from plumage.prometheus.parser import samples
+from plumage.settings.router import tracing_config
 from plumage_bench.benches.router.prompts import MODEL, PREFIXES, SIZE, make_bodies, write_bodies
 from plumage_bench.ours import Ours
 from plumage_router.fleet.engine_keys import Salts
@@ -125,7 +128,8 @@ class Rig:
         self._engine = self._launch("engine", command, self._other_core)
         self._launch_agents(server.url, fifo)
         members = self._write_members()
-        self._launch_router(OURS_NAME, members, OURS, server.url)
+        self._launch_collector()
+        self._launch_router(OURS_NAME, members, OURS, server.url, tracing=self._tracing())
         if self._plain:
             self._launch_router("plain", members, PLAIN, None)
 
@@ -259,18 +263,40 @@ class Rig:
         command = [sys.executable, "-m", "plumage_bench.benches.router.agents", path]
         self._agents = self._launch("agents", command, self._other_core)
 
+    def _launch_collector(self) -> None:
+        port = self._ports["collector"] = _free_ports(1)
+        command = [sys.executable, "-m", "plumage_bench.benches.router.collector", port]
+        self._launch("collector", command, self._other_core)
+
+    def _tracing(self) -> dict[str, Any]:
+        """Of our router, as with `spec.tracing` and its default rate."""
+        spec = TracingSpec(endpoint=f"http://127.0.0.1:{self._ports['collector']}")
+        settings = tracing_config(spec, "bench-router")
+        assert settings is not None
+        return settings.written()
+
+    def spans(self) -> float:
+        """Spans that our router has exported so far."""
+        url = f"http://127.0.0.1:{self._ports[OURS_NAME]}/metrics"
+        asked = urllib.request.Request(url, headers={"X-Plumage-Admin-Key": self._admin_key.read_text().strip()})
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            found = samples(answer.read().decode(), "plumage_router_spans_total")
+            return sum(one.value for one in found if one.labels == {"outcome": "exported"})
+
     def _salt(self) -> str:
         """Of the load generator's tenant, by the router's own code."""
         salts = Salts()
         salts.use(self._salt_key.read_bytes().strip())
         return salts.of(Tenant(TENANT))
 
-    def _launch_router(self, name: str, members: Path, ours: Ours, directory: str | None) -> None:
+    def _launch_router(
+        self, name: str, members: Path, ours: Ours, directory: str | None, *, tracing: dict[str, Any] | None = None
+    ) -> None:
         port = self._ports[name] = _free_ports(1)
         config = ours.router(
             FOLDER, directory, port, pool=POOL, model={"name": MODEL, "modelFolder": FOLDER},
             membershipFile=str(members), seed=self._seed, saltKeyFile=str(self._salt_key),
-            auth={"adminKeyFile": str(self._admin_key), "apiKeysFile": str(self._api_keys)},
+            auth={"adminKeyFile": str(self._admin_key), "apiKeysFile": str(self._api_keys)}, tracing=tracing,
         )  # fmt: skip
         path = self._folder / f"{name}.json"
         path.write_text(json.dumps(config))
