@@ -36,9 +36,15 @@ class _Failure(TypedDict):
     reason: str
 
 
+class _Shadow(TypedDict):
+    policy: str
+    replica: str
+    hitTokens: float
+
+
 class Explanation(TypedDict):
     """The fields of the router's record that are shown, in seconds and tokens. A newer router may send more. An older
-    one, which considered every replica, does not send `available`."""
+    one sends no `available`, because it considered every replica, and no `shadow`."""
 
     requestId: str
     model: str
@@ -56,6 +62,7 @@ class Explanation(TypedDict):
     degraded: bool
     decisionMicroseconds: float
     failures: list[_Failure]
+    shadow: NotRequired[_Shadow | None]
 
 
 def show(record: Explanation, console: Console) -> None:
@@ -64,6 +71,9 @@ def show(record: Explanation, console: Console) -> None:
     console.print(f"why: {record['why']}")
     for failure in record["failures"]:
         console.print(f"an attempt on {failure['replica']} failed before: {failure['reason']}")
+    if (shadow := record.get("shadow")) is not None:
+        held = f"which holds {_number(shadow['hitTokens'])} of its tokens"
+        console.print(f"the shadow policy {shadow['policy']} would have chosen {shadow['replica']}, {held}")
     if record["degraded"]:
         console.print("the directory was not available: the router decided from its own data")
     console.print(_figures(record))

@@ -16,6 +16,7 @@ __all__ = [
     "ENGINE_PORT",
     "GATEWAY_LABEL",
     "GROUP",
+    "LIVE_POOL_SETTINGS",
     "LIVE_ROUTER_SETTINGS",
     "LONGEST_POOL_NAME",
     "MANAGED_BY",
@@ -65,9 +66,10 @@ CONFIG_FOLDER: Final = "/etc/plumage"
 TOKEN_FOLDER: Final = "/var/run/secrets/plumage"
 AUDIENCE: Final = "plumage"
 
-# Sections of a router's configuration that a running router applies (plumage_router.process.config_watch).
-LIVE_ROUTER_SETTINGS: Final = (
+# Sections of a pool's configuration that a running router applies (plumage_router.process.config_watch).
+LIVE_POOL_SETTINGS: Final = (
     "policy",
+    "shadow_policy",
     "limits",
     "hold",
     "timeouts",
@@ -76,6 +78,8 @@ LIVE_ROUTER_SETTINGS: Final = (
     "allowed_request_fields",
     "sort_tools",
 )
+LIVE_ROUTER_SETTINGS: Final = (*LIVE_POOL_SETTINGS, "tracing")
+"""Those of the router of one pool."""
 
 Component = Literal["engine", "router", "directory", "gateway"]
 # A Service's name is a DNS label of at most 63 characters, and the longest suffix is "-directory".

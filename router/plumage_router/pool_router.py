@@ -27,9 +27,11 @@ from plumage_router.http.auth import Auth
 from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.request import Handler, Request
 from plumage_router.process.background import Background
+from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.proxy.pool_state import PoolState
 from plumage_router.proxy.proxied_request import ProxiedRequest
 from plumage_router.request.model import Model
+from plumage_router.routing.shadow import Shadow
 
 __all__ = ["TICK", "PoolRouter"]
 
@@ -52,17 +54,26 @@ class PoolRouter(PoolState):
         *,
         name: str,
         auth: Auth,
+        tracing: LiveTracing,
         application: Callable[[PoolRouter], Application],
         pause_accepting: Callable[[], object],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(
-            config, model, _make_policy(config), name=name, auth=auth, pause_accepting=pause_accepting, loop=loop
+            config,
+            model,
+            _make_policy(config.policy, config.seed),
+            name=name,
+            auth=auth,
+            tracing=tracing,
+            pause_accepting=pause_accepting,
+            loop=loop,
         )
         if auth.enabled and config.salt_key_file is None:
             raise ConfigurationError(
                 f"pool {config.pool}: auth.apiKeysFile needs saltKeyFile, which keeps tenants apart"
             )
+        self.decider.shadow = self._make_shadow(config)
         self.membership = find_members(config, self.fleet, random.Random())
         self.fleet.listen(self._replica_changed)
         self.application = application(self)
@@ -93,7 +104,9 @@ class PoolRouter(PoolState):
 
     def reconfigure(self, config: PoolConfig) -> None:
         """Applies the settings that may change at runtime. Raises ConfigurationError when the policy is invalid."""
-        policy = self.policy if config.policy == self.config.policy else _make_policy(config)
+        policy = self.policy if config.policy == self.config.policy else _make_policy(config.policy, config.seed)
+        if config.shadow_policy != self.config.shadow_policy:
+            self.decider.shadow = self._make_shadow(config)
         self.configure(config, policy)
         self._health_checker.interval, self._health_checker.timeout = (
             config.timeouts.probe_interval,
@@ -116,16 +129,21 @@ class PoolRouter(PoolState):
         self.fleet.close()
         await asyncio.sleep(0)  # lets the aborted transports call their protocols
         self.close_access_log()
-        if self.tracing is not None:
-            self.tracing.close()
 
     def _use_secrets(self) -> None:
         self.use_engine_keys(self._engine_key.value, self._previous_key.value)
         self.salts.use(self._salt_key.value)
 
+    def _make_shadow(self, config: PoolConfig) -> Shadow | None:
+        if config.shadow_policy is None:
+            return None
+        return Shadow(_make_policy(config.shadow_policy, config.seed), self.fleet.load_of)
+
     def _replica_changed(self, replica: Replica, added: bool) -> None:
         if not added:
             self.policy.forget(replica.slot)
+            if self.decider.shadow is not None:
+                self.decider.shadow.forget(replica.slot)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -165,8 +183,8 @@ class PoolRouter(PoolState):
                 request.check_timeouts(now)
 
 
-def _make_policy(config: PoolConfig) -> RoutingPolicy:
-    return make_policy(config.policy.name, rng=random.Random(config.seed), **_policy_options(config.policy))
+def _make_policy(policy: PolicyConfig, seed: int | None) -> RoutingPolicy:
+    return make_policy(policy.name, rng=random.Random(seed), **_policy_options(policy))
 
 
 def _policy_options(policy: PolicyConfig) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from plumage_router.pool_router import TICK, PoolRouter
 from plumage_router.process.background import Background
 from plumage_router.process.config_watch import ConfigWatch
 from plumage_router.process.memory import freeze_startup_objects, keep_freed_blocks
+from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.request.model import load_model
 
 __all__ = ["ROTATION", "RouterServer", "Service", "drain", "name_of_router", "raise_file_limit", "run", "serve"]
@@ -50,11 +51,14 @@ class RouterServer:
     def __init__(self, config: RouterConfig, file: Path | None = None, *, name: str | None = None) -> None:
         self.config = config
         self._loop = loop = asyncio.get_running_loop()
+        name = name or name_of_router(config.router_id)
+        self._tracing = LiveTracing(name)
         self.pool = PoolRouter(
             config,
             load_model(config.model),
-            name=name or name_of_router(config.router_id),
+            name=name,
             auth=Auth(config.auth, find_callers(config.auth, config.api_server)),
+            tracing=self._tracing,
             application=make_app,
             pause_accepting=lambda: loop.call_soon(self._sockets.pause),
             loop=loop,
@@ -73,6 +77,7 @@ class RouterServer:
     async def start(self) -> None:
         raise_file_limit(self.config.limits)
         self.pool.prepare()
+        await self._tracing.follow(self.config.tracing)
         await self._sockets.start()
         await self.metrics_port.start()
         self.pool.start()
@@ -100,6 +105,7 @@ class RouterServer:
         await drain(self.pool, seconds, self.pool.wait_queue.close)
         await self._background.stop()
         await self.pool.close()
+        await self._tracing.close()
         await asyncio.sleep(0)  # lets the aborted transports call their protocols
 
     async def _tick(self) -> None:
@@ -117,6 +123,7 @@ class RouterServer:
             self.pool.auth.refresh()
             if self._watch is not None:
                 self._watch.check()
+                await self._tracing.follow(self.config.tracing)
                 self.pool.config_error = self._watch.error
                 self.pool.config_ignored = len(self._watch.ignored)
             self.pool.reload_secrets()

@@ -34,7 +34,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "bandit": {
         "model": {"uri": "builtin://tiny-chat", "maxLength": 4096, "aliases": ["other"]},
         "engine": {"runtime": "Simulator", "feather": {"policy": "Bandit"}},
-        "router": {"policy": "LbgrPaper", "accessLog": True, "allowedRequestFields": ["user"]},
+        "router": {"policy": "LbgrPaper", "shadowPolicy": "Lbgr", "accessLog": True, "allowedRequestFields": ["user"]},
         "directory": {"redisRef": EXTERNAL},
         "tracing": {"endpoint": "http://collector:4318", "samplingRatePerMillion": 5},
     },

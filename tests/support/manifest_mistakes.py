@@ -140,6 +140,16 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
         "spec.rollout.maxSurge: must be an integer from 0 to 1000, or a percentage from 0% to 100%, got '150%'",
     ),
     (
+        put("spec.tracing", {"endpoint": "collector:4318"}),
+        "spec.tracing.endpoint: must be http:// or https://, a host, and if needed a port and a path, without a "
+        "password, got 'collector:4318'",
+    ),
+    (
+        put("spec.tracing", {"endpoint": "https://user:secret@collector"}),
+        "spec.tracing.endpoint: must be http:// or https://, a host, and if needed a port and a path, without a "
+        "password, got 'https://<hidden>@collector'",
+    ),
+    (
         put("spec.directory.redisRef", {"url": "redis://user:secret@host"}),
         "spec.directory.redisRef.url: must be unix://, redis://, rediss://, redis+cluster:// or redis+sentinel:// and "
         "an address, without a password, got 'redis://<hidden>@host'",

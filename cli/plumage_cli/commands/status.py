@@ -39,11 +39,13 @@ def status(
         return
     from rich.console import Console
 
-    from plumage_cli.local.tables import pool_overview, process_table
+    from plumage_cli.local.tables import pool_overview, process_table, shadow_line
 
     console = Console(highlight=False)
     state = f"serves {view['model']} at {view['endpoint']}/v1" if view["endpoint"] else "is starting"
     console.print(f"pool {view['pool']} {state} (pid {view['pid']})", highlight=False)
     console.print(pool_overview(view), process_table(view), sep="\n")
+    if (shadow := shadow_line(view)) is not None:
+        console.print(shadow, soft_wrap=True)
     for problem in view["problems"]:
         console.print(problem, soft_wrap=True)

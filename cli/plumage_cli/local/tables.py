@@ -11,7 +11,18 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-__all__ = ["last_requests", "percent", "pool_line", "pool_overview", "pool_table", "process_table", "processes"]
+from plumage.plural import counted
+
+__all__ = [
+    "last_requests",
+    "percent",
+    "pool_line",
+    "pool_overview",
+    "pool_table",
+    "process_table",
+    "processes",
+    "shadow_line",
+]
 
 _HOTTEST = 3  # prefixes shown
 _LAST = 4  # requests shown
@@ -89,6 +100,21 @@ def last_requests(view: Mapping[str, Any], count: int = _LAST) -> Iterator[str]:
     """The replica and the reason of the last requests, newest first."""
     for decision in _traffic(view).get("decisions", [])[:count]:
         yield f"  {decision['requestId'][:24]} → {decision['replica']}: {decision['why']}"
+
+
+def shadow_line(view: Mapping[str, Any]) -> str | None:
+    """What the shadow policy would have changed; None without one or before its first decision."""
+    shadow = _traffic(view).get("shadow")
+    if not shadow or not (decisions := shadow["same"] + shadow["other"]):
+        return None
+    tokens, busiest = shadow["promptTokens"] or 1, shadow["busiestShare"]
+    cached = {who: percent(count / tokens) for who, count in shadow["hitTokens"].items()}
+    return (
+        f"shadow policy {shadow['policy']}: another replica for {percent(shadow['other'] / decisions)} of "
+        f"{counted(decisions, 'request')}; cached {cached['shadow']} of their tokens instead of {cached['policy']}; "
+        f"busiest replica {percent(busiest['shadow'])} of requests instead of {percent(busiest['policy'])}"
+        + (f"; {counted(shadow['errors'], 'error')}, see the router's log" if shadow["errors"] else "")
+    )
 
 
 def percent(share: float | None) -> str:

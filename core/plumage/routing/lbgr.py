@@ -254,7 +254,8 @@ class Lbgr:
             query = self._at_its_turn(query, (ReplicaState(slot),))
         done_at, behind, c_miss, trust, per_hit, per_miss, per_work, bias = self._known[slot]
         hit = min(query.hits.get(slot, 0.0), query.tokens)
-        work = max(done_at - now, behind) + self._foreign
+        considered = choice.considered
+        work = max(done_at - now, behind) + (considered[0].foreign_work if len(considered) == 1 else self._foreign)
         found = hit * trust / 1000.0
         miss = max(query.tokens / 1000.0 - found, _LEAST_MISS)
         service = settings.c_hit * found + c_miss * miss * (1.0 + self._context.kappa * (found + miss / 2.0))

@@ -7,7 +7,7 @@ from pathlib import Path
 from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.exposure import TracingSpec
 from plumage.api.v1alpha1.pods import Resources
-from plumage.api.v1alpha1.router import RouterLimits
+from plumage.api.v1alpha1.router import LbgrSpec, RouterLimits
 from plumage.cluster import child_name
 from plumage.quantity import Quantity
 from plumage.settings import policies
@@ -60,7 +60,8 @@ def router_settings(
         directory_username=directory.username,
         directory_password_file=directory.password_file,
         directory_ca_file=directory.ca_file,
-        policy=PolicyConfig(name=spec.policy, lbgr=policies.lbgr(spec.policy, spec.lbgr)),
+        policy=_policy(spec.policy, spec.lbgr),
+        shadow_policy=None if spec.shadow_policy is None else _policy(spec.shadow_policy, spec.lbgr),
         auth=auth,
         engine_api_key_file=None if secrets is None else Path(secrets.engine_key),
         previous_engine_api_key_file=None if secrets is None else Path(secrets.previous_engine_key),
@@ -90,6 +91,10 @@ def tracing_config(spec: TracingSpec | None, service: str) -> TracingConfig | No
         return None
     rate = spec.sampling_rate_per_million
     return TracingConfig(endpoint=spec.endpoint, sampling_rate_per_million=rate, service=service)
+
+
+def _policy(name: str, lbgr: LbgrSpec) -> PolicyConfig:
+    return PolicyConfig(name=name, lbgr=policies.lbgr(name, lbgr))
 
 
 def _model(pool: InferencePool, folder: str) -> ModelConfig:

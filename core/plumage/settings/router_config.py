@@ -253,13 +253,13 @@ class PoolConfig(Settings):
     directory_password_file: Path | None = None
     directory_ca_file: Path | None = None
     policy: PolicyConfig = PolicyConfig()
+    shadow_policy: PolicyConfig | None = Field(default=None, description="decides too, and sends nothing")
     limits: LimitsConfig = LimitsConfig()
     hold: HoldConfig = NO_HOLD
     timeouts: TimeoutsConfig = TimeoutsConfig()
     breaker: BreakerConfig = BreakerConfig()
     quarantine: QuarantineConfig = QuarantineConfig()
     access_log: bool = Field(default=False, description="a JSON line for each request, on standard output")
-    tracing: TracingConfig | None = Field(default=None, description="None: no traces")
     allowed_request_fields: tuple[str, ...] = Field(
         default=(),
         description="fields that are allowed although they are forbidden or unknown (`request/forbidden_fields.py`)",
@@ -295,6 +295,7 @@ class RouterConfig(PoolConfig):
     listen: ListenConfig = ListenConfig()
     router_id: str | None = Field(default=None, description="name of this router among its peers; default host and pid")
     auth: AuthConfig = AuthConfig()
+    tracing: TracingConfig | None = Field(default=None, description="None: no traces")
 
 
 class NamedPoolConfig(PoolConfig):
@@ -315,6 +316,7 @@ class MultiPoolConfig(Settings):
     auth: AuthConfig = AuthConfig()
     api_server: ApiServerConfig = ApiServerConfig()
     access_log: bool = False
+    tracing: TracingConfig | None = Field(default=None, description="None: no traces")
     limits: LimitsConfig = LimitsConfig()
     timeouts: TimeoutsConfig = TimeoutsConfig()
     pools: tuple[NamedPoolConfig, ...] = Field(default=(), max_length=MAX_POOLS)

@@ -82,7 +82,7 @@ def _model_flags(pool: InferencePool, adapters: Mapping[str, str]) -> list[str]:
 
 
 def tracing_environment(pool: InferencePool) -> dict[str, str]:
-    """vLLM traces what the router traces: without a sampled parent it makes no span."""
+    """vLLM makes spans only below a sampled one, which is the router's."""
     if pool.spec.tracing is None:
         return {}
     return {

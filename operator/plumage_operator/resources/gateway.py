@@ -36,7 +36,7 @@ __all__ = [
     "longest_drain",
 ]
 
-LIVE = ("limits", "timeouts", "pools")
+LIVE = ("limits", "timeouts", "pools", "tracing")
 """Settings that a running gateway reloads from its file (`plumage_router.multi_pool`).
 
 Pools are among them. They restart the pods only where these need something new for a pool: a tokenizer's volume, a
@@ -96,6 +96,7 @@ def gateway_settings(context: GatewayContext) -> MultiPoolConfig:
         ),
         timeouts=TimeoutsConfig(leave=LEAVE_SECONDS, drain=longest_drain(context)),
         access_log=spec.access_log,
+        tracing=tracing_config(spec.tracing, context.name("gateway")),
         pools=tuple(_behind_gateway(one, context) for one in context.served),
     )
 
@@ -118,5 +119,4 @@ def _behind_gateway(served: ServedPool, context: GatewayContext) -> NamedPoolCon
     model = alone.model.model_copy(update={"aliases": tuple(name for name in served.names if name not in known)})
     own = {"model": model, "access_log": spec.access_log, "allowed_request_fields": spec.allowed_request_fields}
     own["sort_tools"] = spec.sort_tools
-    own["tracing"] = tracing_config(spec.tracing, context.name("gateway"))
-    return NamedPoolConfig(**{**alone.given(without=("listen", "auth")), **own}, names=served.names)
+    return NamedPoolConfig(**{**alone.given(without=("listen", "auth", "tracing")), **own}, names=served.names)

@@ -9,7 +9,9 @@ Status (`GET /plumage/v1/status`), camelCase JSON, times in seconds, tokens in t
      "hottest": [{"chunk", "tokens", "count"}],
      "totals": {"requests", "inFlight", "connections", "retries", "aborted", "truncated", "errors", "promptTokens",
                 "hitTokens", "predictedHitTokens", "hitRatio", "prefixLostTokens": {cause: tokens},
-                "decisionMeanMicroseconds", "bytesPerToken"}}
+                "decisionMeanMicroseconds", "bytesPerToken"},
+     "shadow": {"policy", "same", "other", "errors", "promptTokens", "hitTokens": {"policy", "shadow"},
+                "busiestShare": {"policy", "shadow"}} | null}
 `state` is Ready | Warming | Draining | Cordoned | Stalled | Unhealthy. `why`: the reason that a replica is not
 available, null while it is.
 """
@@ -26,9 +28,11 @@ from plumage_router.clock import monotonic
 from plumage_router.fleet.breaker import BreakerState
 from plumage_router.fleet.replicas import Replica
 from plumage_router.pool_router import PoolRouter
+from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.routing.prefix_breaks import Cause
+from plumage_router.routing.shadow import Shadow
 
-__all__ = ["metric_lines", "metrics_page", "status_document"]
+__all__ = ["metric_lines", "metrics_page", "status_document", "tracing_lines"]
 
 _Family: TypeAlias = Callable[[str, str, str, Mapping[str, float]], Iterator[str]]
 
@@ -56,6 +60,7 @@ def status_document(pool: PoolRouter, *, decisions: int) -> dict[str, Any]:
         "decisions": [record.document() for record in pool.audit.latest(decisions)],
         "hottest": pool.hot_prefixes.top(_HOTTEST),
         "totals": _totals(pool),
+        "shadow": _shadow(pool.decider.shadow),
     }
 
 
@@ -108,13 +113,29 @@ def _totals(pool: PoolRouter) -> dict[str, Any]:
     }
 
 
+def _shadow(shadow: Shadow | None) -> dict[str, Any] | None:
+    """How a second policy would have chosen."""
+    if shadow is None:
+        return None
+    theirs, ours = shadow.busiest()
+    return {
+        "policy": shadow.policy.name,
+        "same": shadow.same,
+        "other": shadow.other,
+        "errors": shadow.errors,
+        "promptTokens": round(shadow.tokens),
+        "hitTokens": {"policy": round(shadow.used_hit_tokens), "shadow": round(shadow.hit_tokens)},
+        "busiestShare": {"policy": round(ours, 4), "shadow": round(theirs, 4)},
+    }
+
+
 def _ratio(part: float, whole: float) -> float | None:
     return round(part / whole, 4) if whole else None
 
 
 def metrics_page(pool: PoolRouter, accept: str) -> tuple[str, str]:
     """All metrics in a format that the scraper accepts, and the content type."""
-    return wanted_page(accept, metric_lines(pool), process_lines())
+    return wanted_page(accept, metric_lines(pool), tracing_lines(pool.tracing), process_lines())
 
 
 def metric_lines(pool: PoolRouter) -> Iterator[str]:
@@ -142,12 +163,30 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
     if pool.access_log is not None:
         text = "Lines of the access log that could not be written."
         yield from counter(_PREFIX + "access_log_dropped", text, pool.access_log.dropped)
-    if pool.tracing is not None:
-        spans = {"exported": pool.tracing.exported, "failed": pool.tracing.failed}
-        yield from counters(_PREFIX + "spans", "Spans of traced requests, by what became of them.", "outcome", spans)
-        text = "Requests that were not traced because too many spans waited for the collector."
-        yield from counter(_PREFIX + "untraced_requests", text, pool.tracing.skipped)
+    yield from _shadow_lines(pool.decider.shadow)
     yield from counter(_PREFIX + "quarantines", "Quarantines of bodies that engines failed on.", pool.quarantine.begun)
+
+
+def tracing_lines(live: LiveTracing) -> Iterator[str]:
+    """Of the process; nothing while it does not trace."""
+    if (tracing := live.current) is None:
+        return
+    spans = {"exported": tracing.exported, "failed": tracing.failed}
+    yield from counters(_PREFIX + "spans", "Spans of traced requests, by what became of them.", "outcome", spans)
+    text = "Requests that were not traced because too many spans waited for the collector."
+    yield from counter(_PREFIX + "untraced_requests", text, tracing.skipped)
+
+
+def _shadow_lines(shadow: Shadow | None) -> Iterator[str]:
+    if shadow is None:
+        return
+    choices = {"same": shadow.same, "other": shadow.other}
+    text = "Decisions of the shadow policy, by whether the policy in use chose the same replica."
+    yield from counters(_PREFIX + "shadow_decisions", text, "choice", choices)
+    tokens = {"policy": shadow.used_hit_tokens, "shadow": shadow.hit_tokens}
+    text = "Prompt tokens that were cached at the chosen replicas, by who chose."
+    yield from counters(_PREFIX + "shadow_cached_tokens", text, "chooser", tokens)
+    yield from counter(_PREFIX + "shadow_errors", "Errors of the shadow policy.", shadow.errors)
 
 
 def _prefix_breaks(pool: PoolRouter) -> Iterator[str]:

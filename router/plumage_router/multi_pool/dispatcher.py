@@ -22,6 +22,7 @@ from plumage_router.http.listener import Listener
 from plumage_router.http.request import Handler, Request
 from plumage_router.http.time_slicing import LARGE, SlicedWork, run_now
 from plumage_router.pool_router import PoolRouter
+from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.request.body import parse_steps
 from plumage_router.request.json_bounds import MAX_VALUES
 
@@ -60,6 +61,7 @@ class PoolDispatcher(Listener):
         )
         self.title = config.gateway
         self.name = name
+        self.tracing = LiveTracing(name)
         self.pools: dict[str, PoolRouter] = {}
         self.names: dict[str, str] = {}
         self.broken: dict[str, str] = {}

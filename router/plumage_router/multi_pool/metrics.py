@@ -7,10 +7,11 @@ samples of a family together.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from plumage.prometheus import exposition
 from plumage_router.admin.process_metrics import process_lines
-from plumage_router.admin.status import metric_lines
+from plumage_router.admin.status import metric_lines, tracing_lines
 from plumage_router.multi_pool.dispatcher import PoolDispatcher
 
 __all__ = ["merge_families", "multi_pool_metrics"]
@@ -22,7 +23,8 @@ _PORT_FAMILIES = frozenset(f"{_PREFIX}{name}" for name in ("connections", "buffe
 
 def multi_pool_metrics(dispatcher: PoolDispatcher, accept: str) -> tuple[str, str]:
     """All metrics in a format that the scraper accepts, and the content type."""
-    pages = [("", [*dispatcher.metrics.lines(), *_port(dispatcher), *process_lines()])]
+    process = (dispatcher.metrics.lines(), _port(dispatcher), tracing_lines(dispatcher.tracing), process_lines())
+    pages = [("", list(chain(*process)))]
     pages += [(name, [*metric_lines(pool)]) for name, pool in dispatcher.pools.items()]
     return exposition.wanted_page(accept, merge_families(pages))
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from pydantic.alias_generators import to_camel
 
-from plumage.cluster import LIVE_ROUTER_SETTINGS
+from plumage.cluster import LIVE_POOL_SETTINGS
 from plumage.errors import ConfigurationError
 from plumage.settings.router_config import MultiPoolConfig, NamedPoolConfig
 from plumage_router.admin.app import make_app
@@ -38,9 +38,9 @@ __all__ = ["MultiPoolServer"]
 log = logging.getLogger(__name__)
 
 _RETRY_INTERVAL: Final = 10.0  # seconds between tries to build a broken pool, whose Secret may appear
-_LIVE: Final = ("limits", "timeouts", "pools")
+_LIVE: Final = ("limits", "timeouts", "pools", "tracing")
 """The settings that apply at runtime."""
-_LIVE_OF_POOL: Final = (*LIVE_ROUTER_SETTINGS, "names")
+_LIVE_OF_POOL: Final = (*LIVE_POOL_SETTINGS, "names")
 """The settings of a pool that apply without building its parts again."""
 
 
@@ -103,12 +103,14 @@ class MultiPoolServer:
         await asyncio.gather(*self._endings, *(pool.close() for pool in pools), return_exceptions=True)
         await asyncio.sleep(0)  # lets the aborted transports call their protocols
         self.dispatcher.close_access_log()
+        await self.dispatcher.tracing.close()
 
     async def reconfigure(self, config: MultiPoolConfig) -> None:
         """Applies these pools, and these bounds of the port."""
         dispatcher = self.dispatcher
         self.config = config
         dispatcher.limits, dispatcher.timeouts = config.limits, config.timeouts
+        await dispatcher.tracing.follow(config.tracing)
         dispatcher.body_memory.resize(config.limits.max_buffered_bytes)
         wanted = {pool.pool for pool in config.pools}
         dispatcher.broken = {name: why for name, why in dispatcher.broken.items() if name in wanted}
@@ -153,6 +155,7 @@ class MultiPoolServer:
             await asyncio.to_thread(load_model, config.model),
             name=dispatcher.name,
             auth=dispatcher.auth,
+            tracing=dispatcher.tracing,
             application=make_app,
             pause_accepting=lambda: None,
             loop=self._loop,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import secrets
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import xxhash
 
@@ -22,6 +21,7 @@ from plumage_router.http.auth import Auth, Tenant
 from plumage_router.http.errors import overloaded, quarantined
 from plumage_router.http.listener import Listener
 from plumage_router.http.upstream import ConnectionPool
+from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.proxy.wait_queue import WaitingRequest, WaitQueue
 from plumage_router.request.body import splice
 from plumage_router.request.model import Model
@@ -33,9 +33,6 @@ from plumage_router.routing.cache_curve import CacheCurve
 from plumage_router.routing.decider import Decider, Decision
 from plumage_router.routing.hot_prefixes import HotPrefixes
 from plumage_router.routing.prefix_breaks import PrefixBreak, PrefixBreaks
-
-if TYPE_CHECKING:
-    from plumage_router.proxy.tracing import Tracing
 
 __all__ = ["InFlightRequest", "PoolState"]
 
@@ -72,6 +69,7 @@ class PoolState(Listener):
         *,
         name: str,
         auth: Auth,
+        tracing: LiveTracing,
         pause_accepting: Callable[[], object],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -105,7 +103,7 @@ class PoolState(Listener):
             hot_prefixes=self.hot_prefixes,
             engine=model.engine,
         )
-        self.tracing = _make_tracing(config, name)
+        self.tracing = tracing
         self.audit = Audit(config.audit_size)
         self.cache_curve = CacheCurve()
         self.prefix_breaks = PrefixBreaks(self.decider.rate.of)
@@ -234,14 +232,6 @@ class PoolState(Listener):
             policy=self.policy.name,
             degraded=self.directory.degraded,
         )
-
-
-def _make_tracing(config: PoolConfig, router: str) -> Tracing | None:
-    if config.tracing is None:
-        return None
-    from plumage_router.proxy.tracing import Tracing
-
-    return Tracing(config.tracing, instance=router, rng=random.Random())
 
 
 def _make_head(path: bytes, replica: Replica, secret: bytes | None) -> bytes:

@@ -43,7 +43,8 @@ log = logging.getLogger(__name__)
 
 _CLIENT_LEFT: Final = 499  # only in the access log: the client left before an answer began (nginx' number)
 _FORWARDED: Final = frozenset((b"traceparent", b"tracestate", b"accept"))
-_FORWARDED_WITH_TRACE: Final = _FORWARDED - {b"traceparent"}  # the attempt has its own
+_OF_A_NEW_TRACE: Final = _FORWARDED - {b"traceparent", b"tracestate"}
+_OF_THE_CLIENTS_TRACE: Final = _FORWARDED - {b"traceparent"}  # the attempt has its own
 
 
 class ProxiedRequest:
@@ -66,6 +67,7 @@ class ProxiedRequest:
         "_request",
         "_request_id",
         "_retries",
+        "_routable_at",
         "_trace",
         "_waited",
         "arrived",
@@ -86,7 +88,7 @@ class ProxiedRequest:
         self._home: Replica | None = None  # stores the response that the request continues
         self._waited = False  # in the wait queue
         self._paused = False
-        self.arrived = self._last_byte_at = monotonic()
+        self.arrived = self._last_byte_at = self._routable_at = monotonic()
 
     @property
     def replica(self) -> Replica | None:
@@ -188,7 +190,7 @@ class ProxiedRequest:
             extra = b"x-plumage-explain: %b\r\n" % json.dumps(self._record.document(), separators=(",", ":")).encode()
         answer.keep_alive = answer.keep_alive and pool.keeps_alive
         if self._trace is not None:
-            self._trace.first_byte(streams=attempt.streams)
+            self._trace.first_byte(status, streams=attempt.streams)
         answer.begin(status, headers, data, date=pool.date, request_id=self._request_id, extra=extra)
         pool.metrics.responses[status] += 1
         if attempt.streams:
@@ -220,6 +222,7 @@ class ProxiedRequest:
                 self._record.failures = self._retries.failures
         retries = self._retries
         retries.add(attempt, failure, cause)
+        self._routable_at = monotonic()
         if self._trace is not None:
             self._trace.failed(failure)
         quarantined = cause is Cause.UNKNOWN and pool.strike(attempt.decision.prompt, attempt.replica)
@@ -239,8 +242,8 @@ class ProxiedRequest:
         """Checks the client and the router's load. Returns the steps that read the body."""
         pool, request = self._pool, self._request
         pool.authenticate(request)
-        if pool.tracing is not None:
-            self._trace = pool.tracing.begin(request)
+        if pool.tracing.current is not None:
+            self._trace = pool.tracing.current.begin(request, pool.config.pool)
         self._explain = pool.wants_explanation(request)
         pool.check_load()
         pool.check_media_type(request)
@@ -316,8 +319,9 @@ class ProxiedRequest:
         """The request's own header lines for an engine."""
         forwarded, trace = _FORWARDED, b""
         if self._trace is not None:
-            forwarded = _FORWARDED_WITH_TRACE
-            trace = self._trace.attempt(decision, replica, policy=self._pool.policy.name, waited=now - self.arrived)
+            forwarded = _OF_THE_CLIENTS_TRACE if self._trace.continues else _OF_A_NEW_TRACE
+            waited = now - self._routable_at
+            trace = self._trace.attempt(decision, replica, policy=self._pool.policy.name, waited=waited)
         others = header_lines(forwarded, self._request.headers)
         return b"x-request-id: %b\r\n%b%b" % (self._request_id.encode(), others, trace)
 

@@ -5,24 +5,36 @@ has one span, and each attempt on a replica has another one below it. The engine
 spans are below that. Spans have the names of OpenTelemetry's conventions for HTTP and generative AI where there are
 such. They contain no prompt, answer, key or query string.
 
-A thread exports the spans. While `MAX_SPANS` are open or wait for it, no further request is traced.
+A thread exports the spans. While `MAX_SPANS` are open or wait for it, no span begins.
 """
 
 from __future__ import annotations
 
+import logging
 import random
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Final
 
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, get_current_span, set_span_in_context
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    NoOpTracer,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    set_span_in_context,
+)
 from opentelemetry.util.types import AttributeValue
 
 from plumage.settings.router_config import TracingConfig
@@ -35,14 +47,23 @@ from plumage_router.routing.decider import Decision
 
 __all__ = ["MAX_SPANS", "RequestTrace", "Tracing"]
 
-MAX_SPANS: Final = 4_096  # open, or waiting for their export
+log = logging.getLogger(__name__)
+
+MAX_SPANS: Final = 4_096  # open, or waiting for their export: 14 MB
 _BATCH: Final = 32  # spans: encoding them takes the interpreter for about two milliseconds
 _EVERY_MS: Final = 1_000.0  # between two exports of less than a batch
 _EXPORT_TIMEOUT: Final = 10.0  # seconds
-_CLOSE_TIMEOUT: Final = 2.0  # seconds that `close` waits for the last spans
 _PATH: Final = "/v1/traces"
-_LENGTH: Final = 55  # bytes of a traceparent, version 00
-_W3C: Final = TraceContextTextMapPropagator()
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+# Set here, since the SDK would take them from the environment.
+_LIMITS: Final = SpanLimits(
+    max_attributes=64, max_span_attributes=64, max_events=8, max_event_attributes=8, max_links=1, max_link_attributes=1,
+    max_attribute_length=1024, max_span_attribute_length=1024,
+)  # fmt: skip
+# Of a version above 00 only the beginning is known (W3C Trace Context, section 3.2.2).
+_TRACEPARENT: Final = re.compile(
+    rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
+)
 _OPERATIONS: Final = {
     CHAT_PATH: "chat", MESSAGES_PATH: "chat", RESPONSES_PATH: "chat", COMPLETION_PATH: "text_completion",
     EMBEDDINGS_PATH: "embeddings",
@@ -50,7 +71,7 @@ _OPERATIONS: Final = {
 
 
 class Tracing:
-    """Begins the traces of one pool's requests, and exports their spans until `close`.
+    """Begins the traces of a router's requests, and exports their spans until `close`.
 
     instance: name of this router. exporter: in tests, instead of one for the collector.
     `exported`, `failed`: spans. `skipped`: requests that are not traced because of `MAX_SPANS`.
@@ -66,8 +87,13 @@ class Tracing:
         resource = Resource.create(
             {"service.name": config.service, "service.instance.id": instance, "service.version": version("plumage-llm")}
         )
-        self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
+        self._provider = TracerProvider(
+            sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False, span_limits=_LIMITS
+        )
         self._tracer = self._provider.get_tracer("plumage_router", version("plumage-llm"))
+        self._off = isinstance(self._tracer, NoOpTracer)
+        if self._off:
+            log.warning("OTEL_SDK_DISABLED is set: no request is traced")
         counted = _CountedExporter(
             self, exporter or OTLPSpanExporter(config.endpoint.rstrip("/") + _PATH, timeout=_EXPORT_TIMEOUT)
         )
@@ -77,46 +103,61 @@ class Tracing:
             )
         )
 
-    def begin(self, request: Request) -> RequestTrace | None:
+    def begin(self, request: Request, pool: str) -> RequestTrace | None:
         """The trace of a request that arrived now; None for most."""
-        parent = request.headers.get(b"traceparent")
-        if parent is None:
+        header = request.headers.get(b"traceparent")
+        if header is None:
             if self._rng.random() >= self._share:
                 return None
-        elif len(parent) == _LENGTH and parent.endswith(b"-00"):  # most clients trace few requests
-            return None
-        context = None if parent is None else _W3C.extract(_carrier(request.headers))
-        if context is not None and not (given := get_current_span(context).get_span_context()).trace_flags.sampled:
-            if given.is_valid or self._rng.random() >= self._share:
+            parent = None
+        else:
+            found = _TRACEPARENT.fullmatch(header)
+            if found is not None and not int(found[4], 16) & TraceFlags.SAMPLED:
                 return None
-            context = None  # an unreadable header counts as none
-        if self._begun - self.exported - self.failed >= MAX_SPANS:
+            if found is None and self._rng.random() >= self._share:
+                return None
+            parent = None if found is None or (found[1] == b"00" and found[5]) else _parent(found)
+        if self._off:
+            return None
+        if self._full:
             self.skipped += 1
+            if parent is not None:  # the engine shall not trace it either
+                request.headers[b"traceparent"] = b"00-%b-%b-00" % (found[2], found[3])  # type: ignore[index]
             return None
         path = request.target.partition(b"?")[0].decode("ascii", "replace")
-        attributes = {"http.request.method": "POST", "url.path": path, "http.route": path}
-        span = self._tracer.start_span(f"POST {path}", context, SpanKind.SERVER, attributes)
+        attributes = {"http.request.method": "POST", "url.path": path, "http.route": path, "plumage.pool": pool}
         self._begun += 1
-        return RequestTrace(self, span)
+        span = self._tracer.start_span(f"POST {path}", parent, SpanKind.SERVER, attributes)
+        return RequestTrace(self, span, continues=parent is not None)
 
-    def start_attempt(self, parent: Span, name: str, attributes: Mapping[str, AttributeValue]) -> Span:
-        """The span of an attempt, below the request's."""
+    def start_attempt(self, parent: Span, name: str, attributes: Mapping[str, AttributeValue]) -> Span | None:
+        """The span of an attempt, below the request's; None while there are too many."""
+        if self._full:
+            return None
         self._begun += 1
-        return self._tracer.start_span(name, set_span_in_context(parent), SpanKind.CLIENT, attributes)
+        return self._tracer.start_span(name, set_span_in_context(parent, Context()), SpanKind.CLIENT, attributes)
 
-    def close(self) -> None:
-        """Waits briefly until the last spans are exported."""
+    def close(self, wait: float) -> None:
+        """Exports the last spans, and waits so many seconds for that."""
         thread = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         thread.start()
-        thread.join(_CLOSE_TIMEOUT)
+        thread.join(wait)
+
+    @property
+    def _full(self) -> bool:
+        return self._begun - self.exported - self.failed >= MAX_SPANS
 
 
 class RequestTrace:
-    """The spans of one request. Each begun attempt ends in `failed`, or with the request."""
+    """The spans of one request. An attempt's span ends in `failed`, with the next attempt, or with the request.
 
-    __slots__ = ("_attempt", "_span", "_tracing")
+    `continues`: the client began the trace, so its `tracestate` belongs to it.
+    """
 
-    def __init__(self, tracing: Tracing, span: Span) -> None:
+    __slots__ = ("_attempt", "_span", "_tracing", "continues")
+
+    def __init__(self, tracing: Tracing, span: Span, *, continues: bool) -> None:
+        self.continues = continues
         self._tracing = tracing
         self._span = span
         self._attempt: Span | None = None
@@ -124,7 +165,7 @@ class RequestTrace:
     def attempt(self, decision: Decision, replica: Replica, *, policy: str, waited: float) -> bytes:
         """Begins the span of an attempt. Returns the header line with which the engine's spans join the trace.
 
-        waited: seconds from the request's last byte to the decision.
+        waited: seconds from the request's last byte, or from the failure of the attempt before, to the decision.
         """
         prompt, ticket = decision.prompt, decision.ticket
         host, port = replica.member.address()
@@ -144,13 +185,15 @@ class RequestTrace:
             "plumage.predicted_ttft_seconds": ticket.predicted_ttft,
             "plumage.predicted_latency_seconds": ticket.predicted_latency,
         })  # fmt: skip
-        self._attempt = span = self._tracing.start_attempt(self._span, f"{operation} {prompt.model}", attributes)
-        context = span.get_span_context()
+        self._end_attempt()
+        self._attempt = self._tracing.start_attempt(self._span, f"{operation} {prompt.model}", attributes)
+        context = (self._attempt or self._span).get_span_context()
         return b"traceparent: 00-%032x-%016x-01\r\n" % (context.trace_id, context.span_id)
 
-    def first_byte(self, *, streams: bool) -> None:
+    def first_byte(self, status: int, *, streams: bool) -> None:
         """The answer began. streams: its first byte is its first token."""
         if self._attempt is not None:
+            self._attempt.set_attribute("http.response.status_code", status)
             self._attempt.add_event("first token" if streams else "first byte")
 
     def failed(self, failure: Failure) -> None:
@@ -162,12 +205,15 @@ class RequestTrace:
 
     def end(self, status: int, outcome: str, error: str | None, record: Record | None, **more: str | None) -> None:
         """The request is over. error: the code of its error. more: further attributes, under `plumage.`."""
+        broken = status >= 500 or outcome == "Truncated"
+        error = error or (outcome.lower() if outcome != "Finished" else None)
         attributes: dict[str, AttributeValue | None] = {
             "http.response.status_code": status,
             "error.type": error,
             "plumage.outcome": outcome,
             **{f"plumage.{name}": value for name, value in more.items()},
         }
+        tokens: dict[str, AttributeValue | None] = {}
         if record is not None:
             tokens = {
                 "gen_ai.usage.input_tokens": record.prompt_tokens,
@@ -175,12 +221,14 @@ class RequestTrace:
                 "gen_ai.usage.output_tokens": record.output_tokens,
             }
             attributes |= {**tokens, "plumage.replica": record.replica, "plumage.ttft_seconds": record.ttft}
-            if self._attempt is not None:
-                self._attempt.set_attributes(_given(tokens))
+        if self._attempt is not None:  # the router or the client gave up on it, unless the request finished
+            self._attempt.set_attributes(_given({**tokens, "error.type": error}))
+            if broken:
+                self._attempt.set_status(Status(StatusCode.ERROR, error))
         self._end_attempt()
         self._span.set_attributes(_given(attributes))
-        if status >= 500 or outcome == "Truncated":
-            self._span.set_status(Status(StatusCode.ERROR, error or outcome))
+        if broken:
+            self._span.set_status(Status(StatusCode.ERROR, error))
         self._span.end()
 
     def _end_attempt(self) -> None:
@@ -211,9 +259,10 @@ class _CountedExporter(SpanExporter):
         self._exporter.shutdown()
 
 
-def _carrier(headers: Mapping[bytes, bytes]) -> dict[str, str]:
-    names = (b"traceparent", b"tracestate")
-    return {name.decode(): headers[name].decode("latin-1") for name in names if name in headers}
+def _parent(found: re.Match[bytes]) -> Context:
+    """The client's span. Its `tracestate` is left out: the engine gets the header itself, and spans would keep it."""
+    client = SpanContext(int(found[2], 16), int(found[3], 16), is_remote=True, trace_flags=_SAMPLED)
+    return set_span_in_context(NonRecordingSpan(client), Context())
 
 
 def _given(attributes: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:

@@ -17,6 +17,7 @@ from plumage_router.fleet.replicas import Load
 from plumage_router.http.errors import Failure
 from plumage_router.routing.decider import Decision
 from plumage_router.routing.prefix_breaks import PrefixBreak
+from plumage_router.routing.shadow import ShadowChoice
 
 __all__ = ["Audit", "Record"]
 
@@ -58,6 +59,7 @@ class Record:
     cached_tokens: int | None
     output_tokens: int | None
     prefix_break: PrefixBreak | None
+    shadow: ShadowChoice | None
 
     def __init__(
         self, decision: Decision, *, request_id: str, at: float, tenant: str, policy: str, degraded: bool
@@ -76,7 +78,7 @@ class Record:
         if self.considered > _MAX_CANDIDATES:
             self.fleet, self.scores = _best(self.fleet, self.scores)
         self.decision_seconds, self.failures, self.outcome = 0.0, [], "Running"
-        self.prefix_break = None
+        self.prefix_break, self.shadow = None, decision.shadow
         self.ttft = self.latency = self.prompt_tokens = self.cached_tokens = self.output_tokens = None
 
     @property
@@ -131,6 +133,13 @@ class Record:
             "prefixBreak": None
             if self.prefix_break is None
             else {"cause": self.prefix_break.cause, "lostTokens": self.prefix_break.lost_tokens},
+            "shadow": None
+            if self.shadow is None
+            else {
+                "policy": self.shadow.policy.name,
+                "replica": _name(self.shadow.load),
+                "hitTokens": round(self.shadow.hit_tokens),
+            },
             "decisionMicroseconds": round(self.decision_seconds * 1e6, 1),
             "failures": [{"replica": name, "reason": reason} for name, reason in self.failures],
             "outcome": self.outcome,

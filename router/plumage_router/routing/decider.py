@@ -20,6 +20,7 @@ from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
 from plumage_router.request.prompt import Prompt
 from plumage_router.request.token_rate import TokenRate
 from plumage_router.request.usage import Usage
+from plumage_router.routing.shadow import Shadow, ShadowChoice
 
 __all__ = ["Decider", "Decision", "PrefillWork"]
 
@@ -56,7 +57,7 @@ class Decision:
     `considered`: the replicas that were scored, of `candidates` available ones.
     `hits`: prompt tokens in the cache of each slot. `depth`: chunks of the longest match.
     `tokens`: estimate for the whole prompt. `prefill`: the tokens that the replica has to compute.
-    `attempt`: 1, or more for a retry.
+    `attempt`: 1, or more for a retry. `shadow`: what a second policy would have done; None without one.
     """
 
     policy: RoutingPolicy
@@ -71,6 +72,7 @@ class Decision:
     tokens: float
     attempt: int
     prefill: PrefillWork
+    shadow: ShadowChoice | None
 
 
 class Decider:
@@ -78,6 +80,7 @@ class Decider:
 
     load_of: the load of a slot, the same object as among the candidates.
     `pending_seconds`: time until a pending owner expires without an event that confirms it.
+    `shadow`: a second policy that decides beside `policy`.
     `share`: reports new chains to other routers. `seconds_per_token`: from routing to first token, for each prompt
     token that waits at the replica.
     """
@@ -97,6 +100,7 @@ class Decider:
         self.pending_seconds = pending_seconds
         self.share: Callable[[Sequence[int], int, float], None] | None = None
         self.seconds_per_token = 0.0
+        self.shadow: Shadow | None = None
         self._load_of = load_of
         # The prefills of requests that do not stream, by their predicted end.
         self._watched: list[tuple[float, int, PrefillWork]] = []
@@ -114,6 +118,8 @@ class Decider:
         choice = policy.choose(query, candidates)
         slot = choice.slot
         ticket = policy.routed(query, choice)
+        asked = self.shadow is not None and attempt == 1
+        shadow = self.shadow.decide(query, candidates, slot) if asked else None
         self._add_pending_owner(prompt, ticket, found.get(slot, _NO_MATCH)[0], now, rate)
         load = self._load_of(slot)
         miss = max(0.0, tokens - ticket.hit_tokens)
@@ -125,7 +131,7 @@ class Decider:
             self._watch_prefill(prefill, now + ticket.predicted_ttft)
         return Decision(
             policy, prompt, ticket, load, choice.considered or candidates, len(candidates), choice.scores, hits, depth,
-            tokens, attempt, prefill,
+            tokens, attempt, prefill, shadow,
         )  # fmt: skip
 
     def look_up(self, prompt: Prompt) -> tuple[dict[int, float], int, float]:
@@ -162,6 +168,8 @@ class Decider:
         """The first token of a stream came. Other answers only call `finished`."""
         self._prefill_ended(decision.prefill, now)
         decision.policy.first_token(decision.ticket, now)
+        if decision.shadow is not None:
+            decision.shadow.first_token(now)
 
     def work(self, load: ReplicaState) -> float:
         """Seconds of this router's prefill work on a replica, for the other routers."""
@@ -195,7 +203,10 @@ class Decider:
         """The answer is complete. Policy and token rate learn from the engine's counts of a plain prompt."""
         self._end(decision)
         plain = decision.prompt.plain
-        decision.policy.finished(decision.ticket, now, usage.cached_tokens if plain else None)
+        cached = usage.cached_tokens if plain else None
+        decision.policy.finished(decision.ticket, now, cached)
+        if decision.shadow is not None:
+            decision.shadow.finished(now, cached)
         if plain and usage.prompt_tokens:
             self._learn_tokens(decision, usage.prompt_tokens)
 
@@ -211,6 +222,8 @@ class Decider:
         """No complete answer came. Unless the prompt was `computed`, the replica does not have it in its cache."""
         self._end(decision)
         decision.policy.failed(decision.ticket, now)
+        if decision.shadow is not None:
+            decision.shadow.failed(now)
         if not computed:
             self.mirror.drop_pending(decision.prompt.chunks, decision.ticket.slot)
 

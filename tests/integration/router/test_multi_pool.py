@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.otlp import received_spans
 from support.ports import free_port
 from support.scrapes import families
 
@@ -360,6 +361,32 @@ async def test_metrics_have_pool_label(gateway: Gateway, engines: list[Any]) -> 
     assert "chat, code" in without.json()["error"]["message"]
     status = (await gateway.http.get("/plumage/v1/status", params={"pool": "chat"}, headers=ADMIN)).json()
     assert (status["pool"], status["totals"]["requests"]) == ("chat", 1)
+
+
+async def test_tracing_changes_without_a_new_pool(gateway: Gateway, engines: list[Any], kit: Any) -> None:
+    gateway.add("chat", at(engines[0]))
+    gateway.add("code", at(engines[1]))
+    await gateway.start()
+    tracing, pools = gateway.router.dispatcher.tracing, dict(gateway.router.dispatcher.pools)
+    await gateway.chat("chat")
+    with received_spans() as collector:
+        gateway.settings["tracing"] = {
+            "endpoint": collector.endpoint, "samplingRatePerMillion": 1_000_000, "service": "front-gateway",
+        }  # fmt: skip
+        gateway.save()
+        await kit.until(lambda: tracing.current)
+        assert gateway.router.dispatcher.pools == pools, "no pool was built again"
+        for model in ("chat", "code"):
+            assert (await gateway.chat(model)).status_code == 200
+        found = families((await gateway.http.get("/metrics")).text)
+        assert [sample.labels for sample in found["plumage_router_untraced_requests_total"].samples] == [{}]
+        gateway.settings["tracing"] = None
+        gateway.save()
+        await kit.until(lambda: tracing.current is None)
+        await kit.until(lambda: len(collector.spans) == 4)
+        assert (await gateway.chat("chat")).status_code == 200
+    assert [span.attributes["plumage.pool"] for span in collector.named("POST")] == ["chat", "code"]
+    assert "traceparent" not in engines[0].seen[-1].headers
 
 
 async def test_pool_is_served_once_its_secret_exists(

@@ -6,7 +6,6 @@ receiver and the debug exporter, as in each distribution of that project:
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import subprocess
@@ -44,11 +43,12 @@ def collector(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 async def test_collector_takes_the_spans_of_a_request(start: Any, kit: Any, collector: tuple[str, Path]) -> None:
     endpoint, written = collector
     await until(lambda: "Everything is ready" in written.read_text(), pause=0.1)
-    tracing = {"endpoint": endpoint, "samplingRatePerMillion": 0, "service": "chat-router"}
-    running = await start(engines=1, tracing=tracing)
+    settings = {"endpoint": endpoint, "samplingRatePerMillion": 0, "service": "chat-router"}
+    running = await start(engines=1, tracing=settings)
     assert (await running.post(kit.chat(stream=True), traceparent=f"00-{TRACE}-{PARENT}-01")).status == 200
-    await asyncio.to_thread(running.router.pool.tracing.close)
-    assert (running.router.pool.tracing.exported, running.router.pool.tracing.failed) == (2, 0)
+    tracing = running.router.pool.tracing.current
+    await running.router.pool.tracing.close()
+    assert (tracing.exported, tracing.failed) == (2, 0)
     await until(lambda: written.read_text().count("Span #") == 2, pause=0.1)
     text = written.read_text()
     assert re.findall(r"Trace ID +: (\S+)", text) == [TRACE, TRACE]

@@ -11,6 +11,7 @@ from support.conditions import until
 from support.otlp import Spans, received_spans
 
 from plumage_router.proxy import tracing as module
+from plumage_router.proxy.tracing import Tracing
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SERVER, CLIENT = 2, 3
@@ -31,9 +32,11 @@ def header(flags: str = "01", trace: str = TRACE) -> str:
     return f"00-{trace}-{PARENT}-{flags}"
 
 
-async def exported(running: Any) -> None:
-    """Until all ended spans are with the collector."""
-    await asyncio.to_thread(running.router.pool.tracing.close)
+async def exported(running: Any) -> Tracing:
+    """Waits until all ended spans are with the collector."""
+    tracing: Tracing = running.router.pool.tracing.current
+    await running.router.pool.tracing.close()
+    return tracing
 
 
 async def test_trace_goes_from_client_to_engine(start: Any, kit: Any, collector: Spans) -> None:
@@ -53,11 +56,13 @@ async def test_trace_goes_from_client_to_engine(start: Any, kit: Any, collector:
         "gen_ai.operation.name": "chat", "gen_ai.request.model": "tiny", "gen_ai.usage.input_tokens": 100,
         "gen_ai.usage.cache_read.input_tokens": 64, "gen_ai.usage.output_tokens": 3, "plumage.attempt": 1,
         "plumage.candidates": 2, "plumage.predicted_cached_tokens": 0, "server.address": "127.0.0.1",
+        "http.response.status_code": 200,
     }  # fmt: skip
     assert {name: attempt.attributes[name] for name in wanted} == wanted
-    assert attempt.attributes["plumage.wait_seconds"] >= 0
+    assert 0 <= attempt.attributes["plumage.wait_seconds"] < 5
     wanted = {
-        "http.response.status_code": 200, "plumage.outcome": "Finished", "gen_ai.usage.output_tokens": 3,
+        "http.response.status_code": 200, "plumage.outcome": "Finished", "plumage.pool": "chat",
+        "gen_ai.usage.output_tokens": 3,
         "plumage.request_id": sent.headers["x-request-id"], "plumage.replica": attempt.attributes["plumage.replica"],
     }  # fmt: skip
     assert {name: request.attributes[name] for name in wanted} == wanted
@@ -143,19 +148,96 @@ async def test_aborted_request_ends_its_spans(start: Any, kit: Any, collector: S
     assert len(collector.named("chat")) == 1
 
 
-async def test_silent_collector_stops_tracing_and_not_the_requests(
-    start: Any, kit: Any, collector: Spans, monkeypatch: pytest.MonkeyPatch
+async def test_refusing_collector_stops_tracing_and_not_the_requests(
+    start: Any, kit: Any, collector: Spans, few: None
 ) -> None:
     collector.status = 400  # not tried again
-    monkeypatch.setattr(module, "MAX_SPANS", 4)
-    monkeypatch.setattr(module, "_BATCH", 8)  # so that none is exported before the end
-    monkeypatch.setattr(module, "_EVERY_MS", 3_600_000.0)
     running = await start(engines=1, tracing=settings(collector, 1_000_000))
     for _ in range(6):
         assert (await running.post(kit.chat())).status == 200
-    pool = running.router.pool
-    assert (pool.tracing.skipped, pool.tracing.exported) == (4, 0)
+    assert (await running.post(kit.chat(), traceparent=header())).status == 200
+    assert running.engines[0].seen[-1].headers["traceparent"] == header("00"), "the engine shall not trace it either"
+    assert await running.metric("plumage_router_untraced_requests_total") == 5
+    tracing = await exported(running)
+    assert (tracing.skipped, tracing.exported, tracing.failed) == (5, 0, 4)
+
+
+async def test_failed_attempts_do_not_exceed_the_bound(start: Any, kit: Any, collector: Spans, few: None) -> None:
+    running = await start(engines=2, tracing=settings(collector, 1_000_000))
+
+    async def fails(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 500 x\r\ncontent-length: 0\r\n\r\n")
+
+    for engine in running.engines:
+        engine.answer = fails
+    for number in range(8):
+        assert (await running.post(kit.chat(f"{number}"))).status in (502, 503)
+    tracing = await exported(running)
+    assert tracing.exported == 4, "spans above the bound do not begin, so none is lost uncounted"
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A router with four spans at most, which exports them at its end."""
+    monkeypatch.setattr(module, "MAX_SPANS", 4)
+    monkeypatch.setattr(module, "_BATCH", 8)
+    monkeypatch.setattr(module, "_EVERY_MS", 3_600_000.0)
+
+
+async def test_hanging_collector_delays_neither_requests_nor_a_change(start: Any, kit: Any) -> None:
+    async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(hangs, "127.0.0.1", 0)
+    endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    running = await start(
+        engines=1, tracing={"endpoint": endpoint, "samplingRatePerMillion": 1_000_000, "service": "s"}
+    )
+    assert (await running.post(kit.chat())).status == 200
+    live, loop = running.router.pool.tracing, asyncio.get_running_loop()
+    began = loop.time()
+    await live.follow(None)
+    assert loop.time() - began < 1.0, "it did not wait for the collector"
+    assert live.current is None
+    assert (await running.post(kit.chat())).status == 200
+    server.close()
+
+
+async def test_hostile_trace_headers_reach_no_log_and_no_span(
+    start: Any, kit: Any, collector: Spans, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = await start(engines=1, tracing=settings(collector, 1_000_000))
+    state = "Member [31m fake=" + "x" * 6000
+    for given in (header(), header() + "-more", "ff" + header()[2:], "0" * 600, header("01").upper()):
+        assert (await running.post(kit.chat(), traceparent=given, tracestate=state)).status == 200
+    continued = [seen.headers.get("tracestate") is not None for seen in running.engines[0].seen]
+    assert continued == [True, False, False, False, False], "a new trace does not have the client's state"
     await exported(running)
-    assert pool.tracing.failed == 4
-    assert await running.metric("plumage_router_untraced_requests_total") == 4
-    assert await running.metric('plumage_router_spans_total{outcome="failed"}') == 4
+    assert len(collector.named("POST")) == 5
+    assert "fake" not in str(collector.spans)
+    assert not [record for record in caplog.records if "opentelemetry" in record.name]
+
+
+async def test_disabled_sdk_traces_nothing(
+    start: Any, kit: Any, collector: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    running = await start(engines=1, tracing=settings(collector, 1_000_000))
+    assert (await running.post(kit.chat())).status == 200
+    assert "traceparent" not in running.engines[0].seen[0].headers
+
+
+async def test_attempt_that_the_router_gave_up_is_an_error(start: Any, kit: Any, collector: Spans) -> None:
+    timeouts = {"request": 0.3, "firstByte": 60, "idle": 60}
+    running = await start(engines=1, tracing=settings(collector, 1_000_000), timeouts=timeouts)
+
+    async def hangs(seen: Any, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(3600)
+
+    running.engines[0].answer = hangs
+    assert (await running.post(kit.chat())).status == 504
+    await exported(running)
+    [attempt], [request] = collector.named("chat"), collector.named("POST")
+    assert (attempt.failed, attempt.attributes["error.type"]) == (True, "timeout")
+    assert (request.failed, request.attributes["error.type"]) == (True, "timeout")

@@ -120,6 +120,7 @@ SAMPLES: dict[str, Any] = {
     "router.http_route": {"parentRefs": [{"name": "front"}]},
     "router.resources": {"limits": {"cpu": "1"}},
     "tracing.endpoint": "http://one:4318",
+    "router.shadow_policy": "PrefixAware",
     "network_policy": {"enabled": False},
     "monitoring": {"enabled": True},
     "rollout.max_surge": 2,

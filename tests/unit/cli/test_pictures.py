@@ -19,7 +19,7 @@ from plumage_cli.doctor import machine as checks
 from plumage_cli.doctor.finding import Finding, Verdict
 from plumage_cli.doctor.machine import check_machine, check_pool
 from plumage_cli.local.pool_view import check
-from plumage_cli.local.tables import last_requests, pool_line, pool_overview, process_table
+from plumage_cli.local.tables import last_requests, pool_line, pool_overview, process_table, shadow_line
 
 
 def text(renderable: Any) -> str:
@@ -254,3 +254,20 @@ def test_summary_counts_losses_and_cuts() -> None:
     assert "The GPUs are simulated" in shown
     assert "×1.10" in shown
     assert summarise([]).hit_ratio == 0.0
+
+
+def test_shadow_policy_is_compared_in_one_line() -> None:
+    shadow = {
+        "policy": "PrefixAware", "same": 660, "other": 340, "errors": 0, "promptTokens": 2000,
+        "hitTokens": {"policy": 1200, "shadow": 1300}, "busiestShare": {"policy": 0.26, "shadow": 0.5},
+    }  # fmt: skip
+    assert shadow_line(view(shadow=shadow)) == (
+        "shadow policy PrefixAware: another replica for 34% of 1,000 requests; cached 65% of their tokens instead of "
+        "60%; busiest replica 50% of requests instead of 26%"
+    )
+    broken = shadow_line(view(shadow=shadow | {"errors": 2}))
+    assert broken is not None
+    assert broken.endswith("2 errors, see the router's log")
+    assert shadow_line(view(shadow=None)) is None
+    assert shadow_line(view(shadow=shadow | {"same": 0, "other": 0})) is None
+    assert shadow_line(view()) is None

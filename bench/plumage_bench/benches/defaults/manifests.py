@@ -94,6 +94,7 @@ VLLM: Final[dict[str, Any]] = {
     },
     "replicas": 2,
     "router": {
+        "shadowPolicy": "PrefixAware",
         "replicas": 2,
         "policy": "Lbgr",
         "lbgr": {"consideredReplicas": 32},

@@ -106,7 +106,8 @@ async def _storm(context: Context, pool: LocalPool, mutated: int, faults: int) -
     seen = await asyncio.to_thread(view)
     crashes, replaced, tracebacks = _crashes(seen, inflicted.killed), _replaced(seen), _tracebacks(pool.folder)
     ended = time.monotonic()
-    return _Run(inflicted, honest, hostile, began, ended, crashes, replaced, tracebacks, pool.log.read_text(), well)
+    written = pool.log.read_text(errors="replace")
+    return _Run(inflicted, honest, hostile, began, ended, crashes, replaced, tracebacks, written, well)
 
 
 def _crashes(view: Mapping[str, Any], killed: Mapping[str, int]) -> dict[str, int]:

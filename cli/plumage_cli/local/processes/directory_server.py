@@ -21,6 +21,17 @@ log = logging.getLogger(__name__)
 _INTERVAL = 0.1  # seconds between two checks
 
 
+def _exists(pid: int | None) -> bool:
+    """Whether the process runs. A zombie does not."""
+    if pid is None:
+        return False
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
 class WatchedDirectory:
     """A LocalServer that is restarted when it ends. orphaned: a command that its guard runs when this process was
     killed.
@@ -62,8 +73,11 @@ class WatchedDirectory:
         """Replace a server whose socket is gone. Agents publish their caches again. CliError if the new one does not
         start; then `_watch` tries again."""
         self.restarts += 1
-        self.replaced += 1
-        self.last_exit = "was replaced, because its socket was deleted"
+        if _exists(self.pid):
+            self.replaced += 1
+            self.last_exit = "was replaced, because its socket was deleted"
+        else:  # its guard is still removing what it left
+            self.last_exit = "ended"
         error = await self._try(self._replace)
         if error is not None:
             raise CliError(f"the directory's server did not start: {error}")

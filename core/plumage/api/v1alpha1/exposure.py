@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from plumage.api.v1alpha1.cel import entries_differ
-from plumage.api.v1alpha1.field_types import Label, ObjectRef, StringMap, Subdomain
+from plumage.api.v1alpha1.field_types import WORDS, Label, ObjectRef, StringMap, Subdomain
 from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 
 __all__ = ["HTTPRouteSpec", "IngressSpec", "MonitoringSpec", "NetworkPolicySpec", "ParentRef", "TracingSpec"]
@@ -84,10 +84,14 @@ class NetworkPolicySpec(Struct):
     )
 
 
+COLLECTOR_URL = r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?$"
+WORDS[COLLECTOR_URL] = "http:// or https://, a host, and if needed a port and a path, without a password"
+
+
 class TracingSpec(Struct):
     """Traces of requests, exported to an OpenTelemetry collector (OTLP over HTTP)."""
 
-    endpoint: Annotated[str, Field(max_length=2048, pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$")] = Field(
+    endpoint: Annotated[str, Field(max_length=2048, pattern=COLLECTOR_URL)] = Field(
         description="URL of the collector, e.g. http://otel-collector.monitoring:4318. /v1/traces is added."
     )
     sampling_rate_per_million: Annotated[int, Field(ge=0, le=1_000_000)] = Field(

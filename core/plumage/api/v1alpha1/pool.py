@@ -71,8 +71,8 @@ class InferencePoolSpec(Struct):
     monitoring: MonitoringSpec = Field(MonitoringSpec(), description="PodMonitors for the Prometheus operator.")
     tracing: TracingSpec | None = Field(
         None,
-        description="Traces of the router's requests, and vLLM's spans of them. Behind a gateway, the gateway decides "
-        "which requests are traced. None when absent.",
+        description="Traces of the router's requests, and vLLM's spans of them. Behind a gateway, the gateway's field "
+        "decides which requests are traced. None when absent.",
     )
     rules: ClassVar = (
         Rule(

@@ -119,6 +119,7 @@ _OWN = (
     *Placement.model_fields,
     "replicas",
     "policy",
+    "shadow_policy",
     "lbgr",
     "auth",
     "service",
@@ -148,6 +149,11 @@ class RouterSpec(Placement):
     policy: Policy = Field(
         defaults.ROUTING_POLICY,
         description="How a replica is chosen. LbgrPaper is our reconstruction of the paper's printed form of Lbgr.",
+    )
+    shadow_policy: Policy | None = Field(
+        None,
+        description="A second policy that decides beside `policy` and sends nothing. Metrics, `plumage status` and "
+        "explanations compare the two. None when absent.",
     )
     lbgr: LbgrSpec = Field(LbgrSpec(), description="Settings of the Lbgr policies.")
     auth: AuthSpec = Field(AuthSpec(), description="Keys of clients and of the admin.")
