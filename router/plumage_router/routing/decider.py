@@ -118,8 +118,9 @@ class Decider:
         choice = policy.choose(query, candidates)
         slot = choice.slot
         ticket = policy.routed(query, choice)
-        asked = self.shadow is not None and attempt == 1
-        shadow = self.shadow.decide(query, candidates, slot) if asked else None
+        shadow = None
+        if self.shadow is not None and attempt == 1:
+            shadow = self.shadow.decide(query, candidates, slot)
         self._add_pending_owner(prompt, ticket, found.get(slot, _NO_MATCH)[0], now, rate)
         load = self._load_of(slot)
         miss = max(0.0, tokens - ticket.hit_tokens)

@@ -10,10 +10,12 @@ import pytest
 
 from plumage.errors import ConfigurationError
 from plumage.settings.router_config import RouterConfig
-from plumage_router.admin.status import metrics_page
+from plumage_router.admin.status import metrics_page, status_document
 from plumage_router.config import load_config
 from plumage_router.process.config_watch import ConfigWatch, merge
 from plumage_router.server import RouterServer
+
+CHOICES = ("same", "other")
 
 
 @pytest.fixture
@@ -32,6 +34,31 @@ def settings(members: Path, **more: Any) -> dict[str, Any]:
     model = {"name": "tiny", "modelFolder": "builtin://tiny-chat"}
     return {"pool": "chat", "model": model, "membershipFile": str(members), "listen": {"port": 0},
             "policy": {"name": "RoundRobin"}, **more}  # fmt: skip
+
+
+async def test_shadow_policy_comes_and_goes_at_runtime(start: Any, kit: Any, write: Any) -> None:
+    running = await start(engines=2)
+    plain = settings(running.members)
+    router = RouterServer(RouterConfig.model_validate(plain), write(plain))
+    await router.start()
+    other = type(running)(router, running.engines, running.members, running.folder)
+    try:
+        assert status_document(router.pool, decisions=1)["shadow"] is None
+        write({**plain, "shadowPolicy": {"name": "PrefixAware"}})
+        await kit.until(lambda: router.pool.decider.shadow)
+        for _ in range(4):
+            assert (await other.post(kit.chat("the same prompt " * 100))).status == 200
+        seen = status_document(router.pool, decisions=1)
+        assert seen["policy"] == "RoundRobin"
+        assert (seen["shadow"]["policy"], seen["shadow"]["same"] + seen["shadow"]["other"]) == ("PrefixAware", 4)
+        assert seen["decisions"][0]["shadow"]["policy"] == "PrefixAware"
+        choices = [await other.metric(f'plumage_router_shadow_decisions_total{{choice="{name}"}}') for name in CHOICES]
+        assert choices == [seen["shadow"][name] for name in CHOICES]
+        write(plain)
+        await kit.until(lambda: router.pool.decider.shadow is None)
+        assert (await other.post(kit.chat())).status == 200
+    finally:
+        await other.close()
 
 
 async def test_policy_and_bounds_change_at_runtime(start: Any, kit: Any, write: Any) -> None:
