@@ -255,6 +255,11 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
 
 GATEWAY_FIELD_MISTAKES: list[tuple[Mutation, str]] = [
     (
+        put("spec.tracing", {"endpoint": "collector:4318"}),
+        "spec.tracing.endpoint: must be http:// or https://, a host, and if needed a port and a path, without a "
+        "password, got 'collector:4318'",
+    ),
+    (
         put("spec.allowedRequestFields", ["9x"]),
         "spec.allowedRequestFields[0]: must be letters, digits and '_', not beginning with a digit, got '9x'",
     ),

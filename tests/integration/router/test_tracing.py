@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -185,12 +186,14 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_hanging_collector_delays_neither_requests_nor_a_change(start: Any, kit: Any) -> None:
-    async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
+    with socket.socket() as silent:  # the system accepts connections, and nobody reads
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        await _change_while_exporting(start, kit, endpoint)
 
-    server = await asyncio.start_server(hangs, "127.0.0.1", 0)
-    endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+async def _change_while_exporting(start: Any, kit: Any, endpoint: str) -> None:
     running = await start(
         engines=1, tracing={"endpoint": endpoint, "samplingRatePerMillion": 1_000_000, "service": "s"}
     )
@@ -201,7 +204,6 @@ async def test_hanging_collector_delays_neither_requests_nor_a_change(start: Any
     assert loop.time() - began < 1.0, "it did not wait for the collector"
     assert live.current is None
     assert (await running.post(kit.chat())).status == 200
-    server.close()
 
 
 async def test_hostile_trace_headers_reach_no_log_and_no_span(
