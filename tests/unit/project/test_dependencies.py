@@ -38,6 +38,12 @@ OTHER_NAMES = {
     "zmq": "pyzmq",
     "pydantic_core": "pydantic",  # pinned by pydantic, whose manual imports from it
 }
+# Several distributions share the package `opentelemetry`. The longest name that fits counts.
+SHARED = {
+    "opentelemetry": "opentelemetry-api",
+    "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+}
 LATER = {
     "cli/plumage_cli/commands/explain.py": "local",  # a running pool was asked, so it could be started
     "core/plumage/identity.py": "kube",  # only plumage.incluster imports it
@@ -86,6 +92,12 @@ def sources() -> Iterator[tuple[str, str]]:
             yield str(path.relative_to(ROOT)), path.read_text()
 
 
+def shared(module: str) -> str | None:
+    """The distribution of a module, if several share its package."""
+    fitting = [name for name in SHARED if f"{module}.".startswith(f"{name}.")]
+    return SHARED[max(fitting, key=len)] if fitting else None
+
+
 def imports(tree: ast.AST) -> Iterator[str]:
     """The distributions that running this code imports, without imports for type checkers."""
     for node in ast.iter_child_nodes(tree):
@@ -96,9 +108,10 @@ def imports(tree: ast.AST) -> Iterator[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names = [str(node.module)]
-        for module in (name.partition(".")[0] for name in names):
+        for name in names:
+            module = name.partition(".")[0]
             if module not in sys.stdlib_module_names and module not in OURS:
-                yield OTHER_NAMES.get(module, module.lower().replace("_", "-"))
+                yield shared(name) or OTHER_NAMES.get(module, module.lower().replace("_", "-"))
         yield from imports(node)
 
 
@@ -134,5 +147,8 @@ def test_missing_module_is_reported_with_its_extra() -> None:
 
 
 def test_planted_import_is_found() -> None:
+    assert sorted(imports(ast.parse("import opentelemetry.sdk.trace, opentelemetry.trace"))) == [
+        "opentelemetry-api", "opentelemetry-sdk",
+    ]  # fmt: skip
     code = "import a.b\nif TYPE_CHECKING:\n    import c\ndef f():\n    from zmq import d\nfrom . import e\nimport os"
     assert sorted(imports(ast.parse(code))) == ["a", "pyzmq"]
