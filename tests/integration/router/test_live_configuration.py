@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.otlp import received_spans
 
 from plumage.errors import ConfigurationError
 from plumage.settings.router_config import RouterConfig
@@ -57,6 +58,29 @@ async def test_shadow_policy_comes_and_goes_at_runtime(start: Any, kit: Any, wri
         write(plain)
         await kit.until(lambda: router.pool.decider.shadow is None)
         assert (await other.post(kit.chat())).status == 200
+    finally:
+        await other.close()
+
+
+async def test_tracing_begins_and_ends_at_runtime(start: Any, kit: Any, write: Any) -> None:
+    running = await start(engines=1)
+    plain = settings(running.members)
+    router = RouterServer(RouterConfig.model_validate(plain), write(plain))
+    await router.start()
+    other = type(running)(router, running.engines, running.members, running.folder)
+    try:
+        assert (await other.post(kit.chat())).status == 200
+        with received_spans() as collector:
+            service = {"endpoint": collector.endpoint, "samplingRatePerMillion": 1_000_000, "service": "s"}
+            write({**plain, "tracing": service})
+            await kit.until(lambda: router.pool.tracing.current)
+            assert (await other.post(kit.chat())).status == 200
+            write(plain)
+            await kit.until(lambda: router.pool.tracing.current is None)
+            assert router.pool.config_error is None
+            await kit.until(lambda: len(collector.spans) == 2)
+        traced = ["traceparent" in seen.headers for seen in running.engines[0].seen]
+        assert traced == [False, True]
     finally:
         await other.close()
 

@@ -1,5 +1,5 @@
-"""Who may reach a pool, from outside and within the cluster: `router.ingress`, `router.httpRoute`, `networkPolicy`,
-`monitoring`. By default each is off or closed."""
+"""Who may reach a pool, and what it reports: `router.ingress`, `router.httpRoute`, `networkPolicy`, `monitoring`,
+`tracing`. By default each is off or closed."""
 
 from __future__ import annotations
 
