@@ -185,6 +185,7 @@ def test_explanation_is_readable() -> None:
         "considered": 2,
         "available": 5,
         "decisionMicroseconds": 88.0,
+        "shadow": {"policy": "PrefixAware", "replica": "chat-1", "hitTokens": 0},
     }
     console = Console(file=io.StringIO(), width=120, highlight=False)
     explanation.show(record, console)
@@ -192,6 +193,7 @@ def test_explanation_is_readable() -> None:
     for phrase in (
         "request r-1 for tiny-chat → chat-0 (Lbgr)",
         "an attempt on chat-1 failed before: it closed the connection",
+        "the shadow policy PrefixAware would have chosen chat-1, which holds 0 of its tokens",
         "decided from its own data",
         "→ chat-0",
         "61 ms",
@@ -199,7 +201,7 @@ def test_explanation_is_readable() -> None:
         "8 of 9 chunks in the directory; decided in 88 µs; the lowest score wins",
     ):
         assert phrase in shown
-    del record["available"]  # an older router reports none
+    del record["available"], record["shadow"]  # an older router reports none
     check(record, "chat", explanation.Explanation)
     explanation.show(record, console)
     assert "2 of 2 considered" in console.file.getvalue()  # type: ignore[attr-defined]
