@@ -3,7 +3,7 @@
 
 It starts a pool of one simulated engine, sends a request, and reads `/metrics` of router, engine and agent.
 
-python scripts/make_metrics_reference.py            # write the page (about ten seconds)
+python scripts/make_metrics_reference.py            # write the page (half a minute, or two on a busy machine)
 python scripts/make_metrics_reference.py --check    # status 1 when the page differs
 """
 
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -30,6 +31,8 @@ from plumage_operator.observability.metrics import Metrics as OperatorMetrics
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "metrics.md"
 SECONDS = 60.0
+STABLE = 3.0  # seconds
+LAST = "plumage_router_hit_gap_ratio{"  # the last family that gets a sample
 HEAD = """# Metrics reference
 
 `make docs-pages` writes this page from the metrics pages of a running pool. Each component serves `/metrics` in
@@ -122,11 +125,27 @@ def _read(url: str, runtime: Path) -> dict[str, str]:
         for change in ({}, {"stream": True}, {"priority": 1}):
             client.post(f"{url}/v1/chat/completions", json={**body, **change})
         client.get(f"{url}/v1/responses/id")
-        time.sleep(2.0)  # the estimators' and the directory's counters follow within a second
         (membership,) = runtime.rglob("membership.json")
         (replica,) = json.loads(membership.read_text())["replicas"]
         urls = {"Router": url, "Agent": replica["agent"], "Engine: the simulator": replica["url"]}
-        return {part: client.get(f"{at}/metrics").text for part, at in urls.items()}
+        return _complete(client, {part: f"{at}/metrics" for part, at in urls.items()})
+
+
+def _complete(client: httpx.Client, urls: Mapping[str, str]) -> dict[str, str]:
+    """The pages once no sample was added for STABLE seconds: estimators and directory follow the requests.
+
+    The router checks the gap of hits once a minute, for the replicas whose agent it knows by then.
+    """
+    deadline, before, since = time.monotonic() + 2 * SECONDS, set[str](), time.monotonic()
+    while True:
+        pages = {part: client.get(at).text for part, at in urls.items()}
+        samples = {line.rpartition(" ")[0] for page in pages.values() for line in page.splitlines() if line[:1] != "#"}
+        now = time.monotonic()
+        if samples != before or not any(name.startswith(LAST) for name in samples):
+            before, since = samples, now
+        if now - since > STABLE or now > deadline:
+            return pages
+        time.sleep(0.5)
 
 
 def _wait(client: httpx.Client, url: str) -> None:
