@@ -43,6 +43,7 @@ __all__ = [
     "TimeoutsConfig",
     "TracingConfig",
     "share_for_bodies",
+    "traces_url",
 ]
 
 MAX_POOLS: Final = 64
@@ -52,6 +53,11 @@ ROUTER_MEMORY: Final = "256Mi"
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+def traces_url(endpoint: str) -> str:
+    """The address for spans of a collector, as in OpenTelemetry's specification of OTLP over HTTP."""
+    return f"{endpoint.rstrip('/')}/v1/traces"
 
 
 def share_for_bodies(memory: int, largest: int) -> int:
@@ -86,6 +92,11 @@ class TracingConfig(Settings):
     endpoint: str = Field(min_length=1)
     sampling_rate_per_million: int = Field(ge=0, le=1_000_000)
     service: str = Field(min_length=1)
+
+    @property
+    def url(self) -> str:
+        """Where spans are posted."""
+        return traces_url(self.endpoint)
 
 
 class EndpointSlicesConfig(Settings):

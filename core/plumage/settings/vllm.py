@@ -14,6 +14,7 @@ from plumage.cluster import child_name
 from plumage.settings import policies
 from plumage.settings.addresses import EngineSockets
 from plumage.settings.plugin_config import PluginSettings, RoutesConfig
+from plumage.settings.router_config import traces_url
 
 __all__ = [
     "ROUTES",
@@ -73,7 +74,7 @@ def _model_flags(pool: InferencePool, adapters: Mapping[str, str]) -> list[str]:
     if pool.spec.model.max_length is not None:
         flags.append(f"--max-model-len={pool.spec.model.max_length}")
     if pool.spec.tracing is not None:
-        flags.append(f"--otlp-traces-endpoint={pool.spec.tracing.endpoint.rstrip('/')}/v1/traces")
+        flags.append(f"--otlp-traces-endpoint={traces_url(pool.spec.tracing.endpoint)}")
     if adapters:
         flags += ["--enable-lora", "--lora-modules", *(f"{name}={path}" for name, path in adapters.items())]
     if (tier := host_tier_config(pool)) is not None:

@@ -117,7 +117,7 @@ def _shadow(shadow: Shadow | None) -> dict[str, Any] | None:
     """How a second policy would have chosen."""
     if shadow is None:
         return None
-    theirs, ours = shadow.busiest()
+    shadows, used = shadow.busiest()
     return {
         "policy": shadow.policy.name,
         "same": shadow.same,
@@ -125,7 +125,7 @@ def _shadow(shadow: Shadow | None) -> dict[str, Any] | None:
         "errors": shadow.errors,
         "promptTokens": round(shadow.tokens),
         "hitTokens": {"policy": round(shadow.used_hit_tokens), "shadow": round(shadow.hit_tokens)},
-        "busiestShare": {"policy": round(ours, 4), "shadow": round(theirs, 4)},
+        "busiestShare": {"policy": round(used, 4), "shadow": round(shadows, 4)},
     }
 
 

@@ -53,8 +53,6 @@ MAX_SPANS: Final = 4_096  # open, or waiting for their export: 14 MB
 _BATCH: Final = 32  # spans: encoding them takes the interpreter for about two milliseconds
 _EVERY_MS: Final = 1_000.0  # between two exports of less than a batch
 _EXPORT_TIMEOUT: Final = 10.0  # seconds
-_PATH: Final = "/v1/traces"
-_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 # Set here, since the SDK would take them from the environment.
 _LIMITS: Final = SpanLimits(
     max_attributes=64, max_span_attributes=64, max_events=8, max_event_attributes=8, max_links=1, max_link_attributes=1,
@@ -84,19 +82,18 @@ class Tracing:
         self._rng = rng
         self._share = config.sampling_rate_per_million / 1e6
         self._begun = 0  # spans
+        own = version("plumage-llm")
         resource = Resource.create(
-            {"service.name": config.service, "service.instance.id": instance, "service.version": version("plumage-llm")}
+            {"service.name": config.service, "service.instance.id": instance, "service.version": own}
         )
         self._provider = TracerProvider(
             sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False, span_limits=_LIMITS
         )
-        self._tracer = self._provider.get_tracer("plumage_router", version("plumage-llm"))
+        self._tracer = self._provider.get_tracer("plumage_router", own)
         self._off = isinstance(self._tracer, NoOpTracer)
         if self._off:
             log.warning("OTEL_SDK_DISABLED is set: no request is traced")
-        counted = _CountedExporter(
-            self, exporter or OTLPSpanExporter(config.endpoint.rstrip("/") + _PATH, timeout=_EXPORT_TIMEOUT)
-        )
+        counted = _CountedExporter(self, exporter or OTLPSpanExporter(config.url, timeout=_EXPORT_TIMEOUT))
         self._provider.add_span_processor(
             BatchSpanProcessor(
                 counted, max_queue_size=2 * MAX_SPANS, schedule_delay_millis=_EVERY_MS, max_export_batch_size=_BATCH
@@ -106,29 +103,26 @@ class Tracing:
     def begin(self, request: Request, pool: str) -> RequestTrace | None:
         """The trace of a request that arrived now; None for most."""
         header = request.headers.get(b"traceparent")
-        if header is None:
+        client = None if header is None else _client_span(header)
+        if client is None:
             if self._rng.random() >= self._share:
                 return None
-            parent = None
-        else:
-            found = _TRACEPARENT.fullmatch(header)
-            if found is not None and not int(found[4], 16) & TraceFlags.SAMPLED:
-                return None
-            if found is None and self._rng.random() >= self._share:
-                return None
-            parent = None if found is None or (found[1] == b"00" and found[5]) else _parent(found)
+        elif not client.trace_flags.sampled:
+            return None
         if self._off:
             return None
         if self._full:
             self.skipped += 1
-            if parent is not None:  # the engine shall not trace it either
-                request.headers[b"traceparent"] = b"00-%b-%b-00" % (found[2], found[3])  # type: ignore[index]
+            if client is not None:  # the engine shall not trace it either
+                request.headers[b"traceparent"] = b"00-%032x-%016x-00" % (client.trace_id, client.span_id)
             return None
+        # Without the client's `tracestate`: the engine gets the header itself, and spans would keep it.
+        parent = Context() if client is None else set_span_in_context(NonRecordingSpan(client), Context())
         path = request.target.partition(b"?")[0].decode("ascii", "replace")
         attributes = {"http.request.method": "POST", "url.path": path, "http.route": path, "plumage.pool": pool}
         self._begun += 1
         span = self._tracer.start_span(f"POST {path}", parent, SpanKind.SERVER, attributes)
-        return RequestTrace(self, span, continues=parent is not None)
+        return RequestTrace(self, span, continues=client is not None)
 
     def start_attempt(self, parent: Span, name: str, attributes: Mapping[str, AttributeValue]) -> Span | None:
         """The span of an attempt, below the request's; None while there are too many."""
@@ -259,10 +253,12 @@ class _CountedExporter(SpanExporter):
         self._exporter.shutdown()
 
 
-def _parent(found: re.Match[bytes]) -> Context:
-    """The client's span. Its `tracestate` is left out: the engine gets the header itself, and spans would keep it."""
-    client = SpanContext(int(found[2], 16), int(found[3], 16), is_remote=True, trace_flags=_SAMPLED)
-    return set_span_in_context(NonRecordingSpan(client), Context())
+def _client_span(header: bytes) -> SpanContext | None:
+    """The span that a `traceparent` names; None if it is not readable."""
+    found = _TRACEPARENT.fullmatch(header)
+    if found is None or (found[1] == b"00" and found[5] is not None):
+        return None
+    return SpanContext(int(found[2], 16), int(found[3], 16), is_remote=True, trace_flags=TraceFlags(int(found[4], 16)))
 
 
 def _given(attributes: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:

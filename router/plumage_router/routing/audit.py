@@ -59,7 +59,7 @@ class Record:
     cached_tokens: int | None
     output_tokens: int | None
     prefix_break: PrefixBreak | None
-    shadow: ShadowChoice | None
+    shadow: dict[str, Any] | None  # what a second policy would have done
 
     def __init__(
         self, decision: Decision, *, request_id: str, at: float, tenant: str, policy: str, degraded: bool
@@ -78,7 +78,7 @@ class Record:
         if self.considered > _MAX_CANDIDATES:
             self.fleet, self.scores = _best(self.fleet, self.scores)
         self.decision_seconds, self.failures, self.outcome = 0.0, [], "Running"
-        self.prefix_break, self.shadow = None, decision.shadow
+        self.prefix_break, self.shadow = None, _shadow(decision.shadow)
         self.ttft = self.latency = self.prompt_tokens = self.cached_tokens = self.output_tokens = None
 
     @property
@@ -133,17 +133,18 @@ class Record:
             "prefixBreak": None
             if self.prefix_break is None
             else {"cause": self.prefix_break.cause, "lostTokens": self.prefix_break.lost_tokens},
-            "shadow": None
-            if self.shadow is None
-            else {
-                "policy": self.shadow.policy.name,
-                "replica": _name(self.shadow.load),
-                "hitTokens": round(self.shadow.hit_tokens),
-            },
+            "shadow": self.shadow,
             "decisionMicroseconds": round(self.decision_seconds * 1e6, 1),
             "failures": [{"replica": name, "reason": reason} for name, reason in self.failures],
             "outcome": self.outcome,
         }
+
+
+def _shadow(choice: ShadowChoice | None) -> dict[str, Any] | None:
+    """Not the choice itself: its ticket would keep the policy's state."""
+    if choice is None:
+        return None
+    return {"policy": choice.policy.name, "replica": _name(choice.load), "hitTokens": round(choice.hit_tokens)}
 
 
 def _best(fleet: Sequence[ReplicaState], scores: Sequence[float]) -> tuple[Sequence[ReplicaState], Sequence[float]]:

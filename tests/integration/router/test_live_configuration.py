@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +39,22 @@ def settings(members: Path, **more: Any) -> dict[str, Any]:
             "policy": {"name": "RoundRobin"}, **more}  # fmt: skip
 
 
+@asynccontextmanager
+async def following(running: Any, content: dict[str, Any], write: Any) -> AsyncIterator[tuple[RouterServer, Any]]:
+    """A router that follows its file, before the same engines, and its client."""
+    router = RouterServer(RouterConfig.model_validate(content), write(content))
+    await router.start()
+    client = type(running)(router, running.engines, running.members, running.folder)
+    try:
+        yield router, client
+    finally:
+        await client.close()
+
+
 async def test_shadow_policy_comes_and_goes_at_runtime(start: Any, kit: Any, write: Any) -> None:
     running = await start(engines=2)
     plain = settings(running.members)
-    router = RouterServer(RouterConfig.model_validate(plain), write(plain))
-    await router.start()
-    other = type(running)(router, running.engines, running.members, running.folder)
-    try:
+    async with following(running, plain, write) as (router, other):
         assert status_document(router.pool, decisions=1)["shadow"] is None
         write({**plain, "shadowPolicy": {"name": "PrefixAware"}})
         await kit.until(lambda: router.pool.decider.shadow)
@@ -58,17 +69,12 @@ async def test_shadow_policy_comes_and_goes_at_runtime(start: Any, kit: Any, wri
         write(plain)
         await kit.until(lambda: router.pool.decider.shadow is None)
         assert (await other.post(kit.chat())).status == 200
-    finally:
-        await other.close()
 
 
 async def test_tracing_begins_and_ends_at_runtime(start: Any, kit: Any, write: Any) -> None:
     running = await start(engines=1)
     plain = settings(running.members)
-    router = RouterServer(RouterConfig.model_validate(plain), write(plain))
-    await router.start()
-    other = type(running)(router, running.engines, running.members, running.folder)
-    try:
+    async with following(running, plain, write) as (router, other):
         assert (await other.post(kit.chat())).status == 200
         with received_spans() as collector:
             service = {"endpoint": collector.endpoint, "samplingRatePerMillion": 1_000_000, "service": "s"}
@@ -81,8 +87,6 @@ async def test_tracing_begins_and_ends_at_runtime(start: Any, kit: Any, write: A
             await kit.until(lambda: len(collector.spans) == 2)
         traced = ["traceparent" in seen.headers for seen in running.engines[0].seen]
         assert traced == [False, True]
-    finally:
-        await other.close()
 
 
 async def test_policy_and_bounds_change_at_runtime(start: Any, kit: Any, write: Any) -> None:

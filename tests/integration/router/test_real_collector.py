@@ -57,4 +57,4 @@ async def test_collector_takes_the_spans_of_a_request(start: Any, kit: Any, coll
     assert (request[0], attempt[0]) == (PARENT, request[1])
     assert "service.name: Str(chat-router)" in text
     assert "gen_ai.usage.cache_read.input_tokens: Int(64)" in text
-    assert "Name: first token" in re.sub(r" +", " ", text).replace("Name :", "Name:")
+    assert re.search(r"Name *: first token", text)

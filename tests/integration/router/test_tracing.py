@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,7 +61,7 @@ async def test_trace_goes_from_client_to_engine(start: Any, kit: Any, collector:
         "http.response.status_code": 200,
     }  # fmt: skip
     assert {name: attempt.attributes[name] for name in wanted} == wanted
-    assert 0 <= attempt.attributes["plumage.wait_seconds"] < 5
+    assert 0 <= attempt.attributes["plumage.wait_seconds"] <= request.attributes["plumage.ttft_seconds"]
     wanted = {
         "http.response.status_code": 200, "plumage.outcome": "Finished", "plumage.pool": "chat",
         "gen_ai.usage.output_tokens": 3,
@@ -80,6 +81,7 @@ async def test_trace_goes_from_client_to_engine(start: Any, kit: Any, collector:
         (0, "nonsense", False),
         (1_000_000, "nonsense", True),
         (0, header("01", trace="0" * 32), False),
+        (0, header("01") + "-more", False),
     ],
 )
 async def test_client_decides_and_a_share_of_the_others_is_traced(
@@ -198,10 +200,9 @@ async def _change_while_exporting(start: Any, kit: Any, endpoint: str) -> None:
         engines=1, tracing={"endpoint": endpoint, "samplingRatePerMillion": 1_000_000, "service": "s"}
     )
     assert (await running.post(kit.chat())).status == 200
-    live, loop = running.router.pool.tracing, asyncio.get_running_loop()
-    began = loop.time()
+    live = running.router.pool.tracing
     await live.follow(None)
-    assert loop.time() - began < 1.0, "it did not wait for the collector"
+    assert "last spans" in {thread.name for thread in threading.enumerate()}, "it did not wait for the collector"
     assert live.current is None
     assert (await running.post(kit.chat())).status == 200
 

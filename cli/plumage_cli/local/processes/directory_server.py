@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import psutil
 import redis
 
 from plumage.directory.server.local_server import LocalServer
@@ -19,17 +20,6 @@ __all__ = ["WatchedDirectory"]
 log = logging.getLogger(__name__)
 
 _INTERVAL = 0.1  # seconds between two checks
-
-
-def _exists(pid: int | None) -> bool:
-    """Whether the process runs. A zombie does not."""
-    if pid is None:
-        return False
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 class WatchedDirectory:
@@ -122,3 +112,11 @@ class WatchedDirectory:
             log.warning("the directory's server %s; restarting it in %.2g s", self.last_exit, backoff(failures))
             await asyncio.sleep(backoff(failures))
             await self._try(self._start)
+
+
+def _exists(pid: int | None) -> bool:
+    """Whether the process runs. A zombie does not."""
+    try:
+        return pid is not None and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
