@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.timeout(1500)]
 MODEL = "tiny-llama"
 UP_SECONDS = 600.0
 MOST_STORIES = 20
-STREAM_TOKENS = 3000  # tokens of a stream that runs while a user types the next command: 10 s on an idle machine
+STREAM_TOKENS = 1200  # tokens of a stream that runs while a user types the next command: 4 s on an idle machine
 
 
 @pytest.fixture

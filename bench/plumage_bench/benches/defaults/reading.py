@@ -87,10 +87,11 @@ def unread_of_gateway() -> list[str]:
 def _unread(struct: type[Struct], bases: Mapping[str, Mapping[str, Any]], makes: Callable[[Any], Any]) -> Iterator[str]:
     made = {name: makes(spec) for name, spec in bases.items()}
     for path, field in leaves(struct):
+        places = [(name, *found) for name, spec in bases.items() for found in _places(spec, path)]
+        places.sort(key=lambda found: found[2] is None)  # where it is set, it has an effect
         tried = (
-            (name, put(dict(spec), place, other))
-            for name, spec in bases.items()
-            for place, value in _places(spec, path)
+            (name, put(dict(bases[name]), place, other))
+            for name, place, value in places
             for other in others(path, field, field.default if value is None else value)
         )
         if not any(_differs(makes, spec, made[name]) for name, spec in tried):
