@@ -75,6 +75,7 @@ LIVE_POOL_SETTINGS: Final = (
     "timeouts",
     "breaker",
     "quarantine",
+    "quotas",
     "allowed_request_fields",
     "sort_tools",
 )

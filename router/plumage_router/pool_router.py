@@ -100,7 +100,7 @@ class PoolRouter(PoolState):
 
     def start(self) -> None:
         """Starts to follow the replicas and the directory."""
-        self._background.start(self.membership.run, self.directory.run, self._health_checker.run)
+        self._background.start(self.membership.run, self.directory.run, self._health_checker.run, self.quotas.run)
 
     def reconfigure(self, config: PoolConfig) -> None:
         """Applies the settings that may change at runtime. Raises ConfigurationError when the policy is invalid."""
@@ -126,6 +126,7 @@ class PoolRouter(PoolState):
         """Stops the background tasks and closes the connections to replicas."""
         await self._background.stop()
         await self.directory.close()
+        await self.quotas.close()
         self.fleet.close()
         await asyncio.sleep(0)  # lets the aborted transports call their protocols
         self.close_access_log()

@@ -85,6 +85,15 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
         "spec.model.tokenizer: must be a URI of a known scheme: hf://Qwen/Qwen3-8B, file:///models/qwen, "
         "pvc://claim/path, oci://registry/image:tag, s3://bucket/path or builtin://tiny-chat, got 'https://x/y'",
     ),
+    (
+        put("spec.quotas", [{"tenant": "a b", "tokensPerDay": 1}]),
+        "spec.quotas[0].tenant: must be a tenant of the keys file, in printable ASCII characters without spaces, or "
+        "'*', got 'a b'",
+    ),
+    (
+        put("spec.quotas", [{"tenant": "alice", "tokensPerDay": 0}]),
+        "spec.quotas[0].tokensPerDay: must be at least 1, got 0",
+    ),
     (put("spec.model.aliases", "qwen"), "spec.model.aliases: must be a list, got 'qwen'"),
     (
         put("spec.model.aliases", [f"a{n}" for n in range(17)]),

@@ -8,7 +8,27 @@ from support.manifest_mistakes import Mutation, gateway, pool, put
 
 __all__ = ["CHANGES", "GATEWAY_RULES", "RULES"]
 
+_KEYS = {"auth": {"apiKeysRef": {"name": "keys", "key": "keys"}}}
+
+
+def _quotas(*quotas: dict[str, Any], router: dict[str, Any] = _KEYS) -> Mutation:
+    def mutate(document: dict[str, Any]) -> None:
+        document["spec"] |= {"quotas": list(quotas), "router": router}
+
+    return mutate
+
+
 RULES: list[tuple[Mutation, str]] = [
+    (
+        _quotas({"tenant": "alice", "tokensPerDay": 5}, router={}),
+        "spec.quotas: must be absent without tenants: set router.auth.apiKeysRef, or router.gatewayRef of a gateway "
+        "with keys, got 1 entry",
+    ),
+    (
+        _quotas({"tenant": "alice", "tokensPerDay": 5}, {"tenant": "alice", "concurrentRequests": 1}),
+        "spec.quotas: may not name a tenant twice, got 2 entries",
+    ),
+    (_quotas({"tenant": "alice"}), "spec.quotas[0].tenant: must have at least one limit beside it, got 'alice'"),
     (
         put("spec.model.aliases", ["Qwen3-8B"]),
         "spec.model: must give the model, its aliases and its adapters different names, got 2 entries",

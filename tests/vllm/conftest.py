@@ -76,7 +76,9 @@ def start_engine(tiny_model: Path) -> Iterator[Callable[..., Engine]]:
 
         def start(**arguments: Any) -> Engine:
             stack.close()
-            chosen = {"dtype": "float32"} | arguments  # CPUs without instructions for bfloat16 need a fifth longer for it
+            chosen = {
+                "dtype": "float32"
+            } | arguments  # CPUs without instructions for bfloat16 need a fifth longer for it
             return stack.enter_context(running(chosen.pop("model", tiny_model), **chosen))
 
         yield start

@@ -22,6 +22,7 @@ from plumage.settings.router_config import (
     MembershipConfig,
     ModelConfig,
     PolicyConfig,
+    QuotaConfig,
     RouterConfig,
     TimeoutsConfig,
     TracingConfig,
@@ -73,6 +74,7 @@ def router_settings(
         tracing=tracing_config(pool.spec.tracing, child_name(pool.metadata.name, "router")),
         allowed_request_fields=spec.allowed_request_fields,
         sort_tools=spec.sort_tools,
+        quotas=tuple(QuotaConfig(**quota.model_dump()) for quota in pool.spec.quotas),
         seed=pool.spec.engine.simulator.seed,
     )
 

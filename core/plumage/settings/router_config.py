@@ -18,6 +18,7 @@ from plumage import defaults
 from plumage.directory.client.file_options import with_file_options
 from plumage.incluster.config import ApiServerConfig
 from plumage.quantity import Quantity
+from plumage.quotas import Limit
 from plumage.routing import policy_options
 from plumage.version_skew import Settings, refuse_newer
 
@@ -39,6 +40,7 @@ __all__ = [
     "PolicyConfig",
     "PoolConfig",
     "QuarantineConfig",
+    "QuotaConfig",
     "RouterConfig",
     "TimeoutsConfig",
     "TracingConfig",
@@ -243,6 +245,26 @@ class QuarantineConfig(Settings):
     bodies: Count = 4_096
 
 
+class QuotaConfig(Settings):
+    """The limits of one tenant over all routers of the pool; tenant `*`: of each one without an entry."""
+
+    tenant: str = Field(min_length=1)
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    tokens_per_day: Count | None = None
+    concurrent_requests: Count | None = None
+
+    def limits(self) -> dict[Limit, int]:
+        """The limits that are set."""
+        given = {
+            Limit.REQUESTS_PER_MINUTE: self.requests_per_minute,
+            Limit.TOKENS_PER_MINUTE: self.tokens_per_minute,
+            Limit.TOKENS_PER_DAY: self.tokens_per_day,
+            Limit.CONCURRENT_REQUESTS: self.concurrent_requests,
+        }
+        return {kind: limit for kind, limit in given.items() if limit is not None}
+
+
 class PoolConfig(Settings):
     """The settings of one pool. Set exactly one of membership_file and membership.
 
@@ -270,6 +292,7 @@ class PoolConfig(Settings):
     timeouts: TimeoutsConfig = TimeoutsConfig()
     breaker: BreakerConfig = BreakerConfig()
     quarantine: QuarantineConfig = QuarantineConfig()
+    quotas: tuple[QuotaConfig, ...] = Field(default=(), description="of tenants, over all routers (`proxy/quotas.py`)")
     access_log: bool = Field(default=False, description="a JSON line for each request, on standard output")
     allowed_request_fields: tuple[str, ...] = Field(
         default=(),

@@ -11,7 +11,8 @@ Status (`GET /plumage/v1/status`), camelCase JSON, times in seconds, tokens in t
                 "hitTokens", "predictedHitTokens", "hitRatio", "prefixLostTokens": {cause: tokens},
                 "decisionMeanMicroseconds", "bytesPerToken"},
      "shadow": {"policy", "same", "other", "errors", "promptTokens", "hitTokens": {"policy", "shadow"},
-                "busiestShare": {"policy", "shadow"}} | null}
+                "busiestShare": {"policy", "shadow"}} | null,
+     "quotas": [{"tenant", "limit", "used", "most"}]}
 `state` is Ready | Warming | Draining | Cordoned | Stalled | Unhealthy. `why`: the reason that a replica is not
 available, null while it is.
 """
@@ -61,6 +62,7 @@ def status_document(pool: PoolRouter, *, decisions: int) -> dict[str, Any]:
         "hottest": pool.hot_prefixes.top(_HOTTEST),
         "totals": _totals(pool),
         "shadow": _shadow(pool.decider.shadow),
+        "quotas": pool.quotas.document(),
     }
 
 
@@ -164,6 +166,7 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
         text = "Lines of the access log that could not be written."
         yield from counter(_PREFIX + "access_log_dropped", text, pool.access_log.dropped)
     yield from _shadow_lines(pool.decider.shadow)
+    yield from pool.quotas.lines()
     yield from counter(_PREFIX + "quarantines", "Quarantines of bodies that engines failed on.", pool.quarantine.begun)
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "error_object",
     "internal",
     "no_replica",
+    "over_quota",
     "overloaded",
     "quarantined",
     "response_away",
@@ -173,6 +174,14 @@ def unknown_model(name: str, served: str) -> RequestError:
 
 def overloaded(message: str, retry_after: int = 1) -> RequestError:
     return RequestError(503, message, code="overloaded", retry_after=retry_after)
+
+
+def over_quota(reason: str, limit: str, most: int, retry_after: int | None) -> RequestError:
+    """A tenant's limit refuses the request. retry_after: None if it can never fit."""
+    after = "" if retry_after is None else f" Send it again in {retry_after} s."
+    return RequestError(
+        429, f"{reason}: {limit} is {most}.{after}", code="rate_limit_exceeded", retry_after=retry_after
+    )
 
 
 def no_replica(reason: str) -> RequestError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -18,10 +19,11 @@ from plumage_router.fleet.breaker import Breaker
 from plumage_router.fleet.engine_keys import EngineKeys, Salts
 from plumage_router.fleet.replicas import Fleet, Replica
 from plumage_router.http.auth import Auth, Tenant
-from plumage_router.http.errors import overloaded, quarantined
+from plumage_router.http.errors import RequestError, overloaded, quarantined
 from plumage_router.http.listener import Listener
 from plumage_router.http.upstream import ConnectionPool
 from plumage_router.proxy.live_tracing import LiveTracing
+from plumage_router.proxy.quotas import Quotas, Spending
 from plumage_router.proxy.wait_queue import WaitingRequest, WaitQueue
 from plumage_router.request.body import splice
 from plumage_router.request.model import Model
@@ -109,6 +111,9 @@ class PoolState(Listener):
         self.prefix_breaks = PrefixBreaks(self.decider.rate.of)
         self.wait_queue = WaitQueue(config.hold)
         self.quarantine = Quarantine(config.quarantine)
+        self.quotas = Quotas(
+            config.quotas, url=config.directory, pool=config.pool, name=f"{name}.{secrets.token_hex(4)}"
+        )
         self.in_flight: set[InFlightRequest] = set()
         self.engine_keys = EngineKeys()
         self.salts = Salts()
@@ -128,6 +133,7 @@ class PoolState(Listener):
         self.limits, self.timeouts = config.limits, config.timeouts
         self.wait_queue.config, self.quarantine.config = config.hold, config.quarantine
         self.body_memory.resize(config.limits.max_buffered_bytes)
+        self.quotas.configure(config.quotas)
         self._configure_reader(config)
         self.decider.policy = policy
         self.directory.configure(policy, config.timeouts.pending_owner)
@@ -146,6 +152,21 @@ class PoolState(Listener):
             raise overloaded("The router is shutting down.")
         if len(self.in_flight) >= self.limits.max_in_flight:
             raise overloaded("Too many requests are in flight.")
+
+    # -- quotas -------------------------------------------------------------------------------------------------------
+
+    def spend(
+        self, prompt: Prompt, tenant: Tenant | None, decided: Callable[[RequestError | None], None]
+    ) -> Spending | None:
+        """Takes the request from its tenant's quotas; None without a quota. Raises RequestError over a limit.
+
+        decided: called later if the result `waits` for the other routers.
+        """
+        if not self.config.quotas:
+            return None
+        text = prompt.text or prompt.payload
+        tokens = math.ceil(len(text) / self.decider.rate.of(text)) + (prompt.answer or 0)
+        return self.quotas.take(tenant.name if tenant is not None else "", tokens, decided)
 
     # -- stored responses ---------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from plumage_router.http.time_slicing import LARGE, SlicedWork, Steps, run_now
 from plumage_router.http.wire import chunk, header_lines
 from plumage_router.proxy.attempt import Attempt, Cause
 from plumage_router.proxy.pool_state import PoolState
+from plumage_router.proxy.quotas import Spending
 from plumage_router.proxy.retries import Retries
 from plumage_router.proxy.wait_queue import no_replica_yet
 from plumage_router.request.prompt import Prompt
@@ -68,6 +69,7 @@ class ProxiedRequest:
         "_request_id",
         "_retries",
         "_routable_at",
+        "_spending",
         "_trace",
         "_waited",
         "arrived",
@@ -83,6 +85,7 @@ class ProxiedRequest:
         self._record: Record | None = None
         self._prompt: Prompt | None = None
         self._reading: SlicedWork | None = None
+        self._spending: Spending | None = None  # from the tenant's quotas
         self._trace: RequestTrace | None = None
         self._explain = False
         self._home: Replica | None = None  # stores the response that the request continues
@@ -113,8 +116,7 @@ class ProxiedRequest:
                 pool.in_flight.add(self)
                 self._reading = pool.time_slicer.add(size, steps, self._read_done, tenant=self._request.sender)
                 return
-            self._prompt = prompt = run_now(steps)
-            pool.check_quarantine(prompt)
+            self._accept(run_now(steps))
         except RequestError as error:
             self._refuse(error)
         except Exception:
@@ -122,7 +124,7 @@ class ProxiedRequest:
             self._refuse(internal())
         else:
             pool.in_flight.add(self)
-            self._route()
+            self._route_accepted()
 
     def pause(self) -> None:
         self._paused = True
@@ -259,8 +261,7 @@ class ProxiedRequest:
             if error is not None:
                 raise error
             assert prompt is not None
-            self._prompt = prompt
-            self._pool.check_quarantine(prompt)
+            self._accept(prompt)
         except RequestError as wrong:
             self._pool.in_flight.discard(self)
             self._refuse(wrong)
@@ -269,6 +270,24 @@ class ProxiedRequest:
             self._pool.in_flight.discard(self)
             self._refuse(internal())
         else:
+            self._route_accepted()
+
+    def _accept(self, prompt: Prompt) -> None:
+        """The body was read. Raises RequestError if it is quarantined, or over its tenant's quota."""
+        self._prompt = prompt
+        self._pool.check_quarantine(prompt)
+        self._spending = self._pool.spend(prompt, self._request.tenant, self._quota_decided)
+
+    def _route_accepted(self) -> None:
+        if self._spending is None or not self._spending.waits:
+            self._route()
+
+    def _quota_decided(self, error: RequestError | None) -> None:
+        """The other routers' numbers came."""
+        if error is not None:
+            self._fail(error)
+        else:
+            self._routable_at = monotonic()
             self._route()
 
     def _route(self) -> None:
@@ -355,6 +374,8 @@ class ProxiedRequest:
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
+        if self._spending is not None:
+            self._spending.end(self._tokens_used(outcome))
         self._attempt = None
         if attempt is not None and outcome != "Finished":
             attempt.abandon()
@@ -365,6 +386,14 @@ class ProxiedRequest:
                 record.latency = monotonic() - self.arrived
         if outcome != "Failed":
             self._report(self._answer.status or _CLIENT_LEFT, outcome)
+
+    def _tokens_used(self, outcome: str) -> int | None:
+        """Tokens of prompt and answer; None if the engine did not say, so the estimate counts."""
+        if self._record is None or outcome == "Failed":
+            return 0
+        if outcome != "Finished" or self._record.prompt_tokens is None:
+            return None
+        return self._record.prompt_tokens + (self._record.output_tokens or 0)
 
     def _truncate(self, reason: str) -> None:
         """The client has a part of the answer, and the rest will not come."""

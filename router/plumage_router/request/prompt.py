@@ -93,6 +93,7 @@ class Prompt:
     `pass_through`, and has no text.
     `id_salt`: the tenant's part of the response's id; None if the API has no such ids. `previous`: the id of the
     response that this one continues, so only the replica that stores it can answer.
+    `answer`: the most tokens of the answer that the client asked for; None if it did not say.
     `turn`: where a rendered chat stands in its conversation. `sorted_tools`: its tools came in another order.
     """
 
@@ -108,6 +109,7 @@ class Prompt:
     generates: bool = True
     id_salt: str | None = None
     previous: str | None = None
+    answer: int | None = None
     turn: Turn | None = None
     sorted_tools: bool = False
     size: int = field(init=False)
@@ -212,6 +214,7 @@ class PromptReader:
             plain and predictable,
             id_salt=salt if path == RESPONSES_PATH else None,
             previous=body.get("previous_response_id") if path == RESPONSES_PATH else None,
+            answer=_longest_answer(shown) or body.get("max_output_tokens"),
             turn=self._turn(path, body["model"], shown, own_salt) if len(chunks) >= _COMPARED else None,
             sorted_tools=tools is not None,
         )
@@ -321,8 +324,7 @@ class PromptReader:
         asked: int = body["truncate_prompt_tokens"]
         if asked >= 0:
             return asked
-        answer = body.get("max_completion_tokens") or body.get("max_tokens") or _DEFAULT_ANSWER
-        return max(0, (self._context or 0) - answer)
+        return max(0, (self._context or 0) - (_longest_answer(body) or _DEFAULT_ANSWER))
 
     def chain(self, text: bytes, model: str, salt: str) -> list[int]:
         """Returns the byte-chunk chain of a rendered prompt."""
@@ -379,6 +381,11 @@ class PromptReader:
 def _wanted_usage(path: bytes, body: Mapping[str, Any]) -> WantedUsage:
     """The usage that stays in a stream."""
     return WantedUsage.EVERY if path in _STREAMS_WITH_USAGE else wanted_usage(body.get("stream_options"))
+
+
+def _longest_answer(body: Mapping[str, Any]) -> int | None:
+    """The client's limit for the answer, in tokens."""
+    return body.get("max_completion_tokens") or body.get("max_tokens")
 
 
 def _is_truncated(body: Mapping[str, Any]) -> bool:

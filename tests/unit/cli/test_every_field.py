@@ -41,7 +41,7 @@ ELSEWHERE = {
 }
 REFUSED = {
     "engine.runtime", "engine.args", "engine.tensor_parallel_size", "router.gateway_ref", "router.auth.api_keys_ref",
-    "router.auth.admin_key_ref", "keys_ref.name",
+    "router.auth.admin_key_ref", "keys_ref.name", "quotas",
     "directory.redis_ref.username", "directory.redis_ref.password_ref", "directory.redis_ref.ca_ref",
 }  # fmt: skip
 # Other settings under which a field counts, as its description says.
@@ -120,6 +120,7 @@ SAMPLES: dict[str, Any] = {
     "router.http_route": {"parentRefs": [{"name": "front"}]},
     "router.resources": {"limits": {"cpu": "1"}},
     "tracing.endpoint": "http://one:4318",
+    "quotas": [{"tenant": "alice", "requestsPerMinute": 60}],
     "router.shadow_policy": "PrefixAware",
     "network_policy": {"enabled": False},
     "monitoring": {"enabled": True},

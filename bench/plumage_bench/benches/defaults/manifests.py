@@ -113,6 +113,15 @@ VLLM: Final[dict[str, Any]] = {
         "resources": _RESOURCES,
         **_PLACE,
     },
+    "quotas": [
+        {
+            "tenant": "alice",
+            "requestsPerMinute": 60,
+            "tokensPerMinute": 90_000,
+            "tokensPerDay": 5_000_000,
+            "concurrentRequests": 8,
+        }
+    ],
     "directory": {"managed": {"maxMemory": "64Mi", "resources": _RESOURCES, **_PLACE}, "warmup": {"enabled": True}},
     "rollout": {"maxSurge": 1, "maxUnavailable": 1},
     "networkPolicy": {"enabled": True, "clientNamespaces": ["one"], "monitoringNamespaces": ["two"]},

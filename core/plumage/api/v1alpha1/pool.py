@@ -8,12 +8,14 @@ from pydantic import ConfigDict, Field
 
 from plumage import defaults
 from plumage.api.v1alpha1.autoscaling import AutoscalingSpec, AutoscalingStatus
+from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.directory import DirectorySpec
 from plumage.api.v1alpha1.engine import EngineSpec
 from plumage.api.v1alpha1.exposure import MonitoringSpec, NetworkPolicySpec, TracingSpec
 from plumage.api.v1alpha1.field_types import IntOrPercent, ObjectRef, Percent, Seconds
 from plumage.api.v1alpha1.metadata import NAMES_SERVICES, Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ModelSpec
+from plumage.api.v1alpha1.quotas import QuotaSpec
 from plumage.api.v1alpha1.router import RouterSpec
 from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 from plumage.models import WITH_WEIGHTS
@@ -45,6 +47,10 @@ def _weights_exist(spec: Any) -> bool:
     return not built_in or spec.engine.runtime == "Simulator"
 
 
+def _has_tenants(router: RouterSpec) -> bool:
+    return router.gateway_ref is not None or router.auth.api_keys_ref is not None
+
+
 class InferencePoolSpec(Struct):
     """The desired state of the pool."""
 
@@ -57,6 +63,13 @@ class InferencePoolSpec(Struct):
     )
     autoscaling: AutoscalingSpec | None = Field(None, description="Scale the number of replicas by metrics.")
     router: RouterSpec = Field(RouterSpec(), description="The pool's router, or its gateway.")
+    quotas: tuple[QuotaSpec, ...] = Field(
+        (),
+        strict=False,
+        max_length=256,
+        description="What each tenant may use. Tenants are those of router.auth.apiKeysRef, or of the gateway's keys.",
+        json_schema_extra={LIST_KEY: "tenant"},
+    )
     directory: DirectorySpec = Field(
         DirectorySpec(), description="The server to which replicas publish their cached prefixes."
     )
@@ -81,6 +94,22 @@ class InferencePoolSpec(Struct):
             cel="!has(self.autoscaling) || !has(self.replicas) || self.replicas == 1",
             reads=("replicas", "autoscaling"),
             holds=lambda spec: spec.autoscaling is None or spec.replicas in (None, 1),
+        ),
+        Rule(
+            at="quotas",
+            must="must be absent without tenants: set router.auth.apiKeysRef, or router.gatewayRef of a gateway with "
+            "keys",
+            cel="!has(self.quotas) || size(self.quotas) == 0 || (has(self.router) && (has(self.router.gatewayRef) || "
+            "(has(self.router.auth) && has(self.router.auth.apiKeysRef))))",
+            reads=("quotas", "router"),
+            holds=lambda spec: not spec.quotas or _has_tenants(spec.router),
+        ),
+        Rule(
+            at="quotas",
+            must="may not name a tenant twice",
+            cel=entries_differ("quotas", "tenant"),
+            reads=("quotas",),
+            holds=lambda spec: len({quota.tenant for quota in spec.quotas}) == len(spec.quotas),
         ),
         Rule(
             at="model.uri",

@@ -1,0 +1,239 @@
+"""What tenants may use: limits over several routers with a real directory, and without it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from plumage.directory.server.local_server import LocalServer
+from plumage.quotas import FRESH, RECHECK
+from plumage.settings.router_config import QuotaConfig
+
+NOON = 1_700_000_040.0  # the beginning of a minute
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "keys").write_text("alice key-a\nbob key-b\ncarol key-c\n")
+    return {"apiKeysFile": str(tmp_path / "keys")}
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The wall clock of the quotas, which a test moves: minutes do not end by themselves."""
+    now = [NOON]
+    monkeypatch.setattr("plumage_router.proxy.quotas.wall", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as server:
+        yield server
+
+
+def of(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@contextmanager
+def frozen(server: LocalServer) -> Iterator[None]:
+    """The server does not answer, and its connections stay open."""
+    with redis.Redis.from_url(server.url) as client:
+        pid = int(client.info("server")["process_id"])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def ask(running: Any, kit: Any, key: str = "key-a", **body: Any) -> Any:
+    return await running.post(kit.chat(**body), **of(key))
+
+
+async def test_request_over_the_quota_gets_429(start: Any, kit: Any, keys: Any, clock: list[float]) -> None:
+    running = await start(engines=1, auth=keys, quotas=[{"tenant": "alice", "requestsPerMinute": 2}])
+    clock[0] = NOON + 20.0
+    assert [(await ask(running, kit)).status for _ in range(2)] == [200, 200]
+    refused = await ask(running, kit)
+    assert (refused.status, refused.headers["retry-after"]) == (429, "40")
+    assert refused.error == {
+        "message": "The quota of this key is used up: requestsPerMinute is 2. Send it again in 40 s.",
+        "type": "rate_limit_error", "param": None, "code": "rate_limit_exceeded",
+    }  # fmt: skip
+    assert len(running.engines[0].seen) == 2
+    assert (await ask(running, kit, "key-b")).status == 200, "another tenant"
+    clock[0] = NOON + 60.0
+    assert (await ask(running, kit)).status == 200
+
+
+async def test_quota_of_all_others_counts_each_by_itself(start: Any, kit: Any, keys: Any) -> None:
+    quotas = [{"tenant": "*", "requestsPerMinute": 1}, {"tenant": "alice", "requestsPerMinute": 3}]
+    running = await start(engines=1, auth=keys, quotas=quotas)
+    for key, most in (("key-a", 3), ("key-b", 1), ("key-c", 1)):
+        statuses = [(await ask(running, kit, key)).status for _ in range(4)]
+        assert statuses == [200] * most + [429] * (4 - most), key
+
+
+async def test_tokens_count_as_the_engine_counted_them(start: Any, kit: Any, keys: Any) -> None:
+    """Each answer reports 103 tokens, whatever the router expected."""
+    running = await start(engines=1, auth=keys, quotas=[{"tenant": "alice", "tokensPerMinute": 300}])
+    for stream in (False, True, False):
+        assert (await ask(running, kit, stream=stream, max_tokens=60)).status == 200
+    refused = await ask(running, kit, max_tokens=60)
+    assert (refused.status, refused.error["message"].partition(":")[0]) == (429, "The quota of this key is used up")
+    [entry] = running.router.pool.quotas.document()
+    assert entry == {"tenant": "alice", "limit": "tokensPerMinute", "used": 309, "most": 300}
+
+
+async def test_request_that_can_never_fit_says_so(start: Any, kit: Any, keys: Any) -> None:
+    running = await start(engines=1, auth=keys, quotas=[{"tenant": "alice", "tokensPerDay": 500}])
+    refused = await ask(running, kit, max_tokens=1000)
+    assert refused.status == 429
+    assert "retry-after" not in refused.headers
+    assert refused.error["message"].startswith("The request needs up to 10")
+    assert refused.error["message"].endswith("tokens: tokensPerDay is 500.")
+    assert (await ask(running, kit, max_tokens=100)).status == 200
+
+
+async def test_failed_request_takes_no_tokens(start: Any, kit: Any, keys: Any) -> None:
+    running = await start(engines=1, auth=keys, quotas=[{"tenant": "alice", "tokensPerDay": 5000}])
+
+    async def fails(seen: Any, writer: Any) -> None:
+        writer.write(b"HTTP/1.1 500 x\r\ncontent-length: 0\r\n\r\n")
+
+    running.engines[0].answer = fails
+    assert (await ask(running, kit, max_tokens=4000)).status == 502
+    assert [entry["used"] for entry in running.router.pool.quotas.document()] == [0]
+
+
+async def test_requests_at_one_time_are_limited(start: Any, kit: Any, keys: Any) -> None:
+    running = await start(engines=1, auth=keys, quotas=[{"tenant": "alice", "concurrentRequests": 2}])
+    go_on, normally = asyncio.Event(), running.engines[0].normally
+
+    async def waits(seen: Any, writer: Any) -> None:
+        await go_on.wait()
+        await normally(seen, writer)
+
+    running.engines[0].answer = waits
+    first = [asyncio.ensure_future(ask(running, kit)) for _ in range(2)]
+    await kit.until(lambda: len(running.engines[0].seen) == 2)
+    assert (await ask(running, kit)).status == 429
+    go_on.set()
+    assert [(await one).status for one in first] == [200, 200]
+    await kit.until(lambda: not running.router.pool.in_flight)
+    assert (await ask(running, kit)).status == 200
+    _, writer = await running.connect()  # a client that leaves gives its place back
+    go_on.clear()
+    writer.write(kit.request(kit.chat(), **of("key-a")))
+    await kit.until(lambda: len(running.engines[0].seen) == 4)
+    writer.transport.abort()
+    await kit.until(lambda: running.router.pool.quotas.document()[0]["used"] == 0)
+
+
+async def test_limits_change_while_the_router_runs(start: Any, kit: Any, keys: Any) -> None:
+    running = await start(engines=1, auth=keys, quotas=[{"tenant": "alice", "requestsPerMinute": 1}])
+    pool = running.router.pool
+    assert [(await ask(running, kit)).status for _ in range(2)] == [200, 429]
+    changed = pool.config.model_copy(update={"quotas": (QuotaConfig(tenant="alice", requests_per_minute=2),)})
+    pool.reconfigure(changed)
+    assert [(await ask(running, kit)).status for _ in range(2)] == [200, 429]
+    pool.reconfigure(pool.config.model_copy(update={"quotas": ()}))
+    assert (await ask(running, kit)).status == 200
+
+
+@pytest.mark.redis
+async def test_routers_share_a_quota(start: Any, kit: Any, keys: Any, server: LocalServer) -> None:
+    """Three routers get twice the limit together, one of them most; the limit is admitted, and no more."""
+    quotas = [{"tenant": "alice", "requestsPerMinute": 60}]
+    routers = [await start(engines=1, auth=keys, quotas=quotas, directoryUrl=server.url) for _ in range(3)]
+    statuses: Counter[int] = Counter()
+    for number in range(120):
+        running = routers[number % 6 if number % 6 < 3 else 0]
+        statuses[(await ask(running, kit)).status] += 1
+    assert 60 <= statuses[200] <= 62, "each router may admit one request before it has heard of the others"
+    assert statuses[429] == 120 - statuses[200]
+    assert [running.router.pool.quotas.failures for running in routers] == [0, 0, 0]
+
+
+@pytest.mark.redis
+async def test_burst_waits_for_the_numbers_of_the_others(start: Any, kit: Any, keys: Any, server: LocalServer) -> None:
+    quotas = [{"tenant": "alice", "requestsPerMinute": 40}]
+    routers = [await start(engines=1, auth=keys, quotas=quotas, directoryUrl=server.url) for _ in range(2)]
+    answers = await asyncio.gather(*(ask(routers[number % 2], kit) for number in range(100)))
+    admitted = sum(answer.status == 200 for answer in answers)
+    assert admitted <= 41
+    await asyncio.sleep(1.1 * RECHECK)
+    while (await ask(routers[0], kit)).status == 200:  # what two routers refused each other is still there
+        admitted += 1
+    assert 40 <= admitted <= 42
+    assert routers[0].router.pool.quotas.asked > 0
+
+
+@pytest.mark.redis
+async def test_frozen_directory_delays_no_request_for_long(
+    start: Any, kit: Any, keys: Any, server: LocalServer
+) -> None:
+    quotas = [{"tenant": "alice", "requestsPerMinute": 100}]
+    running = await start(engines=1, auth=keys, quotas=quotas, directoryUrl=server.url)
+    assert (await ask(running, kit)).status == 200
+    quota = running.router.pool.quotas
+    await kit.until(lambda: not any(use.due(NOON, 0.0) for use in quota._uses.values()))
+    await asyncio.sleep(2 * FRESH)
+    with frozen(server):
+        async with asyncio.timeout(20):
+            answers = await asyncio.gather(*(ask(running, kit) for _ in range(20)))
+    assert {answer.status for answer in answers} == {200}, "all fit, and this router counts alone"
+    assert quota.failures >= 1
+
+    async with asyncio.timeout(30):
+        while not quota._shared:
+            await ask(running, kit)
+    assert quota.document()[0]["used"] >= 21
+
+
+@pytest.mark.redis
+async def test_client_that_leaves_while_it_waits_takes_nothing(
+    start: Any, kit: Any, keys: Any, server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plumage_router.proxy.quotas.ANSWER", 60.0)
+    quotas = [{"tenant": "alice", "requestsPerMinute": 100}]
+    running = await start(engines=1, auth=keys, quotas=quotas, directoryUrl=server.url)
+    assert (await ask(running, kit)).status == 200
+    quota = running.router.pool.quotas
+    await kit.until(lambda: not any(use.due(NOON, 0.0) for use in quota._uses.values()))
+    await asyncio.sleep(2 * FRESH)
+    with frozen(server):
+        waiting = [await running.connect() for _ in range(3)]
+        for _, writer in waiting:
+            writer.write(kit.request(kit.chat(), **of("key-a")))
+        await kit.until(lambda: quota.document()[0]["used"] == 4)
+        assert quota.asked == 2, "the first one is within the share"
+        for _, writer in waiting[1:]:
+            writer.transport.abort()
+        await kit.until(lambda: quota.document()[0]["used"] == 2)
+    await kit.until(lambda: len(running.router.pool.in_flight) == 0)
+    assert len(running.engines[0].seen) == 2
+
+
+@pytest.mark.redis
+async def test_directory_names_no_tenant(start: Any, kit: Any, keys: Any, server: LocalServer) -> None:
+    running = await start(
+        engines=1, auth=keys, quotas=[{"tenant": "*", "requestsPerMinute": 9}], directoryUrl=server.url
+    )
+    assert (await ask(running, kit)).status == 200
+    with redis.Redis.from_url(server.url) as client:
+        await kit.until(lambda: client.keys("*quota*"))
+        found = client.keys("*quota*")
+        assert not [key for key in found if b"alice" in key]
+        assert all(0 < client.ttl(key) <= 120 for key in found)
