@@ -141,6 +141,12 @@ _ALL = (
         quick_omits="two of three rounds; measurements of 3 seconds instead of 10",
     ),
     Benchmark(
+        "quota",
+        "how exactly three routers keep a tenant's quota of requests and of tokens together",
+        quick_budget=320,
+        quick_omits="three of five minutes with the directory",
+    ),
+    Benchmark(
         "scale",
         "the time to simulate 10,000 multi-turn requests to 30 replicas, and that a seed repeats them",
         quick_budget=30,

@@ -69,7 +69,7 @@ class Verdict(Enum):
 class Meter:
     """One limit of one tenant.
 
-    mine: what this router admitted in the window. published: of that, what the others were told. others: the sum of
+    mine: what this router admitted in the window. published: of that, what the others know. others: the sum of
     their numbers. read_at: when `others` was read, in seconds of a monotonic clock. window: its number since 1970, 0
     without windows. seen, before: the routers that counted in this window and in the last one, with this router.
     """
@@ -104,7 +104,7 @@ class Meter:
         """Whether a request of this cost fits. shared: the directory answers. now: of the monotonic clock."""
         fresh = now - self.read_at <= FRESH
         if self.used + cost > self.limit:
-            # The others' requests in flight end, and what they had counted for requests that they refused is free again.
+            # The others' requests in flight end, and what they counted for requests that they then refused is free.
             old = now - self.read_at > (FRESH if self.kind.seconds is None else RECHECK)
             return Verdict.ASK if shared and old and self.mine + cost <= self.limit else Verdict.REFUSE
         pending, left = self.mine - self.published, self.limit - self.published - self.others
@@ -128,7 +128,7 @@ class Meter:
         self.seen = 1 + len(numbers)
 
     def is_due(self, now: float) -> bool:
-        """Whether the other routers must be told."""
+        """Whether the other routers do not know the number, or may have lost it."""
         renewal = RENEWAL if self.kind.seconds is None else LATER_RENEWAL
         return self.mine != self.published or (self.mine > 0 and now - self.read_at > renewal)
 
@@ -211,7 +211,7 @@ class TenantUse:
             ask.decided(refused)
 
     def due(self, wall: float, now: float) -> list[Meter]:
-        """The meters of which the other routers must be told."""
+        """The meters whose numbers must be published."""
         self.roll(wall)
         return [meter for meter in self.meters.values() if meter.is_due(now)]
 

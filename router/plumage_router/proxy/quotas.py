@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 ANSWER: Final = 0.25  # seconds until the directory counts as away
 RETRY: Final = 1.0  # seconds between tries while it is away
 _PACE: Final = 0.01  # seconds between exchanges
-_TURN: Final = 1.0  # seconds between looks at what must be told again
+_TURN: Final = 1.0  # seconds between looks at what must be published again
 _TENANTS_AT_ONCE: Final = 500  # in one exchange
 _OTHERS: Final = "*"
 
@@ -117,7 +117,7 @@ class Quotas:
         return self._ask(use, tokens, decided)
 
     def changed(self, use: TenantUse) -> None:
-        """The other routers must be told."""
+        """Its numbers must be published."""
         if self._share is not None and (name := self._names.get(use)) is not None:
             self._changed.add(name)
             self._wake.set()
@@ -186,7 +186,7 @@ class Quotas:
         return over_quota("The quota of this key is used up", limit, meter.limit, meter.seconds_left(wall()))
 
     async def _exchange(self, share: QuotaShare, changed: set[str]) -> None:
-        """Tells the other routers, and decides the requests that waited for their numbers.
+        """Publishes numbers, and decides the requests that waited for their numbers.
 
         The call is not cancelled when it takes longer than a request may wait: its connection would be lost.
         """
@@ -242,7 +242,7 @@ class Quotas:
         self._shared = True
 
     def _renew(self) -> None:
-        """Once a second: forgets tenants whose windows are empty, and finds numbers that must be told again."""
+        """Once a second: forgets tenants whose windows are empty, and finds numbers that must be published again."""
         now, at = monotonic(), wall()
         if now - self._renewed_at < _TURN:
             return

@@ -222,7 +222,7 @@ def test_other_limits_keep_what_was_used() -> None:
     assert set(router.use.meters) == {Limit.REQUESTS_PER_MINUTE, Limit.CONCURRENT_REQUESTS}
 
 
-def test_numbers_are_told_again_in_case_the_server_lost_them() -> None:
+def test_numbers_are_published_again_in_case_the_server_lost_them() -> None:
     [router] = together(1, {Limit.REQUESTS_PER_MINUTE: 5, Limit.CONCURRENT_REQUESTS: 5})
     router.request(0.0)
     assert len(router.use.due(START, 0.0)) == 2

@@ -199,6 +199,12 @@ def _router_process() -> Iterator[Made]:
     yield Made("router", OURS.router("", None, 0), Ours().router("", None, 0), OURS.overrides)
 
 
+def _quota() -> Iterator[Made]:
+    from plumage_bench.benches.quota import OURS
+
+    yield Made("router", OURS.router("", None, 0), Ours(OURS.overrides).router("", None, 0), OURS.overrides)
+
+
 def _truth() -> Iterator[Made]:
     from plumage_bench.benches.truth.fleet import OURS
 
@@ -224,6 +230,7 @@ MEASURED: Final[Mapping[str, Callable[[], Iterator[Made]]]] = {
     "vllm-hotprefix": _hotprefix,
     "hostmem-global": _pool_hotness,
     **dict.fromkeys(("router", "longprompt"), _router_process),
+    "quota": _quota,
     "truth": _truth,
 }
 """By benchmark: the objects of its contender."""
