@@ -231,11 +231,16 @@ async def _ask(
     body = {"model": MODEL, "messages": [{"role": "user", "content": "word " * words}], "max_tokens": ANSWER_TOKENS[1]}
     url, headers = f"http://127.0.0.1:{port}/v1/chat/completions", {"authorization": f"Bearer key-{tenant}"}
     at = time.time()
-    answer = await client.post(url, json=body, headers=headers)
+    try:
+        answer = await client.post(url, json=body, headers=headers)
+    except httpx.TransportError:
+        answer = None
     minute = found.get((tenant, int((time.time() - start) // 60)))
     if minute is None:  # before the first minute, or after the last
         return
-    if answer.status_code == 200:
+    if answer is None:
+        minute.other += 1
+    elif answer.status_code == 200:
         usage = answer.json()["usage"]
         minute.admitted += 1
         minute.used += 1 if tenant == "requests" else usage["prompt_tokens"] + usage["completion_tokens"]
