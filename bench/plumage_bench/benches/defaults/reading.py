@@ -88,7 +88,8 @@ def _unread(struct: type[Struct], bases: Mapping[str, Mapping[str, Any]], makes:
     made = {name: makes(spec) for name, spec in bases.items()}
     for path, field in leaves(struct):
         places = [(name, *found) for name, spec in bases.items() for found in _places(spec, path)]
-        places.sort(key=lambda found: found[2] is None)  # where it is set, it has an effect
+        # Where the field or its section is set, it likely has an effect.
+        places.sort(key=lambda found: (found[2] is None, _unset_sections(bases[found[0]], path)))
         tried = (
             (name, put(dict(bases[name]), place, other))
             for name, place, value in places
@@ -107,6 +108,17 @@ def _differs(makes: Callable[[Any], Any], spec: Any, before: Any) -> bool:
         return bool(makes(spec) != before)
     except ValidationError:
         return False
+
+
+def _unset_sections(spec: Any, path: str) -> int:
+    """How many of the sections that hold a field a spec does not set."""
+    *sections, _ = path.split(".")
+    for number, name in enumerate(sections):
+        spec = spec.get(name)
+        spec = spec[0] if isinstance(spec, list) and spec else spec
+        if not spec:
+            return len(sections) - number
+    return 0
 
 
 def _places(spec: Any, path: str) -> Iterator[tuple[str, Any]]:
