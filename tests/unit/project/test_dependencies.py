@@ -7,6 +7,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,15 @@ def part(path: str) -> str:
     return next(folder for folder in PARTS if path.startswith(f"{folder}/"))
 
 
-def sources() -> Iterator[tuple[str, str]]:
-    """Every source file of ours by its path, with its text."""
+@cache
+def sources() -> list[tuple[str, str, frozenset[str]]]:
+    """Every source file of ours by its path, with its text and the distributions that it imports."""
+    found = []
     for folder in ("core", "router", "engine", "operator", "cli", "bench"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), path.read_text()
+            text = path.read_text()
+            found.append((str(path.relative_to(ROOT)), text, frozenset(imports(ast.parse(text)))))
+    return found
 
 
 def shared(module: str) -> str | None:
@@ -118,8 +123,8 @@ def imports(tree: ast.AST) -> Iterator[str]:
 def test_every_import_is_declared_by_its_extra() -> None:
     wrong = [
         f"{path} imports {name}, which {PARTS[part(path)] or 'the package'} does not declare"
-        for path, text in sources()
-        for name in imports(ast.parse(text))
+        for path, _, names in sources()
+        for name in sorted(names)
         if name not in declared(LATER.get(path, PARTS[part(path)])) and not (name in HOST and path.startswith(HOSTED))
     ]
     assert wrong == []
@@ -129,9 +134,9 @@ def test_every_import_is_declared_by_its_extra() -> None:
 def test_every_declaration_is_used(extra: str) -> None:
     lines = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
     own = {re.split(r"[\[<>=~!]", line)[0].lower().replace("_", "-") for line in lines} - {PROJECT["name"]}
-    texts = [(path, text) for path, text in sources() if not extra or PARTS[part(path)] in (extra, "")]
-    used = {name for _, text in texts for name in imports(ast.parse(text))}
-    used |= {name for name in NAMED for _, text in texts if f'"{name}"' in text}
+    files = [(text, names) for path, text, names in sources() if not extra or PARTS[part(path)] in (extra, "")]
+    used = {name for _, names in files for name in names}
+    used |= {name for name in NAMED for text, _ in files if f'"{name}"' in text}
     assert own - used == set()
 
 

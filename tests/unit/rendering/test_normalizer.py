@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from functools import cache
 from typing import Any
 
 import pytest
@@ -76,16 +77,21 @@ TOKENIZERS = {
 }
 
 
+@cache
+def read(name: str) -> tuple[Normalizer, ByteTable]:
+    data = TOKENIZERS[name].to_str().encode()
+    return Normalizer.from_tokenizer_json(data), ByteTable.from_tokenizer_json(data)
+
+
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(max_examples=60, deadline=None)
 @example(text="<|im_end|>\u0338 > \u0338")
 @example(text=" a <s> b<s>c  <|im_start|> \n d")
 @given(text=texts)
 def test_normalized_bytes_are_those_of_the_tokens(name: str, text: str) -> None:
-    tokenizer = TOKENIZERS[name]
-    data = tokenizer.to_str().encode()
-    ids = tokenizer.encode(text, add_special_tokens=False).ids
-    assert Normalizer.from_tokenizer_json(data)(text).encode() == ByteTable.from_tokenizer_json(data).decode(ids)
+    normalizer, table = read(name)
+    ids = TOKENIZERS[name].encode(text, add_special_tokens=False).ids
+    assert normalizer(text).encode() == table.decode(ids)
 
 
 @pytest.mark.parametrize("name", ["plain", "NFC", "NFKC", "spaces only"])
@@ -135,15 +141,13 @@ def test_megabyte_of_marks_takes_linear_time(form: str, marks: str, ordered: str
     assert long.count(kinds[-1]) == LONG
 
 
-marked = st.lists(
-    st.sampled_from([*"qaeカ", "\u0301", "\u0308", "\u0316", "\u0344", "\u0f73", "\uff9e", "é"]), min_size=60
-)
+marked = st.text([*"qaeカ", "\u0301", "\u0308", "\u0316", "\u0344", "\u0f73", "\uff9e", "é"], min_size=60)
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
 @settings(max_examples=200, deadline=None)
-@example(["a", *"\u0301\u0316" * 40, "\uff9e", *"\u0301\u0316" * 40])
+@example("a" + "\u0301\u0316" * 40 + "\uff9e" + "\u0301\u0316" * 40)
 @given(marked)
-def test_long_runs_of_marks_are_normalized_like_any(form: Any, parts: list[str]) -> None:
-    text = "".join(parts) + "q" + "".join(part for part in parts if unicodedata.combining(part))
+def test_long_runs_of_marks_are_normalized_like_any(form: Any, parts: str) -> None:
+    text = parts + "q" + "".join(part for part in parts if unicodedata.combining(part))
     assert Normalizer.from_tokenizer_json({"normalizer": {"type": form}})(text) == unicodedata.normalize(form, text)

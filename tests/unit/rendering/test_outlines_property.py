@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plumage.rendering import ChatRenderer, Limits, TemplateError
+from plumage.rendering.outlines import Outlines
 
 FOLDER = Path(__file__).parents[2] / "contract" / "templates"
 # Loops that end early, read previous and next messages, count, keep text, skip; heads and tails that read the whole
@@ -136,6 +139,20 @@ def outcome(render: Any) -> tuple[str, str]:
 
 
 def renderer_of(name: str) -> ChatRenderer:
+    """A renderer that has rendered nothing. Its template is compiled once for all examples."""
+    renderer = copy.copy(compiled(name))
+    template = copy.copy(renderer._templates["default"])
+    if (known := template.outlines) is not None:
+        template.outlines = Outlines(
+            known._environment, known._template, known._wanted, developers=known._developers, limit=known._limit,
+            most=known._most,
+        )  # fmt: skip
+    renderer._templates = {"default": template}
+    return renderer
+
+
+@cache
+def compiled(name: str) -> ChatRenderer:
     tokens = {"bos_token": "<s>", "eos_token": "</s>"}
     return ChatRenderer(TEMPLATES[name], clock=lambda: datetime(2030, 5, 1), special_tokens=tokens, limits=Limits())
 
