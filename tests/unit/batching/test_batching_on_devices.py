@@ -6,6 +6,8 @@ learns, not its gain on a real device.
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from plumage_bench.benches.batching.engine import Contender, Load, throughput
@@ -16,6 +18,7 @@ def load(device: str, count: int, groups: int, *, rate: float, batch: int) -> Lo
     return Load("test", device, count, groups, rate=rate, output=100, batch=batch)
 
 
+@cache  # a run is the same each time, and several policies are compared with one of them
 def tokens_a_second(policy: str, given: Load, seed: int, *, ordered: bool = False) -> float:
     return throughput(given, Contender(policy, policy, ordered=ordered), seed)
 

@@ -41,13 +41,13 @@ class ReferenceTree:
             depth += 1
         return vectors[0][:depth] if vectors else ()
 
-    def missing(self, candidate: Candidate) -> int:
-        working_set = {(i, h) for c in self.running.values() for i, h in enumerate(self.vector(c))}
-        return sum((i, h) not in working_set for i, h in enumerate(self.vector(candidate)))
+    @property
+    def working_set(self) -> set[tuple[int, object]]:
+        return {(i, h) for c in self.running.values() for i, h in enumerate(self.vector(c))}
 
-    def shared_with_tip(self, candidate: Candidate) -> int:
+    def shared_with(self, tip: tuple[object, ...], candidate: Candidate) -> int:
         vector, depth = self.vector(candidate), 0
-        for level in self.tip:
+        for level in tip:
             if depth >= len(vector) or vector[depth] != level:
                 break
             depth += 1
@@ -56,21 +56,24 @@ class ReferenceTree:
     def find_best(self) -> Best | None:
         if not self.waiting:
             return None
-        tip = len(self.tip)
+        tip, working_set = self.tip, self.working_set
+
+        def missing(candidate: Candidate) -> int:
+            return sum(level not in working_set for level in enumerate(self.vector(candidate)))
 
         def rank(candidate: Candidate) -> tuple[float, ...]:
             age = (candidate.arrival, self.sequence[candidate.request_id])
             if self.order is CandidateOrder.PAPER:
-                return (self.missing(candidate), *age)
+                return (missing(candidate), *age)
             if not self.running:
                 return age
-            return (tip - self.shared_with_tip(candidate), self.missing(candidate), *age)
+            return (len(tip) - self.shared_with(tip, candidate), missing(candidate), *age)
 
         best = min(self.waiting.values(), key=rank)
         vector = self.vector(best)
-        after = self.shared_with_tip(best) if self.running else len(vector)
+        after = self.shared_with(tip, best) if self.running else len(vector)
         peers = sum(
             self.vector(c)[:after] == vector[:after] for c in self.waiting.values() if c is not best and after > 0
         )
-        before = tip if self.running else after
-        return Best(best.request_id, before, after, peers, self.missing(best))
+        before = len(tip) if self.running else after
+        return Best(best.request_id, before, after, peers, missing(best))
