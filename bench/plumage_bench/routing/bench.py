@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from plumage.errors import ConfigurationError
 from plumage_bench.harness import Context, Report, ResultTable
@@ -225,9 +226,15 @@ def _leading(rough: Rates, cell: Cell) -> list[Contender]:
 
 
 def _fresh_seeds(context: Context, scenario: Scenario) -> range:
-    count = -(-_REQUESTS // len(scenario.source(0)))
+    count = -(-_REQUESTS // _size(scenario.shape))
     first = context.seed + _FRESH
     return range(first, first + min(max(count, _LEAST_SEEDS), _MOST_SEEDS))
+
+
+@cache
+def _size(shape: Shape) -> int:
+    """How many requests a run of that shape has, at any rate and seed."""
+    return len(Scenario(shape, 1.0).source(0))
 
 
 def _sweeps(workload: RoutingWorkload, runs: Runs, seeds: Sequence[int]) -> list[ResultTable]:

@@ -16,7 +16,7 @@ from plumage_router.http.errors import RequestError
 from plumage_router.http.request import Request
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
-SIZE = 200_000  # bytes of body
+SIZE = 70_000  # bytes of body
 
 
 class Host:
