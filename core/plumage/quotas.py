@@ -5,8 +5,7 @@ The number is absolute, so a message that is sent twice does no harm. No request
 router has a share of what is left. The share is small, so the routers together stay within the limit. Beyond it the
 router counts the request first, exchanges, and then admits it if the sum is within the limit.
 
-While the directory does not answer, each router admits an equal part of what was left. A router that nobody had heard
-of before is not known then.
+While the directory does not answer, each router admits an equal part of what was left.
 
 A window begins with the clock's minute, or with the day in UTC. Routers with different clocks have different windows.
 """
@@ -17,9 +16,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
-__all__ = ["Ask", "Limit", "Meter", "TenantUse", "Verdict"]
+__all__ = ["Ask", "Limit", "Meter", "Refusal", "Sharing", "Taken", "TenantUse", "Verdict"]
 
 FRESH: Final = 0.1  # seconds for which the numbers of other routers count as recent
 RECHECK: Final = 1.0  # seconds after which a router that refuses requests asks again
@@ -27,6 +26,7 @@ STALE_SHARE: Final = 1 / 200  # of the limit: what a router admits before it has
 SILENCE: Final = 15.0  # seconds after which the requests in flight of a silent router are forgotten
 RENEWAL: Final = 5.0  # seconds between repeated messages while requests are in flight …
 LATER_RENEWAL: Final = 60.0  # … and while only a window counts, in case the server lost the numbers
+MOST_ROUTERS: Final = 4096  # whose numbers of one window are kept: each restart of a router adds one
 MINUTE: Final = 60
 DAY: Final = 86_400
 
@@ -58,74 +58,113 @@ _SECONDS: Final = {
 
 
 class Verdict(Enum):
-    """ASK: the request is counted, and the other routers' numbers decide."""
+    """ASK: the other routers' numbers decide."""
 
     ADMIT = "admit"
     ASK = "ask"
     REFUSE = "refuse"
 
 
+class Sharing(NamedTuple):
+    """answers: the directory answers. routers: of the pool, with this one. wall: seconds since 1970. now: seconds of a
+    monotonic clock."""
+
+    answers: bool
+    routers: int
+    wall: float
+    now: float
+
+
+class Taken(NamedTuple):
+    """What was counted for a request, and the windows in which it was counted."""
+
+    tokens: int
+    windows: Mapping[Limit, int]
+
+
+class Refusal(NamedTuple):
+    """limit: the one that refuses. most: its value. seconds: until it is worth trying again; None if the request needs
+    more than the limit. by_share: the limit has room, but this router's share of it has none."""
+
+    limit: Limit
+    most: int
+    seconds: int | None
+    by_share: bool
+
+
 @dataclass(slots=True)
 class Meter:
-    """One limit of one tenant.
+    """What one tenant used of one limit, whether or not there is such a limit now.
 
-    mine: what this router admitted in the window. published: of that, what the others know. others: the sum of
-    their numbers. read_at: when `others` was read, in seconds of a monotonic clock. window: its number since 1970, 0
-    without windows. seen, before: the routers that counted in this window and in the last one, with this router.
+    mine: what this router counted in the window. published: of that, what the others know. others: their numbers and
+    when each was written, by router. read_at: when they were read. window: its number since 1970, 0 without windows.
     """
 
     kind: Limit
-    limit: int
     mine: int = 0
     published: int = 0
-    others: int = 0
+    others: dict[str, tuple[int, float]] = field(default_factory=dict)
     read_at: float = -math.inf
     window: int = 0
-    seen: int = 1
-    before: int = 1
 
     def roll(self, wall: float) -> None:
-        """Begins a new window if the clock says so. wall: seconds since 1970."""
+        """Begins a new window if the clock says so. A clock that was put back begins none."""
         seconds = self.kind.seconds
-        if seconds is not None and (window := int(wall // seconds)) != self.window:
-            self.window, self.mine, self.published, self.others, self.read_at = window, 0, 0, 0, -math.inf
-            self.before, self.seen = self.seen, 1
+        if seconds is not None and (window := int(wall // seconds)) > self.window:
+            self.window, self.mine, self.published, self.others, self.read_at = window, 0, 0, {}, -math.inf
 
-    @property
-    def routers(self) -> int:
-        """The routers between which the rest is shared."""
-        return max(self.seen, self.before)
+    def used(self, wall: float) -> int:
+        """By all routers, as far as this one knows."""
+        return self.mine + self._used_elsewhere(wall)
 
-    @property
-    def used(self) -> int:
-        return self.mine + self.others
+    def _used_elsewhere(self, wall: float) -> int:
+        if self.kind.seconds is not None:
+            return sum(number for number, _ in self.others.values())
+        return sum(number for number, at in self.others.values() if abs(wall - at) <= SILENCE)
 
-    def verdict(self, cost: int, now: float, *, shared: bool) -> Verdict:
-        """Whether a request of this cost fits. shared: the directory answers. now: of the monotonic clock."""
-        fresh = now - self.read_at <= FRESH
-        if self.used + cost > self.limit:
+    def verdict(self, cost: int, limit: int, sharing: Sharing) -> Verdict:
+        """Whether a request of this cost fits."""
+        elsewhere, age = self._used_elsewhere(sharing.wall), sharing.now - self.read_at
+        at_once = self.kind.seconds is None
+        if self.mine + elsewhere + cost > limit:
             # The others' requests in flight end, and what they counted for requests that they then refused is free.
-            old = now - self.read_at > (FRESH if self.kind.seconds is None else RECHECK)
-            return Verdict.ASK if shared and old and self.mine + cost <= self.limit else Verdict.REFUSE
-        pending, left = self.mine - self.published, self.limit - self.published - self.others
-        if not shared:
-            fits = pending <= 0 or pending + cost <= left / self.routers
+            old = age > (FRESH if at_once else RECHECK)
+            return Verdict.ASK if sharing.answers and old and self.mine + cost <= limit else Verdict.REFUSE
+        pending, left = self.mine - self.published, limit - self.published - elsewhere
+        if not sharing.answers:
+            fits = pending <= 0 or pending + cost <= left / sharing.routers
             return Verdict.ADMIT if fits else Verdict.REFUSE
-        first = cost if pending <= 0 else self.limit * STALE_SHARE  # before it has heard of the others again
-        share = left / (self.routers + 1) if fresh else first
+        if age <= FRESH:
+            share = left / (sharing.routers + 1)
+        elif at_once:
+            share = left / (2 * sharing.routers + 2)
+        else:
+            share = cost if pending <= 0 else limit * STALE_SHARE
         return Verdict.ADMIT if pending + cost <= share else Verdict.ASK
 
-    def seconds_left(self, wall: float) -> int:
-        """Until the next window, at least 1. Requests in flight may end at any time."""
+    def refusal(self, cost: int, limit: int, sharing: Sharing) -> Refusal:
+        """Why and for how long it refuses a request of this cost."""
         seconds = self.kind.seconds
-        return 1 if seconds is None else max(1, math.ceil(seconds - wall % seconds))
+        if cost > limit:
+            return Refusal(self.kind, limit, None, False)
+        if self.used(sharing.wall) + cost <= limit:
+            return Refusal(self.kind, limit, 1, True)
+        left = 1 if seconds is None else max(1, math.ceil(seconds - sharing.wall % seconds))
+        return Refusal(self.kind, limit, left, False)
 
-    def read(self, numbers: Mapping[str, tuple[int, float]], published: int, now: float, wall: float) -> None:
-        """Takes the other routers' numbers. numbers: router → (number, when it was written, seconds since 1970)."""
+    def read(self, numbers: Mapping[str, tuple[int, float]], published: int, sharing: Sharing) -> None:
+        """Takes the other routers' numbers: router → (number, when it was written, seconds since 1970).
+
+        A number that is not there any more was lost with the server. Its router publishes it again later.
+        """
+        self.published, self.read_at = published, sharing.now
+        self.others.update(numbers)
         if self.kind.seconds is None:
-            numbers = {name: found for name, found in numbers.items() if abs(wall - found[1]) <= SILENCE}
-        self.published, self.others, self.read_at = published, sum(number for number, _ in numbers.values()), now
-        self.seen = 1 + len(numbers)
+            silent = [name for name, (_, at) in self.others.items() if abs(sharing.wall - at) > SILENCE]
+            for name in silent:
+                del self.others[name]
+        for name in sorted(self.others, key=lambda name: self.others[name][1])[:-MOST_ROUTERS]:
+            del self.others[name]
 
     def is_due(self, now: float) -> bool:
         """Whether the other routers do not know the number, or may have lost it."""
@@ -135,102 +174,136 @@ class Meter:
 
 @dataclass(slots=True, eq=False)
 class Ask:
-    """A request that waits for the other routers' numbers. decided: called with the limit that refuses it, or None."""
+    """A request that waits for the other routers' numbers. decided: called with what refuses it, or None.
 
-    tokens: int
-    decided: Callable[[Limit | None], None]
+    since: seconds of a monotonic clock. published: the others can see that it is counted.
+    """
+
+    taken: Taken
+    since: float
+    decided: Callable[[Refusal | None], None]
     published: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class TenantUse:
-    """One tenant in one router. `asks`: the requests that wait, in order; they are counted already."""
+    """One tenant in one router. `running`: its requests that are counted. `asks`: of these, the ones that wait."""
 
-    meters: dict[Limit, Meter]
+    limits: Mapping[Limit, int]
+    meters: dict[Limit, Meter] = field(default_factory=lambda: {kind: Meter(kind) for kind in Limit})
+    running: int = 0
     asks: list[Ask] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, limits: Mapping[Limit, int]) -> TenantUse:
-        return cls({kind: Meter(kind, limit) for kind, limit in limits.items()})
-
-    def change(self, limits: Mapping[Limit, int]) -> None:
-        """Other limits from now on. What was used stays."""
-        kept = self.meters
-        self.meters = {kind: kept.get(kind) or Meter(kind, limit) for kind, limit in limits.items()}
-        for kind, limit in limits.items():
-            self.meters[kind].limit = limit
 
     def roll(self, wall: float) -> None:
         for meter in self.meters.values():
             meter.roll(wall)
 
-    def take(self, tokens: int, wall: float, now: float, *, shared: bool) -> tuple[Verdict, Limit | None]:
-        """Counts a request unless it is refused; returns the limit that refuses it.
+    def refusal(self, tokens: int, sharing: Sharing) -> Refusal | None:
+        """The limit that refuses a request for the longest time; None if no limit refuses it. Counts nothing."""
+        self.roll(sharing.wall)
+        found = [
+            meter.refusal(_cost(kind, tokens), limit, sharing)
+            for kind, limit in self.limits.items()
+            if (meter := self.meters[kind]).verdict(_cost(kind, tokens), limit, sharing) is Verdict.REFUSE
+        ]
+        return max(found, key=lambda one: math.inf if one.seconds is None else one.seconds, default=None)
 
-        tokens: of prompt and answer, as far as they are known. For ASK the caller adds an `Ask`.
+    def take(self, tokens: int, sharing: Sharing) -> tuple[Taken, bool] | Refusal:
+        """Counts a request unless it is refused. True: the other routers must be asked, by an `Ask`.
+
+        tokens: of prompt and answer, as far as they are known.
+        """
+        refused = self.refusal(tokens, sharing)
+        if refused is not None:
+            return refused
+        asks = any(
+            self.meters[kind].verdict(_cost(kind, tokens), limit, sharing) is Verdict.ASK
+            for kind, limit in self.limits.items()
+        )
+        return self._count(tokens), asks
+
+    def end(self, taken: Taken, tokens: int, wall: float) -> None:
+        """A request ended. tokens: what it really used.
+
+        What it used beyond the estimate counts in the window of its end. What it did not use is free only in the window
+        in which it was counted.
         """
         self.roll(wall)
-        asks = False
-        for meter in self.meters.values():
-            found = meter.verdict(_cost(meter.kind, tokens), now, shared=shared)
-            if found is Verdict.REFUSE:
-                return found, meter.kind
-            asks = asks or found is Verdict.ASK
-        self._count(tokens)
-        return (Verdict.ASK if asks else Verdict.ADMIT), None
-
-    def end(self, taken: int, tokens: int, wall: float) -> None:
-        """A request ended. taken: the tokens that were counted for it. tokens: what it really used.
-
-        What is used beyond the window in which it was taken counts for the window of its end.
-        """
-        self.roll(wall)
-        for meter in self.meters.values():
-            if meter.kind is Limit.CONCURRENT_REQUESTS:
+        self.running -= 1
+        for kind, meter in self.meters.items():
+            if kind is Limit.CONCURRENT_REQUESTS:
                 meter.mine = max(0, meter.mine - 1)
-            elif meter.kind.counts_tokens:
-                meter.mine = max(0, meter.mine + tokens - taken)
+            elif kind.counts_tokens:
+                more = tokens - taken.tokens
+                if more > 0 or meter.window == taken.windows[kind]:
+                    meter.mine = max(0, meter.mine + more)
 
     def withdraw(self, ask: Ask) -> None:
         """A waiting request ended before it was decided."""
         if ask in self.asks:
             self.asks.remove(ask)
-            self._count(ask.tokens, -1)
+            self._uncount(ask.taken)
 
-    def settle(self, *, wall: float, now: float, shared: bool) -> None:
-        """Decides the asks that the other routers could see; without the directory all, by this router's share."""
-        self.roll(wall)
-        seen = [ask for ask in self.asks if ask.published or not shared]
-        self.asks = [ask for ask in self.asks if not (ask.published or not shared)]
-        for ask in seen:
-            self._count(ask.tokens, -1)
-        for ask in seen:
-            refused = self._refused(ask.tokens, now, shared)
+    def settle(self, sharing: Sharing, *, waiting_s: float) -> list[tuple[Ask, Refusal | None]]:
+        """Decides the asks that the other routers could see. An ask from an earlier window waits once more.
+
+        Without the directory, and for an ask that waited longer than `waiting_s`, this router's share decides.
+        """
+        self.roll(sharing.wall)
+        alone = sharing._replace(answers=False)
+        ripe = []
+        for ask in self.asks:
+            late = not sharing.answers or sharing.now - ask.since > waiting_s
+            if late or ask.published:
+                same = all(meter.window == ask.taken.windows[kind] for kind, meter in self.meters.items())
+                if late or same:
+                    ripe.append(ask)
+                else:
+                    self._uncount(ask.taken)
+                    ask.taken, ask.published = self._count(ask.taken.tokens), False
+        self.asks = [ask for ask in self.asks if ask not in ripe]
+        for ask in ripe:
+            self._uncount(ask.taken)
+        decided = []
+        for ask in ripe:
+            late = sharing.now - ask.since > waiting_s
+            refused = self._refused(ask.taken.tokens, alone if late else sharing)
             if refused is None:
-                self._count(ask.tokens)
-            ask.decided(refused)
+                ask.taken = self._count(ask.taken.tokens)
+            decided.append((ask, refused))
+        return decided
 
-    def due(self, wall: float, now: float) -> list[Meter]:
-        """The meters whose numbers must be published."""
-        self.roll(wall)
-        return [meter for meter in self.meters.values() if meter.is_due(now)]
+    def due(self, sharing: Sharing) -> list[Meter]:
+        """The meters with a limit whose numbers must be published; all of them while a request waits."""
+        self.roll(sharing.wall)
+        meters = [self.meters[kind] for kind in self.limits]
+        return meters if self.asks else [meter for meter in meters if meter.is_due(sharing.now)]
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of it must be remembered: no request runs, and its windows are empty."""
-        return not self.asks and all(not meter.mine for meter in self.meters.values())
+        """Whether nothing of it must be remembered."""
+        return not self.running and all(not meter.mine for meter in self.meters.values())
 
-    def _refused(self, tokens: int, now: float, shared: bool) -> Limit | None:
-        for meter in self.meters.values():
-            cost = _cost(meter.kind, tokens)
-            over = meter.used + cost > meter.limit
-            if over or (not shared and meter.verdict(cost, now, shared=False) is Verdict.REFUSE):
-                return meter.kind
+    def _refused(self, tokens: int, sharing: Sharing) -> Refusal | None:
+        if not sharing.answers:
+            return self.refusal(tokens, sharing)
+        for kind, limit in self.limits.items():
+            meter, cost = self.meters[kind], _cost(kind, tokens)
+            if meter.used(sharing.wall) + cost > limit:
+                return meter.refusal(cost, limit, sharing)
         return None
 
-    def _count(self, tokens: int, sign: int = 1) -> None:
-        for meter in self.meters.values():
-            meter.mine = max(0, meter.mine + sign * _cost(meter.kind, tokens))
+    def _count(self, tokens: int) -> Taken:
+        self.running += 1
+        for kind, meter in self.meters.items():
+            meter.mine += _cost(kind, tokens)
+        return Taken(tokens, {kind: meter.window for kind, meter in self.meters.items()})
+
+    def _uncount(self, taken: Taken) -> None:
+        self.running -= 1
+        for kind, meter in self.meters.items():
+            if meter.window == taken.windows[kind]:
+                meter.mine = max(0, meter.mine - _cost(kind, taken.tokens))
 
 
 def _cost(kind: Limit, tokens: int) -> int:

@@ -13,6 +13,7 @@
 | `plumage:v1:{pool}:hotness:lock`                         | lock of the participant that stores the sum    | 1 min |
 | `plumage:v1:{pool}:tables:FINGERPRINT`                   | hash: replica → learned FEATHER tables         | 7 days|
 | `plumage:v1:{pool}:quota:TENANT:LIMIT:WINDOW`            | hash: router → what it counted (`QuotaShare`)  | 2 days|
+| `plumage:v1:{pool}:quota:routers`                        | hash: the routers that count                   | 60 s  |
 
 - A *record* is 12 bytes, little endian: the chunk (u64), then operation (4 bits), tier (4) and cumulative tokens (24)
   in a u32. Snapshot buckets and log entries hold the same records.
@@ -230,6 +231,10 @@ class PoolKeys:
     @property
     def estimators(self) -> str:
         return f"{self._base}:estimators"
+
+    @property
+    def quota_routers(self) -> str:
+        return f"{self._base}:quota:routers"
 
     def quota(self, tenant: str, limit: str, window: int) -> str:
         """tenant: a digest of its name. window: number of the minute or day since 1970; 0 without windows."""

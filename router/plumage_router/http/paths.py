@@ -24,6 +24,7 @@ __all__ = [
     "SCORE_PATHS",
     "TOKENIZE_PATH",
     "UNSERVED",
+    "WITHOUT_DEVICE",
     "path_class",
     "unserved_body",
 ]
@@ -46,6 +47,9 @@ ENGINE_PATHS: Final = frozenset(
     )
 )  # fmt: skip
 """What an engine answers: POST with a JSON object."""
+
+WITHOUT_DEVICE: Final = frozenset((TOKENIZE_PATH, DETOKENIZE_PATH, COUNT_TOKENS_PATH))
+"""A server answers these without its device."""
 
 PROBES: Final = frozenset(("/health", "/healthz", "/metrics"))
 

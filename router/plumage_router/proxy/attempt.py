@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from plumage_router.clock import monotonic
 from plumage_router.fleet.replicas import Replica, Totals
 from plumage_router.http.errors import Failure
-from plumage_router.http.paths import COUNT_TOKENS_PATH, DETOKENIZE_PATH, RESPONSES_PATH, TOKENIZE_PATH
+from plumage_router.http.paths import RESPONSES_PATH, WITHOUT_DEVICE
 from plumage_router.http.upstream import UpstreamConnection
 from plumage_router.proxy.pool_state import PoolState
 from plumage_router.request.usage import JsonTail, StreamFilter
@@ -24,8 +24,6 @@ __all__ = ["Attempt", "AttemptOwner", "Cause"]
 
 _EVENTS: Final = b"text/event-stream"
 _MAX_KEYS: Final = 3  # tried on one engine for one request
-_WITHOUT_DEVICE: Final = frozenset((TOKENIZE_PATH, DETOKENIZE_PATH, COUNT_TOKENS_PATH))
-"""A server answers these even if its device is broken, so they say nothing about the replica."""
 _BY_STATUS: Final = {
     500: Failure.HTTP_500, 502: Failure.HTTP_502, 503: Failure.HTTP_503, 504: Failure.HTTP_504,
 }  # fmt: skip
@@ -233,7 +231,7 @@ class Attempt:
     def _begin(self, data: bytes) -> None:
         self.started = True
         self.first_at = monotonic()
-        if self.decision.prompt.path in _WITHOUT_DEVICE:
+        if self.decision.prompt.path in WITHOUT_DEVICE:  # they say nothing about the replica
             self.replica.breaker.abandoned()
         else:
             self.replica.breaker.succeeded()

@@ -6,7 +6,7 @@ import asyncio
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import xxhash
 
@@ -21,6 +21,7 @@ from plumage_router.fleet.replicas import Fleet, Replica
 from plumage_router.http.auth import Auth, Tenant
 from plumage_router.http.errors import RequestError, overloaded, quarantined
 from plumage_router.http.listener import Listener
+from plumage_router.http.paths import WITHOUT_DEVICE
 from plumage_router.http.upstream import ConnectionPool
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.proxy.quotas import Quotas, Spending
@@ -37,6 +38,9 @@ from plumage_router.routing.hot_prefixes import HotPrefixes
 from plumage_router.routing.prefix_breaks import PrefixBreak, PrefixBreaks
 
 __all__ = ["InFlightRequest", "PoolState"]
+
+_ANSWER_TOKENS: Final = 256  # taken from a quota for an answer without a limit
+_CONTEXT: Final = 131_072  # tokens, if the manifest does not say
 
 
 class InFlightRequest(WaitingRequest, Protocol):
@@ -164,9 +168,23 @@ class PoolState(Listener):
         """
         if not self.config.quotas:
             return None
-        text = prompt.text or prompt.payload
-        tokens = math.ceil(len(text) / self.decider.rate.of(text)) + (prompt.answer or 0)
-        return self.quotas.take(tenant.name if tenant is not None else "", tokens, decided)
+        prompt_tokens = self._tokens_of_prompt(prompt)
+        answer = (prompt.answer or _ANSWER_TOKENS) * prompt.answers if prompt.generates else 0
+        name = tenant.name if tenant is not None else ""
+        return self.quotas.take(name, prompt_tokens, prompt_tokens + answer, decided)
+
+    def check_quota(self, tenant: Tenant | None) -> None:
+        """Raises RequestError if the tenant is over its quota whatever its next request needs."""
+        if self.config.quotas:
+            self.quotas.check(tenant.name if tenant is not None else "")
+
+    def _tokens_of_prompt(self, prompt: Prompt) -> int:
+        """The expected number, at most the model's context for each prompt."""
+        if prompt.path in WITHOUT_DEVICE:
+            return 0
+        text = prompt.text if prompt.text and prompt.prompts == 1 else prompt.payload
+        most = (self.config.model.max_length or _CONTEXT) * prompt.prompts
+        return min(most, math.ceil(len(text) / self.decider.rate.of(text)))
 
     # -- stored responses ---------------------------------------------------------------------------------------------
 

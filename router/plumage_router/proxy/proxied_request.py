@@ -70,6 +70,7 @@ class ProxiedRequest:
         "_retries",
         "_routable_at",
         "_spending",
+        "_streamed",
         "_trace",
         "_waited",
         "arrived",
@@ -86,6 +87,7 @@ class ProxiedRequest:
         self._prompt: Prompt | None = None
         self._reading: SlicedWork | None = None
         self._spending: Spending | None = None  # from the tenant's quotas
+        self._streamed = 0  # events of the answer, counted where a quota counts
         self._trace: RequestTrace | None = None
         self._explain = False
         self._home: Replica | None = None  # stores the response that the request continues
@@ -195,6 +197,8 @@ class ProxiedRequest:
             self._trace.first_byte(status, streams=attempt.streams)
         answer.begin(status, headers, data, date=pool.date, request_id=self._request_id, extra=extra)
         pool.metrics.responses[status] += 1
+        if self._spending is not None:
+            self._streamed += data.count(b"data: ")
         if attempt.streams:
             pool.metrics.ttft.observe(attempt.first_at - self.arrived)
         answer.client.free_body()
@@ -203,6 +207,8 @@ class ProxiedRequest:
     def more(self, data: bytes) -> None:
         answer = self._answer
         self._last_byte_at = self._pool.tick
+        if self._spending is not None:
+            self._streamed += data.count(b"data: ")
         answer.client.transport.write(chunk(data) if answer.chunked else data)
 
     def complete(self, attempt: Attempt) -> None:
@@ -248,6 +254,7 @@ class ProxiedRequest:
             self._trace = pool.tracing.current.begin(request, pool.config.pool)
         self._explain = pool.wants_explanation(request)
         pool.check_load()
+        pool.check_quota(request.tenant)
         pool.check_media_type(request)
         parsed, request.parsed = request.parsed, None
         salt = pool.salts.of(request.tenant) if pool.auth.enabled else ""
@@ -283,7 +290,7 @@ class ProxiedRequest:
             self._route()
 
     def _quota_decided(self, error: RequestError | None) -> None:
-        """The other routers' numbers came."""
+        """The other routers' numbers came, or are not needed any more."""
         if error is not None:
             self._fail(error)
         else:
@@ -376,6 +383,7 @@ class ProxiedRequest:
             self._reading = None
         if self._spending is not None:
             self._spending.end(self._tokens_used(outcome))
+            self._spending = None
         self._attempt = None
         if attempt is not None and outcome != "Finished":
             attempt.abandon()
@@ -388,12 +396,16 @@ class ProxiedRequest:
             self._report(self._answer.status or _CLIENT_LEFT, outcome)
 
     def _tokens_used(self, outcome: str) -> int | None:
-        """Tokens of prompt and answer; None if the engine did not say, so the estimate counts."""
-        if self._record is None or outcome == "Failed":
+        """Tokens of prompt and answer, as the engine counted them; None if nobody knows. Of a stream that was cut, each
+        event that the client got is a token."""
+        record, spending, attempt = self._record, self._spending, self._attempt
+        if record is None or spending is None or outcome == "Failed" or self._answer.status >= 400:
             return 0
-        if outcome != "Finished" or self._record.prompt_tokens is None:
-            return None
-        return self._record.prompt_tokens + (self._record.output_tokens or 0)
+        if outcome == "Finished" and record.prompt_tokens is not None:
+            return record.prompt_tokens + (record.output_tokens or 0)
+        if outcome != "Finished" and attempt is not None and (attempt.streams or not attempt.started):
+            return spending.prompt + self._streamed
+        return None
 
     def _truncate(self, reason: str) -> None:
         """The client has a part of the answer, and the rest will not come."""

@@ -17,7 +17,7 @@ from plumage.directory.client.connection import UNAVAILABLE, error_text
 from plumage.directory.client.tasks import UnexpectedErrors
 from plumage.directory.sharing.quota_share import QuotaShare, Report
 from plumage.prometheus import exposition
-from plumage.quotas import Ask, Limit, TenantUse, Verdict
+from plumage.quotas import Ask, Limit, Refusal, Sharing, Taken, TenantUse
 from plumage.settings.router_config import QuotaConfig
 from plumage_router.clock import monotonic, wall
 from plumage_router.http.errors import RequestError, over_quota
@@ -27,46 +27,50 @@ __all__ = ["Quotas", "Spending"]
 log = logging.getLogger(__name__)
 
 ANSWER: Final = 0.25  # seconds until the directory counts as away
-RETRY: Final = 1.0  # seconds between tries while it is away
-_PACE: Final = 0.01  # seconds between exchanges
+PRESENCE: Final = 5.0  # seconds between messages that this router is there
+_SLICES: Final = 5  # of `ANSWER`: a time in which this process was busy counts as one of them
+_PACE: Final = 0.01  # seconds between exchanges while requests wait for one …
+_CALM_PACE: Final = 0.05  # … and otherwise
 _TURN: Final = 1.0  # seconds between looks at what must be published again
-_TENANTS_AT_ONCE: Final = 500  # in one exchange
+_METERS_AT_ONCE: Final = 100  # in one exchange, which takes about 10 ms of CPU
 _OTHERS: Final = "*"
+_LOG_EVERY: Final = 60.0  # seconds
 
 
 class Spending:
     """What one request takes from its tenant's quotas. `end` it once, when the request has ended.
 
-    `waits`: the other routers are asked.
+    `waits`: the other routers are asked. `prompt`: tokens of the prompt, as far as the router knows.
     """
 
-    __slots__ = ("_ask", "_quotas", "_tokens", "_use")
+    __slots__ = ("_ask", "_quotas", "_taken", "_use", "prompt")
 
-    def __init__(self, quotas: Quotas, use: TenantUse, tokens: int, ask: Ask | None) -> None:
+    def __init__(self, quotas: Quotas, use: TenantUse, taken: Taken, ask: Ask | None, prompt: int) -> None:
         self._quotas = quotas
         self._use: TenantUse | None = use
-        self._tokens = tokens
+        self._taken = taken
         self._ask = ask
+        self.prompt = prompt
 
     @property
     def waits(self) -> bool:
         return self._ask is not None
 
-    def decided(self, refused: Limit | None) -> None:
+    def decided(self, taken: Taken, *, refused: bool) -> None:
         """The other routers answered. A refused request has taken nothing."""
-        self._ask = None
-        if refused is not None:
+        self._ask, self._taken = None, taken
+        if refused:
             self._use = None
 
     def end(self, tokens: int | None) -> None:
-        """tokens: what the request used; None if that is unknown, so what was taken stays."""
+        """tokens: what the request used; None if that is unknown, so all that was taken counts."""
         use, self._use = self._use, None
         if use is None:
             return
         if self._ask is not None:
             use.withdraw(self._ask)
         else:
-            use.end(self._tokens, self._tokens if tokens is None else tokens, wall())
+            use.end(self._taken, self._taken.tokens if tokens is None else tokens, wall())
         self._quotas.changed(use)
 
 
@@ -82,65 +86,100 @@ class Quotas:
         self.failures = 0
         self._limits = {quota.tenant: quota.limits() for quota in limits}
         self._uses: dict[str, TenantUse] = {}
-        self._changed: set[str] = set()
         self._names: dict[TenantUse, str] = {}
-        self._wake = asyncio.Event()
-        self._renewed_at = 0.0
+        self._changed: dict[str, None] = {}  # tenants whose numbers must be published, in order
+        self._wake, self._urgent = asyncio.Event(), asyncio.Event()
         self._share = QuotaShare(url, pool=pool, name=name) if url else None
-        self._shared = self._share is not None
+        self._answers = self._share is not None
+        self._routers = 1
+        self._looked_at = self._present_at = self._logged_at = float("-inf")
         self._mistakes = UnexpectedErrors(f"quotas of pool {pool}")
 
     def configure(self, limits: Sequence[QuotaConfig]) -> None:
         """Other limits from now on. What was used stays."""
         self._limits = {quota.tenant: quota.limits() for quota in limits}
         for tenant, use in self._uses.items():
-            use.change(self._limits_of(tenant))
+            use.limits = self._limits_of(tenant)
+            self.changed(use)
 
-    def take(self, tenant: str, tokens: int, decided: Callable[[RequestError | None], None]) -> Spending | None:
+    def check(self, tenant: str) -> None:
+        """Raises RequestError if the tenant's next request is refused, whatever its size. Counts nothing."""
+        use = self._uses.get(tenant)
+        if use is not None and (refused := use.refusal(1, self._sharing())) is not None:
+            self._wake.set()
+            raise self._over(refused, 1)
+
+    def take(
+        self, tenant: str, prompt: int, tokens: int, decided: Callable[[RequestError | None], None]
+    ) -> Spending | None:
         """Takes a request from its tenant's quotas; None without a quota. Raises RequestError over a limit.
 
-        tokens: of the prompt and the longest answer. decided: called later if the result `waits`.
+        prompt: its expected tokens. tokens: with the longest answer. decided: called later if the result `waits`.
         """
         limits = self._limits_of(tenant)
         if not limits:
             return None
         use = self._uses.get(tenant)
         if use is None:
-            use = self._uses[tenant] = TenantUse.of(limits)
+            use = self._uses[tenant] = TenantUse(limits)
             self._names[use] = tenant
-        verdict, limit = use.take(tokens, wall(), monotonic(), shared=self._shared)
-        if limit is not None:
-            raise self._over(use, limit, tokens)
+        sharing = self._sharing()
+        found = use.take(tokens, sharing)
+        if isinstance(found, Refusal):
+            raise self._over(found, tokens)
+        taken, asks = found
         self.changed(use)
-        if verdict is Verdict.ADMIT:
-            return Spending(self, use, tokens, None)
-        return self._ask(use, tokens, decided)
+        if not asks:
+            return Spending(self, use, taken, None, prompt)
+        self.asked += 1
+        self._urgent.set()
+
+        def answered(refused: Refusal | None) -> None:
+            spending.decided(ask.taken, refused=refused is not None)
+            decided(None if refused is None else self._over(refused, tokens))
+
+        ask = Ask(taken, sharing.now, answered)
+        use.asks.append(ask)
+        spending = Spending(self, use, taken, ask, prompt)  # `answered` is called later
+        return spending
 
     def changed(self, use: TenantUse) -> None:
         """Its numbers must be published."""
         if self._share is not None and (name := self._names.get(use)) is not None:
-            self._changed.add(name)
+            self._changed[name] = None
             self._wake.set()
 
     async def run(self) -> None:
         """Exchanges numbers with the other routers, forever. Without a directory it does nothing."""
+        self._wake.set()  # the other routers see at once that this one is there
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TURN):
                     await self._wake.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CALM_PACE - _PACE):
+                    await self._urgent.wait()
             self._wake.clear()
-            self._renew()
-            changed, self._changed = self._changed, set()
-            if self._share is not None:
-                await self._exchange(self._share, changed)
-            await asyncio.sleep(_PACE if self._shared else RETRY)
+            self._urgent.clear()
+            began = monotonic()
+            self._look()
+            if self._share is not None and (self._limits or self._uses):
+                await self._exchange(self._share)
+            self._settle()
+            await asyncio.sleep(max(_PACE, monotonic() - began) if self._answers else _TURN)
 
     async def close(self) -> None:
-        """Decides what still waits, and closes the connection."""
-        self._shared = False
+        """Decides what still waits, publishes the last numbers, and closes the connection."""
+        if self._share is None:
+            return
+        with contextlib.suppress(*UNAVAILABLE):
+            async with asyncio.timeout(2 * ANSWER):
+                if self._answers:
+                    await self._share.exchange(self._reports(), wall())
+                await self._share.leave()
+        self._answers = False
         self._settle()
-        if self._share is not None:
-            await self._share.close()
+        await self._share.close()
 
     def lines(self) -> Iterator[str]:
         """The metrics in Prometheus' text format."""
@@ -156,99 +195,129 @@ class Quotas:
 
     def document(self) -> list[dict[str, Any]]:
         """For the status: what each tenant used of its limits, as this router knows it."""
+        now = wall()
         return [
-            {"tenant": tenant, "limit": meter.kind.value, "used": meter.used, "most": meter.limit}
+            {"tenant": tenant, "limit": kind.value, "used": use.meters[kind].used(now), "most": most}
             for tenant, use in sorted(self._uses.items())
-            for meter in use.meters.values()
+            for kind, most in use.limits.items()
         ]
+
+    def _sharing(self) -> Sharing:
+        return Sharing(self._answers, self._routers, wall(), monotonic())
 
     def _limits_of(self, tenant: str) -> dict[Limit, int]:
         found = self._limits.get(tenant)
         return found if found is not None else self._limits.get(_OTHERS, {})
 
-    def _ask(self, use: TenantUse, tokens: int, decided: Callable[[RequestError | None], None]) -> Spending:
-        self.asked += 1
+    def _over(self, refusal: Refusal, tokens: int) -> RequestError:
+        self.refused[refusal.limit] += 1
+        if refusal.seconds is None:
+            reason = f"The request needs up to {tokens} tokens"
+        elif refusal.by_share:
+            reason = "The directory is away, and this router's share of the quota is used up"
+        else:
+            reason = "The quota of this key is used up"
+        return over_quota(reason, refusal.limit, refusal.most, refusal.seconds)
 
-        def answered(refused: Limit | None) -> None:
-            spending.decided(refused)
-            decided(None if refused is None else self._over(use, refused, tokens))
+    def _look(self) -> None:
+        """Once a second: forgets tenants whose windows are empty, and finds numbers that must be published again."""
+        sharing = self._sharing()
+        if sharing.now - self._looked_at < _TURN:
+            return
+        self._looked_at = sharing.now
+        for tenant, use in list(self._uses.items()):
+            if use.due(sharing):
+                self._changed.setdefault(tenant)
+            elif use.idle:
+                del self._uses[tenant], self._names[use]
 
-        ask = Ask(tokens, answered)
-        use.asks.append(ask)
-        spending = Spending(self, use, tokens, ask)  # `answered` is called later
-        return spending
+    def _reports(self) -> list[Report]:
+        """What to publish now; tenants with waiting requests come first. The rest stays in `_changed`."""
+        sharing = self._sharing()
+        names = sorted(
+            (name for name in self._changed if name in self._uses), key=lambda name: not self._uses[name].asks
+        )
+        self._changed = dict.fromkeys(names)
+        reports: list[Report] = []
+        for name in names:
+            if len(reports) >= _METERS_AT_ONCE:
+                self._wake.set()
+                break
+            use = self._uses[name]
+            reports += [Report(name, meter, meter.mine, meter.window) for meter in use.due(sharing)]
+            for ask in use.asks:
+                ask.published = True
+            del self._changed[name]
+        return reports
 
-    def _over(self, use: TenantUse, limit: Limit, tokens: int) -> RequestError:
-        self.refused[limit] += 1
-        meter = use.meters[limit]
-        if limit.counts_tokens and tokens > meter.limit:
-            return over_quota(f"The request needs up to {tokens} tokens", limit, meter.limit, None)
-        return over_quota("The quota of this key is used up", limit, meter.limit, meter.seconds_left(wall()))
-
-    async def _exchange(self, share: QuotaShare, changed: set[str]) -> None:
-        """Publishes numbers, and decides the requests that waited for their numbers.
+    async def _exchange(self, share: QuotaShare) -> None:
+        """Publishes numbers, and reads those of the others.
 
         The call is not cancelled when it takes longer than a request may wait: its connection would be lost.
         """
-        now, at = monotonic(), wall()
-        names = [name for name in changed if name in self._uses]
-        for name in names[_TENANTS_AT_ONCE:]:
-            self._changed.add(name)
-            self._wake.set()
-        reports = []
-        for name in names[:_TENANTS_AT_ONCE]:
-            use = self._uses[name]
-            meters = use.due(at, now)
-            reports += [Report(name, meter, meter.mine) for meter in (use.meters.values() if use.asks else meters)]
-            for ask in use.asks:
-                ask.published = True
-        if not reports:
-            return
-        call = asyncio.ensure_future(share.exchange(reports, at))
+        call = asyncio.ensure_future(self._call(share))
         try:
-            await asyncio.wait((call,), timeout=ANSWER)
-            if not call.done():
+            for _ in range(_SLICES):
+                await asyncio.wait((call,), timeout=ANSWER / _SLICES)
+                if call.done():
+                    break
+            else:
                 self._away("no answer")
                 self._settle()
-            numbers = await call
+            if await call:
+                self._back()
         except Exception as error:
             if not isinstance(error, UNAVAILABLE):
                 self._mistakes.log_once(error)
             self._away(error_text(error))
-        else:
-            self._back()
-            now, at = monotonic(), wall()
-            for (_, meter, mine), found in zip(reports, numbers, strict=True):
-                meter.read(found, mine, now, at)
         finally:
             call.cancel()
-        self._settle()
+
+    async def _call(self, share: QuotaShare) -> bool:
+        """Returns whether the server was asked."""
+        now, at = monotonic(), wall()
+        reports = self._reports()
+        presence = now - self._present_at >= PRESENCE or not self._answers
+        try:
+            if presence:
+                self._routers = await share.routers(at)
+                self._present_at = now
+            numbers = await share.exchange(reports, at) if reports else []
+        except BaseException:
+            self._changed |= dict.fromkeys(report.tenant for report in reports)
+            raise
+        sharing = self._sharing()
+        for report, found in zip(reports, numbers, strict=True):
+            report.meter.roll(sharing.wall)
+            if report.meter.window == report.window:
+                report.meter.read(found, report.mine, sharing)
+        return presence or bool(reports)
 
     def _settle(self) -> None:
-        for use in list(self._uses.values()):
+        sharing = self._sharing()
+        for use in [use for use in self._uses.values() if use.asks]:
+            for ask, refused in use.settle(sharing, waiting_s=2 * ANSWER):
+                try:
+                    ask.decided(refused)
+                except Exception as error:
+                    self._mistakes.log_once(error)
+            self.changed(use)
             if use.asks:
-                use.settle(wall=wall(), now=monotonic(), shared=self._shared)
-                self.changed(use)
+                self._urgent.set()
 
     def _away(self, reason: str) -> None:
         self.failures += 1
-        if self._shared:
+        now = monotonic()
+        if self._answers and now - self._logged_at > _LOG_EVERY:
+            self._logged_at = now
             log.warning("quotas: the directory does not answer (%s); this router admits its own share", reason)
-        self._shared = False
+        self._answers = False
 
     def _back(self) -> None:
-        if not self._shared:
+        if not self._answers:
             log.info("quotas: the directory answers again")
-        self._shared = True
-
-    def _renew(self) -> None:
-        """Once a second: forgets tenants whose windows are empty, and finds numbers that must be published again."""
-        now, at = monotonic(), wall()
-        if now - self._renewed_at < _TURN:
-            return
-        self._renewed_at = now
-        for tenant, use in list(self._uses.items()):
-            if use.due(at, now):
-                self._changed.add(tenant)
-            elif use.idle:
-                del self._uses[tenant], self._names[use]
+            for use in self._uses.values():  # the server may have lost all numbers
+                for meter in use.meters.values():
+                    meter.published = -1
+                self.changed(use)
+        self._answers = True

@@ -93,7 +93,8 @@ class Prompt:
     `pass_through`, and has no text.
     `id_salt`: the tenant's part of the response's id; None if the API has no such ids. `previous`: the id of the
     response that this one continues, so only the replica that stores it can answer.
-    `answer`: the most tokens of the answer that the client asked for; None if it did not say.
+    `answer`: the most tokens of an answer that the client asked for; None if it did not say.
+    `prompts`, `answers`: how many prompts the body has, and how many answers it asks for, for all of them.
     `turn`: where a rendered chat stands in its conversation. `sorted_tools`: its tools came in another order.
     """
 
@@ -110,6 +111,8 @@ class Prompt:
     id_salt: str | None = None
     previous: str | None = None
     answer: int | None = None
+    prompts: int = 1
+    answers: int = 1
     turn: Turn | None = None
     sorted_tools: bool = False
     size: int = field(init=False)
@@ -203,6 +206,7 @@ class PromptReader:
         if kept is not None:
             text = text[-_TOKEN_BYTES * max(1, kept) :]
         yield
+        prompts = _prompt_count(body)
         return Prompt(
             path,
             body["model"],
@@ -214,7 +218,9 @@ class PromptReader:
             plain and predictable,
             id_salt=salt if path == RESPONSES_PATH else None,
             previous=body.get("previous_response_id") if path == RESPONSES_PATH else None,
-            answer=_longest_answer(shown) or body.get("max_output_tokens"),
+            answer=_longest_answer(body) or body.get("max_output_tokens"),
+            prompts=prompts,
+            answers=prompts * (body.get("n") or 1),
             turn=self._turn(path, body["model"], shown, own_salt) if len(chunks) >= _COMPARED else None,
             sorted_tools=tools is not None,
         )
@@ -381,6 +387,12 @@ class PromptReader:
 def _wanted_usage(path: bytes, body: Mapping[str, Any]) -> WantedUsage:
     """The usage that stays in a stream."""
     return WantedUsage.EVERY if path in _STREAMS_WITH_USAGE else wanted_usage(body.get("stream_options"))
+
+
+def _prompt_count(body: Mapping[str, Any]) -> int:
+    """The prompts of a completion, which may be a list of texts or of lists of tokens."""
+    prompt = body.get("prompt")
+    return len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
 
 
 def _longest_answer(body: Mapping[str, Any]) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from plumage.quotas import FRESH, STALE_SHARE, Ask, Limit, TenantUse, Verdict
+from plumage.quotas import FRESH, STALE_SHARE, Ask, Limit, Refusal, Sharing, Taken, TenantUse, Verdict
 
 START = 1_700_000_040.0  # the beginning of a minute
 
@@ -18,43 +18,63 @@ class Directory:
     """The hashes of the server: (limit, window) → router → (number, when it was written)."""
 
     numbers: dict[tuple[Limit, int], dict[str, tuple[int, float]]] = field(default_factory=lambda: defaultdict(dict))
+    routers: int = 0
 
 
 class Router:
     """One router: its use, and what it admitted."""
 
-    def __init__(self, name: str, limits: dict[Limit, int], directory: Directory | None) -> None:
+    def __init__(self, name: str, limits: dict[Limit, int], directory: Directory) -> None:
         self.name, self.directory = name, directory
-        self.use = TenantUse.of(limits)
-        self.admitted = self.refused = 0
+        self.use = TenantUse(limits)
+        self.taken: list[Taken] = []
+        self.refusals: list[Refusal] = []
+        directory.routers += 1
+
+    @property
+    def admitted(self) -> int:
+        return len(self.taken)
+
+    def sharing(self, at: float, answers: bool) -> Sharing:
+        return Sharing(answers, self.directory.routers, START + at, at)
 
     def request(self, at: float, tokens: int = 0, *, shared: bool = True) -> Verdict:
-        verdict, _ = self.use.take(tokens, START + at, at, shared=shared)
-        if verdict is Verdict.ASK:
-            self.use.asks.append(Ask(tokens, self._decided))
-        elif verdict is Verdict.ADMIT:
-            self.admitted += 1
-        else:
-            self.refused += 1
-        return verdict
+        found = self.use.take(tokens, self.sharing(at, shared))
+        if isinstance(found, Refusal):
+            self.refusals.append(found)
+            return Verdict.REFUSE
+        taken, asks = found
+        if asks:
+            ask = Ask(taken, at, lambda refused: self._decided(ask, refused))
+            self.use.asks.append(ask)
+            return Verdict.ASK
+        self.taken.append(taken)
+        return Verdict.ADMIT
 
-    def _decided(self, refused: Limit | None) -> None:
+    def _decided(self, ask: Ask, refused: Refusal | None) -> None:
         if refused is None:
-            self.admitted += 1
+            self.taken.append(ask.taken)
         else:
-            self.refused += 1
+            self.refusals.append(refused)
 
-    def exchange(self, at: float) -> None:
-        wall = START + at
-        self.use.roll(wall)
-        assert self.directory is not None
+    def publish(self, at: float) -> None:
+        sharing = self.sharing(at, True)
+        self.use.roll(sharing.wall)
         for ask in self.use.asks:
             ask.published = True
         for meter in self.use.meters.values():
             known = self.directory.numbers[meter.kind, meter.window]
-            known[self.name] = (meter.mine, wall)
-            meter.read({name: found for name, found in known.items() if name != self.name}, meter.mine, at, wall)
-        self.use.settle(wall=wall, now=at, shared=True)
+            known[self.name] = (meter.mine, sharing.wall)
+            others = {name: found for name, found in known.items() if name != self.name}
+            meter.read(others, meter.mine, sharing)
+
+    def settle(self, at: float, *, shared: bool = True) -> None:
+        for ask, refused in self.use.settle(self.sharing(at, shared), waiting_s=0.5):
+            ask.decided(refused)
+
+    def exchange(self, at: float) -> None:
+        self.publish(at)
+        self.settle(at)
 
 
 def together(count: int, limits: dict[Limit, int]) -> list[Router]:
@@ -81,7 +101,7 @@ def test_routers_admit_the_limit_together(seed: int, limit: int) -> None:
                 router.exchange(at + 0.01)
     total = sum(router.admitted for router in routers)
     assert limit <= total <= limit + 3 * max(1, limit * STALE_SHARE)
-    assert total + sum(router.refused for router in routers) == 2 * limit + 6 * limit
+    assert total + sum(len(router.refusals) for router in routers) == 2 * limit + 6 * limit
 
 
 def test_asked_request_never_exceeds_the_limit() -> None:
@@ -114,33 +134,59 @@ def test_request_within_the_share_does_not_wait() -> None:
 
 
 def test_window_begins_with_the_minute() -> None:
-    router = Router("r", {Limit.REQUESTS_PER_MINUTE: 2}, None)
+    router = Router("r", {Limit.REQUESTS_PER_MINUTE: 2}, Directory())
     assert [router.request(at, shared=False) for at in (0.0, 1.0, 59.9, 60.0)] == [
         Verdict.ADMIT, Verdict.ADMIT, Verdict.REFUSE, Verdict.ADMIT,
     ]  # fmt: skip
-    meter = router.use.meters[Limit.REQUESTS_PER_MINUTE]
-    assert meter.seconds_left(START + 60.0) == 60
-    assert meter.seconds_left(START + 119.5) == 1
+    router.request(60.0, shared=False)
+    router.request(60.0, shared=False)
+    router.request(119.5, shared=False)
+    assert router.refusals == [Refusal(Limit.REQUESTS_PER_MINUTE, 2, seconds, False) for seconds in (1, 60, 1)]
 
 
 def test_budget_of_a_day_outlives_the_minute() -> None:
-    router = Router("r", {Limit.TOKENS_PER_DAY: 100, Limit.TOKENS_PER_MINUTE: 60}, None)
+    router = Router("r", {Limit.TOKENS_PER_DAY: 100, Limit.TOKENS_PER_MINUTE: 60}, Directory())
     assert router.request(0.0, 60, shared=False) is Verdict.ADMIT
     assert router.request(1.0, 1, shared=False) is Verdict.REFUSE
     assert router.request(60.0, 40, shared=False) is Verdict.ADMIT
-    assert router.use.take(1, START + 120.0, 120.0, shared=False) == (Verdict.REFUSE, Limit.TOKENS_PER_DAY)
-    assert router.use.take(1, START + 86_400.0, 86_400.0, shared=False) == (Verdict.ADMIT, None)
+    assert router.request(120.0, 1, shared=False) is Verdict.REFUSE
+    assert router.request(121.0, 101, shared=False) is Verdict.REFUSE
+    limits = [(one.limit, one.seconds) for one in router.refusals]
+    day_left = 86_400 - int(START + 120) % 86_400
+    assert limits[1:] == [(Limit.TOKENS_PER_DAY, day_left), (Limit.TOKENS_PER_DAY, None)], "the longest wait of all"
+    assert router.request(86_400.0, 1, shared=False) is Verdict.ADMIT
 
 
 def test_real_tokens_replace_the_estimate() -> None:
-    router = Router("r", {Limit.TOKENS_PER_MINUTE: 1000}, None)
+    router = Router("r", {Limit.TOKENS_PER_MINUTE: 1000}, Directory())
     meter = router.use.meters[Limit.TOKENS_PER_MINUTE]
     router.request(0.0, 900, shared=False)
-    router.use.end(900, 300, START + 2.0)
+    router.use.end(router.taken[0], 300, START + 2.0)
     assert meter.mine == 300
     router.request(3.0, 700, shared=False)
-    router.use.end(700, 2000, START + 61.0)  # the difference counts in the minute in which it is known
+    router.use.end(router.taken[1], 2000, START + 61.0)  # the difference counts in the minute in which it is known
     assert meter.mine == 1300
+    assert router.request(62.0, 1, shared=False) is Verdict.REFUSE
+
+
+def test_tokens_of_the_last_minute_are_not_free_in_this_one() -> None:
+    router = Router("r", {Limit.TOKENS_PER_MINUTE: 1000}, Directory())
+    router.request(50.0, 1000, shared=False)
+    router.request(60.0, 900, shared=False)
+    router.use.end(router.taken[0], 10, START + 61.0)
+    assert router.use.meters[Limit.TOKENS_PER_MINUTE].mine == 900
+    assert not router.use.idle
+    router.use.end(router.taken[1], 900, START + 62.0)
+    router.use.roll(START + 120.0)
+    assert not router.use.idle, "the day's tokens"
+
+
+def test_use_of_a_running_request_is_not_forgotten() -> None:
+    router = Router("r", {Limit.TOKENS_PER_MINUTE: 1000}, Directory())
+    router.request(50.0, 0, shared=False)
+    router.use.roll(START + 60.0)
+    assert not router.use.idle
+    router.use.end(router.taken[0], 5000, START + 61.0)
     assert router.request(62.0, 1, shared=False) is Verdict.REFUSE
 
 
@@ -148,16 +194,28 @@ def test_during_an_outage_each_router_has_an_equal_part() -> None:
     routers = together(3, {Limit.REQUESTS_PER_MINUTE: 90})
     for router in routers:
         router.request(0.0)
-    for _ in range(2):
-        for router in routers:
-            router.exchange(0.01)
-    for at in (1.0, 61.0):  # the rest of this minute, and the next one
-        for router in routers:
+    for router in (*routers, *routers):
+        router.exchange(0.01)
+    for minute in range(5):  # the rest of this minute, and four more, in one of which the last router is idle
+        before = sum(router.admitted for router in routers) if minute else 0
+        active = routers[: 2 if minute == 2 else 3]
+        for router in active:
             for _ in range(90):
-                router.request(at, shared=False)
-        total = sum(router.admitted for router in routers)
-        assert total <= (90 if at == 1.0 else 180)
-        assert total >= (87 if at == 1.0 else 177)
+                router.request(60.0 * minute + 1.0, shared=False)
+        total = sum(router.admitted for router in routers) - before
+        assert 30 * len(active) - 3 <= total <= 30 * len(active)
+    assert {one.seconds for router in routers for one in router.refusals} == {1}
+    assert all(one.by_share for router in routers for one in router.refusals)
+
+
+def test_requests_in_flight_elsewhere_are_forgotten_in_a_long_outage() -> None:
+    first, second = together(2, {Limit.CONCURRENT_REQUESTS: 8})
+    for number in range(8):
+        first.request(number / 10)
+        first.exchange(number / 10 + 0.01)
+    second.exchange(1.0)
+    assert second.request(2.0, shared=False) is Verdict.REFUSE
+    assert second.request(20.0, shared=False) is Verdict.ADMIT
 
 
 def test_asks_are_decided_by_the_share_when_the_directory_goes_away() -> None:
@@ -169,10 +227,10 @@ def test_asks_are_decided_by_the_share_when_the_directory_goes_away() -> None:
     for _ in range(8):
         router.request(1.0)
     assert router.use.asks
-    router.use.settle(wall=START + 1.3, now=1.3, shared=False)
+    router.settle(1.3, shared=False)
     assert router.use.asks == []
     assert router.admitted == 1 + 4, "half of the 8 that were left"
-    assert router.refused == 4
+    assert len(router.refusals) == 4
 
 
 def test_ended_requests_free_their_place() -> None:
@@ -184,7 +242,7 @@ def test_ended_requests_free_their_place() -> None:
     assert first.admitted == 2
     second.exchange(0.04)
     assert second.request(0.05) is Verdict.REFUSE
-    first.use.end(0, 0, START + 1.0)
+    first.use.end(first.taken[0], 0, START + 1.0)
     first.exchange(1.0)
     assert second.request(1.0) is Verdict.ASK, "what it knows is old, so it asks"
     second.exchange(1.01)
@@ -207,25 +265,76 @@ def test_withdrawn_request_takes_nothing() -> None:
     [router] = together(1, {Limit.REQUESTS_PER_MINUTE: 1000, Limit.TOKENS_PER_MINUTE: 1000})
     router.request(0.0, 10)
     assert router.request(0.5, 10) is Verdict.ASK
-    router.use.withdraw(router.use.asks[0])
-    assert [meter.mine for meter in router.use.meters.values()] == [1, 10]
-    router.use.withdraw(Ask(10, lambda _: None))  # it was decided meanwhile
-    assert router.use.asks == []
+    [ask] = router.use.asks
+    router.use.withdraw(ask)
+    assert [router.use.meters[kind].mine for kind in router.use.limits] == [1, 10]
+    router.use.withdraw(ask)  # it was decided meanwhile
+    assert (router.use.asks, router.use.running) == ([], 1)
+
+
+def test_ask_over_the_end_of_a_minute_is_counted_in_the_new_one() -> None:
+    [router] = together(1, {Limit.REQUESTS_PER_MINUTE: 4})
+    router.request(59.0)
+    assert router.request(59.9) is Verdict.ASK
+    router.publish(59.95)
+    for _ in range(2):
+        router.request(60.01)
+    router.settle(60.02)
+    assert len(router.use.asks) == 2
+    assert router.use.meters[Limit.REQUESTS_PER_MINUTE].mine == 3
+    router.exchange(60.03)
+    assert (router.admitted, router.use.asks) == (4, [])
+    assert router.use.meters[Limit.REQUESTS_PER_MINUTE].mine == 3
+
+
+def test_late_ask_is_decided() -> None:
+    [router] = together(1, {Limit.REQUESTS_PER_MINUTE: 4})
+    router.request(0.0)
+    assert router.request(0.5) is Verdict.ASK
+    router.settle(0.9)
+    assert router.use.asks
+    router.settle(1.1)
+    assert (router.admitted, router.use.asks) == (2, [])
 
 
 def test_other_limits_keep_what_was_used() -> None:
-    router = Router("r", {Limit.REQUESTS_PER_MINUTE: 5}, None)
+    router = Router("r", {Limit.REQUESTS_PER_MINUTE: 5}, Directory())
     for _ in range(5):
         router.request(0.0, shared=False)
-    router.use.change({Limit.REQUESTS_PER_MINUTE: 6, Limit.CONCURRENT_REQUESTS: 9})
-    assert [router.request(1.0, shared=False) for _ in range(2)] == [Verdict.ADMIT, Verdict.REFUSE]
-    assert set(router.use.meters) == {Limit.REQUESTS_PER_MINUTE, Limit.CONCURRENT_REQUESTS}
+    router.use.limits = {Limit.REQUESTS_PER_MINUTE: 6, Limit.CONCURRENT_REQUESTS: 7}
+    assert router.request(1.0, shared=False) is Verdict.ADMIT
+    assert router.request(1.0, shared=False) is Verdict.REFUSE
+    router.use.limits = {Limit.CONCURRENT_REQUESTS: 7}
+    assert router.request(1.0, shared=False) is Verdict.ADMIT, "the six that run are counted"
+    assert router.request(1.0, shared=False) is Verdict.REFUSE
+    for taken in router.taken:
+        router.use.end(taken, 0, START + 2.0)
+    assert router.use.running == router.use.meters[Limit.CONCURRENT_REQUESTS].mine == 0
+
+
+def test_lost_server_forgets_no_number() -> None:
+    first, second = together(2, {Limit.TOKENS_PER_DAY: 1000})
+    first.request(0.0, 500)
+    second.request(0.0, 500)
+    for router in (first, second, first):
+        router.exchange(0.01)
+    first.directory.numbers.clear()
+    assert first.request(2.0, 100) is Verdict.ASK
+    first.exchange(2.01)
+    assert first.admitted == 1
+
+
+def test_clock_that_is_put_back_begins_no_window() -> None:
+    router = Router("r", {Limit.REQUESTS_PER_MINUTE: 2}, Directory())
+    for _ in range(2):
+        router.request(61.0, shared=False)
+    assert router.request(59.0, shared=False) is Verdict.REFUSE
 
 
 def test_numbers_are_published_again_in_case_the_server_lost_them() -> None:
     [router] = together(1, {Limit.REQUESTS_PER_MINUTE: 5, Limit.CONCURRENT_REQUESTS: 5})
     router.request(0.0)
-    assert len(router.use.due(START, 0.0)) == 2
+    assert len(router.use.due(router.sharing(0.0, True))) == 2
     router.exchange(0.01)
-    assert router.use.due(START + 1.0, 1.0) == []
-    assert [meter.kind for meter in router.use.due(START + 6.0, 6.0)] == [Limit.CONCURRENT_REQUESTS]
+    assert router.use.due(router.sharing(1.0, True)) == []
+    assert [meter.kind for meter in router.use.due(router.sharing(6.0, True))] == [Limit.CONCURRENT_REQUESTS]
