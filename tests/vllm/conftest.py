@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from support.ports import free_port
+from tests.vllm.forking import forked
 
 from plumage_bench.vllm.engine import Engine, prepare_environment, running
-from plumage_bench.vllm.server import Server, serving
+from plumage_bench.vllm.server import Server
 from plumage_engine.vllm.tiny_model import write_model
 
 prepare_environment()  # before the first import of vLLM
@@ -76,9 +77,7 @@ def start_engine(tiny_model: Path) -> Iterator[Callable[..., Engine]]:
 
         def start(**arguments: Any) -> Engine:
             stack.close()
-            chosen = {
-                "dtype": "float32"
-            } | arguments  # CPUs without instructions for bfloat16 need a fifth longer for it
+            chosen = {"dtype": "float32"} | arguments  # CPUs without bfloat16 instructions need a fifth longer for it
             return stack.enter_context(running(chosen.pop("model", tiny_model), **chosen))
 
         yield start
@@ -86,12 +85,12 @@ def start_engine(tiny_model: Path) -> Iterator[Callable[..., Engine]]:
 
 @pytest.fixture
 def start_server(tiny_model: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Call it with arguments of vLLM's command line, and with `model`, `environment` or `fork` by name. A forked server
-    needs half of the CPU time, but a server with the plugin must not fork."""
+    """Call it with arguments of vLLM's command line, and with `model`, `environment` or `new_core` by name. new_core:
+    for servers with the plugin, see `tests.vllm.forking`."""
     with ExitStack() as stack:
 
         def start(*arguments: str, **named: Any) -> Server:
             port, model = free_port(), named.pop("model", tiny_model)
-            return stack.enter_context(serving(model, port, tmp_path / f"vllm-{port}.log", arguments, **named))
+            return stack.enter_context(forked(model, port, tmp_path / f"vllm-{port}.log", arguments, **named))
 
         yield start

@@ -21,7 +21,7 @@ import httpx
 
 from plumage.errors import PlumageError
 
-__all__ = ["Server", "ServerError", "serving"]
+__all__ = ["Server", "ServerError", "arguments_of", "environment_of", "ready", "serving"]
 
 _ENVIRONMENT = {
     # The engine core runs the model itself, as it does for one GPU. A worker process would import vLLM a third time.
@@ -64,6 +64,16 @@ class Server:
         self.process.wait(_KILL_SECONDS)
 
 
+def arguments_of(model: Path, port: int, arguments: Sequence[str]) -> list[str]:
+    """All arguments of vLLM's command line. arguments: they override those here."""
+    return [f"--model={model}", "--host=127.0.0.1", f"--port={port}", *_ARGUMENTS, *arguments]
+
+
+def environment_of(changes: Mapping[str, str] | None) -> dict[str, str]:
+    """A server's environment: this process's own, and the changes."""
+    return {**_ENVIRONMENT, **os.environ, **(changes or {})}
+
+
 @contextmanager
 def serving(
     model: Path,
@@ -72,15 +82,11 @@ def serving(
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     seconds: float = 300.0,
-    *,
-    fork: bool = False,
 ) -> Iterator[Server]:
     """A server of `model` for the time of a `with`, ready when /health answers. arguments: of the command line; they
-    override those here. environment: added to this process's own. ServerError if it is not ready in `seconds`. fork:
-    start it by `plumage_bench.vllm.api_server`, for servers without our plugin."""
-    module = "plumage_bench.vllm.api_server" if fork else "vllm.entrypoints.openai.api_server"
-    command = [sys.executable, "-m", module, f"--model={model}", "--host=127.0.0.1"]
-    given = {"command": [*command, f"--port={port}", *_ARGUMENTS, *arguments], "environment": {}}
+    override those here. environment: added to this process's own. ServerError if it is not ready in `seconds`."""
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    given = {"command": [*command, *arguments_of(model, port, arguments)], "environment": {}}
     config = log.with_name(f"{log.name}.command.json")
     config.write_text(json.dumps(given))
     with log.open("wb") as output:
@@ -88,10 +94,16 @@ def serving(
             [sys.executable, "-m", "plumage_cli.local.processes.vllm_child", "--config", str(config)],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**_ENVIRONMENT, **os.environ, **(environment or {})},
+            env=environment_of(environment),
             start_new_session=True,
         )
-    server = Server(f"http://127.0.0.1:{port}", log, process)
+    with ready(Server(f"http://127.0.0.1:{port}", log, process), seconds) as server:
+        yield server
+
+
+@contextmanager
+def ready(server: Server, seconds: float) -> Iterator[Server]:
+    """The server, when /health answers. It is ended with the `with`."""
     try:
         _wait(server, seconds)
         yield server

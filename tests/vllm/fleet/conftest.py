@@ -1,6 +1,6 @@
-"""Two API servers that the tests of this folder share, since each takes half a minute to start: vLLM with the plugin,
-all features and keys, and vLLM without the plugin. Both start when the first one is needed. Tests must tolerate cached
-blocks of other tests, and compare counters with their earlier values."""
+"""Two API servers that the tests of this folder share: vLLM with the plugin, all features and keys, and vLLM without
+it. Both start when the first one is needed. Tests must tolerate cached blocks of other tests, and compare counters with
+their earlier values."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from typing import Any
 import httpx
 import pytest
 from support.ports import free_port
+from tests.vllm.forking import forked
 
 from plumage.directory.server.local_server import LocalServer
 from plumage.settings.agent_config import AgentConfig
-from plumage_bench.vllm.server import Server, serving
+from plumage_bench.vllm.server import Server
 
 CLIENT, ADMIN = "client", "fleet-secret"
 _ROUTES = {"VLLM_PLUGINS": "plumage"}
@@ -103,7 +104,8 @@ def _start(stack: ExitStack, name: str, folder: Path, model: Path) -> Served:
         *more,
     )
     log = folder / "vllm.log"
-    server = stack.enter_context(serving(model, free_port(), log, arguments, environment, seconds=550.0))
+    started = forked(model, free_port(), log, arguments, environment, seconds=550.0, new_core=name == "plugin")
+    server = stack.enter_context(started)
     return Served(server, folder, model, keys)
 
 

@@ -70,7 +70,7 @@ def test_routes_answer_and_refuse(with_plugin: Served) -> None:
         assert (before["running"], before["waiting"], before["draining"]) == (0, 0, False)
         assert all(state["on"] for state in before["features"].values()), before["features"]
         assert {"feather", "record"} <= set(before["features"])
-        with streams(server.url, 12, 600) as (ended, enough):
+        with streams(server.url, 12, 200) as (ended, enough):
             check_routes_during_generation(fleet)
             waits_for_streams(fleet, enough)
         assert len(ended) >= 12
@@ -202,7 +202,8 @@ def test_vllm_scheduler_is_reported(start_server: Callable[..., Server], tmp_pat
     site.mkdir()
     (site / "sitecustomize.py").write_text('import sys\nsys.modules["plumage_engine.vllm.scheduler"] = None\n')
     path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
-    server = start_server(environment={"PYTHONPATH": path, "PLUMAGE_VLLM": "{}", "VLLM_PLUGINS": "plumage"})
+    environment = {"PYTHONPATH": path, "PLUMAGE_VLLM": "{}", "VLLM_PLUGINS": "plumage"}
+    server = start_server(environment=environment, new_core=True)
     body = {"model": "tiny", "prompt": [1, 2, 3] * 30, "max_tokens": 2}
     assert httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).status_code == 200
     for _ in range(2):

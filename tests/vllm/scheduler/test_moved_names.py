@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.offload_tier import chain
+from tests.vllm.scheduler.without_name import report_without
 
 from plumage.errors import ConfigurationError
 from plumage_bench.vllm.engine import Engine, Prompt, plugin_arguments
@@ -42,40 +42,6 @@ _INSTALLED = {
     "promotion": "plumage_engine.vllm.offload.promotion.connector_hooks.Promoter",
 }
 _CASES = [*((feature, feature == "hostTier") for feature in _HIDDEN), ("feather", True)]
-_WITHOUT = """
-import gc, json, os, sys
-from importlib import import_module
-from pathlib import Path
-from plumage_bench.vllm.engine import Prompt, plugin_arguments, prepare_environment, running
-from plumage_bench.vllm.pretend import host_tier_arguments
-prepare_environment()
-import vllm.v1.engine.llm_engine, vllm.v1.core.sched.async_scheduler, vllm.v1.worker.cpu_worker
-import vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector
-gc.freeze()
-gc.collect = gc.unfreeze = lambda *_: 0  # it takes four fifths of an engine's start and end, as in conftest.py
-
-def report(prompts):
-    with running(Path(sys.argv[1]), **plugin_arguments({"feather": {"orderBatch": True}}), **tier) as engine:
-        answers = engine.serve(prompts).answers
-        guards = engine.scheduler.plumage.guards
-        return {
-            "answers": {name: answer.tokens for name, answer in answers.items()},
-            "off": {name: guard.reason for name, guard in guards.items() if not guard.on},
-            "held": engine.pool.num_gpu_blocks - 1 - engine.pool.get_num_free_blocks(),
-            "on": [name for name, guard in guards.items() if guard.on],
-        }
-
-prompts = [Prompt(str(number), tuple(tokens), 12, number) for number, tokens in enumerate(json.loads(sys.argv[2]))]
-for case, hidden, tiered in json.loads(sys.argv[3]):
-    if os.fork():  # the import is most of the work: once for all
-        os.wait()
-        continue
-    module, _, name = hidden.rpartition(".")
-    delattr(import_module(module), name)
-    tier = host_tier_arguments(64) if tiered else {}
-    print("\\nREPORT" + json.dumps({"case": case, **report(prompts)}), flush=True)
-    break
-"""
 _expected: dict[str, tuple[int, ...]] = {}
 
 
@@ -96,30 +62,12 @@ def expected(start_engine: Callable[..., Engine]) -> Mapping[str, tuple[int, ...
     return _expected
 
 
-@pytest.fixture(scope="module")
-def without(tiny_model: Path) -> Callable[[str, bool], Any]:
-    """The output of an engine that starts without the name that a feature hooks, by feature and whether it has a host
-    tier."""
-    cases = [(f"{feature} {tier}", _HIDDEN[feature], tier) for feature, tier in _CASES]
-    tokens = [prompt.tokens for prompt in prompts()]
-    command = [sys.executable, "-c", _WITHOUT, str(tiny_model), json.dumps(tokens), json.dumps(cases)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
-    lines = [json.loads(line.removeprefix("REPORT")) for line in run.stdout.splitlines() if line.startswith("REPORT")]
-    reports = {line["case"]: line for line in lines}
-
-    def of(feature: str, tier: bool) -> Any:
-        assert f"{feature} {tier}" in reports, run.stderr[-6000:]
-        return reports[f"{feature} {tier}"]
-
-    return of
-
-
 @pytest.mark.parametrize(("feature", "tier"), _CASES)
 def test_missing_name_disables_feature(
-    start_engine: Callable[..., Engine], without: Callable[[str, bool], Any], feature: str, tier: bool
+    start_engine: Callable[..., Engine], tiny_model: Path, feature: str, tier: bool
 ) -> None:
-    found = without(feature, tier)
-    assert {name: tuple(given) for name, given in found["answers"].items()} == expected(start_engine)
+    found = report_without(tiny_model, prompts(), _HIDDEN[feature], tier)
+    assert found["answers"] == expected(start_engine)
     assert list(found["off"]) == [feature]
     assert _HIDDEN[feature].rpartition(".")[2] in found["off"][feature]
     assert found["held"] == 0

@@ -36,7 +36,7 @@ def test_invalid_policy_ends_server(
     where: str,
 ) -> None:
     with pytest.raises(ServerError, match="vLLM ended with status") as raised:
-        start_server(*arguments, environment=environment, fork=not environment)
+        start_server(*arguments, environment=environment)
     (log,) = tmp_path.glob("*.log")
     lines = log.read_text().splitlines()
     shown = str(raised.value).splitlines()[1:]

@@ -18,7 +18,8 @@ def test_large_vocabulary_gives_equal_answers(
 ) -> None:
     prompts = [Prompt(str(number), tuple(random.Random(number).choices(range(30_000), k=90)), 8) for number in range(8)]
     in_process = start_engine(model=bpe_model).serve(prompts)
-    server = start_server("--max-model-len=1024", "--return-tokens-as-token-ids", model=bpe_model, fork=True)
+    arguments = ("--max-model-len=1024", "--return-tokens-as-token-ids", "--dtype=float32")  # as the engine before
+    server = start_server(*arguments, model=bpe_model)
     group = psutil.Process(server.pid).children(recursive=True)
     assert group
     for one in prompts:

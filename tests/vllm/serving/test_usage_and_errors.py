@@ -104,7 +104,7 @@ def _simulator(model: Path) -> dict[str, Any]:
 def test_simulator_usage_equals_vllm_and_router_filters_it(
     start_server: Callable[..., Server], process: Callable[[str, dict[str, Any]], str], tiny_model: Path, tmp_path: Path
 ) -> None:
-    vllm = start_server(*FLAGS, fork=True).url
+    vllm = start_server(*FLAGS).url
     simulator = process("plumage_engine.simulator", _simulator(tiny_model))
     for path in BODIES:
         for options in OPTIONS:
@@ -144,7 +144,7 @@ def test_simulator_usage_equals_vllm_and_router_filters_it(
 def test_forced_usage_is_removed_by_router(
     start_server: Callable[..., Server], process: Callable[[str, dict[str, Any]], str], tiny_model: Path, tmp_path: Path
 ) -> None:
-    vllm = start_server(*FLAGS, "--enable-force-include-usage", fork=True).url
+    vllm = start_server(*FLAGS, "--enable-force-include-usage").url
     simulator = process("plumage_engine.simulator", {**_simulator(tiny_model), "enableForceIncludeUsage": True})
     members = tmp_path / "members.json"
     members.write_text(
