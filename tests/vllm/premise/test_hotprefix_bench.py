@@ -12,6 +12,7 @@ from plumage_bench.benches import vllm_hotprefix
 from plumage_bench.benches.vllm_hotprefix import CONTENDERS, PRODUCT, Load
 from plumage_bench.harness import Context
 from plumage_bench.vllm.shapes import shape
+from plumage_bench.workloads.fewshot import FewshotShape
 from plumage_engine.simulator.engine.device import GPU
 
 _MIB = 1 << 20
@@ -47,7 +48,12 @@ def test_rounds_repeat_prefixes_with_new_questions() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_run_reports_each_contender_over_lru(tmp_path: Path) -> None:
+def test_run_reports_each_contender_over_lru(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With short prompts and in float32: a CPU needs a minute for the benchmark's own, in bfloat16."""
+    own, small = vllm_hotprefix.write_shape, {"dtype": "float32", "max_model_len": 512}
+    monkeypatch.setattr(vllm_hotprefix, "write_shape", lambda *given: {**own(*given), **small})
+    short = FewshotShape(subjects=8, example_tokens=96, question_tokens=24)
+    monkeypatch.setitem(vllm_hotprefix.FEWSHOT_SUITES, "mmlu", short)  # type: ignore[arg-type]
     options = {"contenders": "product", "questions": "4", "pairs": "1"}
     context = Context("vllm-hotprefix", True, 1, tmp_path, Console(file=io.StringIO()), options)
     report = vllm_hotprefix.run(context)
@@ -61,7 +67,7 @@ def test_run_reports_each_contender_over_lru(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_modelled_run_has_each_model_and_link_and_repeats(tmp_path: Path) -> None:
-    options = {"contenders": "offloading, 2;A+P;product", "questions": "64", "pairs": "1", "modelled": "1"}
+    options = {"contenders": "offloading, 2;A+P;product", "questions": "32", "pairs": "1", "modelled": "1"}
     reports = [
         vllm_hotprefix.run(Context("vllm-hotprefix", True, 1, tmp_path, Console(file=io.StringIO()), options))
         for _ in range(2)
