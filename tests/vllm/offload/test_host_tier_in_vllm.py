@@ -29,6 +29,7 @@ from plumage_engine.vllm.offload.install import install
 from plumage_engine.vllm.settings import ENVIRONMENT
 
 _SMALL = {"num_gpu_blocks_override": 40, "max_num_seqs": 6, "max_num_batched_tokens": 384}
+_alone: list[Run] = []  # vLLM's own answers to `_prompts(1)`; computed once
 
 
 def _prompts(seed: int) -> list[Prompt]:
@@ -42,8 +43,15 @@ def _prompts(seed: int) -> list[Prompt]:
             step=3 * number,
             abort=rng.randrange(2, 12) if rng.random() < 0.1 else None,
         )
-        for number in range(90)
+        for number in range(60)
     ]
+
+
+def _plain(start_engine: Callable[..., Engine]) -> Run:
+    """The answers of vLLM without host memory."""
+    if not _alone:
+        _alone.append(start_engine(**_SMALL).serve(_prompts(1)))
+    return _alone[0]
 
 
 def _same(plain: Run, run: Run) -> None:
@@ -65,7 +73,7 @@ def _nothing_left(engine: Engine) -> None:
 @pytest.mark.parametrize("admission", ["Hotness", "All"])
 def test_host_tier_keeps_answers(start_engine: Callable[..., Engine], admission: str) -> None:
     """With aborts, chunked prefill, loads and promotions."""
-    plain = start_engine(**_SMALL).serve(_prompts(1))
+    plain = _plain(start_engine)
     engine = start_engine(**_SMALL, **host_tier_arguments(4096))
     counters, guard = Counters(), Guard("promotion", Counters())
     config = HostTierConfig(min_frequency=2, admission=admission)
@@ -84,7 +92,7 @@ def test_host_tier_keeps_answers(start_engine: Callable[..., Engine], admission:
 def test_disk_keeps_answers(start_engine: Callable[..., Engine], tmp_path: Path) -> None:
     """Little host memory and a disk, with the real worker: blocks from the disk have the content that was written. At
     the end nothing of either is in use."""
-    plain = start_engine(**_SMALL).serve(_prompts(1))
+    plain = _plain(start_engine)
     below = {"disk_path": str(tmp_path), "disk_bytes_to_use": 64 << 20}
     engine = start_engine(**_SMALL, **host_tier_arguments(150, **below))
     counters, guard = Counters(), Guard("promotion", Counters())
@@ -106,7 +114,7 @@ def test_disk_keeps_answers(start_engine: Callable[..., Engine], tmp_path: Path)
 def test_transfer_parameters_keep_answers(start_engine: Callable[..., Engine], tmp_path: Path, disk: bool) -> None:
     """With the whole plugin. Every other client sends `kv_transfer_params` of any kind."""
     wanted, rng = _prompts(1), random.Random(2)
-    plain = start_engine(**_SMALL).serve(wanted)
+    plain = _plain(start_engine)
     below = {"disk_path": str(tmp_path), "disk_bytes_to_use": 64 << 20} if disk else {}
     plugin = plugin_arguments({"hostTier": {"minFrequency": 1}})
     engine = start_engine(**_SMALL, **plugin, **host_tier_arguments(150 if disk else 4096, **below))

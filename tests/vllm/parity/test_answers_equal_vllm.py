@@ -13,7 +13,7 @@ import pytest
 from plumage_bench.benches.vllm_parity import Difference, Variant, compare, missed, prompts, serve, ties, variants
 from plumage_bench.vllm.engine import Answer
 
-WANTED = prompts(random.Random(12), 120)
+WANTED = prompts(random.Random(12), 80)
 # Of vLLM alone only the two with the most different batches; each takes an engine's start and a few seconds.
 ALONE = ("vLLM, batches of 5", "vLLM, asynchronous, 56 blocks")
 TOO_FEW, FEW = 56, 96  # blocks: enough for all concurrent requests, and barely enough

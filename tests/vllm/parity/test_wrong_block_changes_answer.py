@@ -19,7 +19,7 @@ def engine(start_engine: Callable[..., Engine]) -> Engine:
 
 
 def prompt(name: str, rng: random.Random) -> Prompt:
-    return Prompt(name, tuple(rng.choices(range(256), k=BLOCK * BLOCKS + 5)), 16)
+    return Prompt(name, tuple(rng.choices(range(256), k=BLOCK * BLOCKS + 5)), 10)
 
 
 def served(engine: Engine, one: Prompt) -> tuple[tuple[int, ...], list[int]]:

@@ -12,13 +12,13 @@ from plumage_bench.vllm.pretend import host_tier_arguments
 BLOCK = 32
 
 
-def prompts(count: int = 90) -> list[Prompt]:
+def prompts(count: int = 60) -> list[Prompt]:
     """Prompts of a few groups that repeat after others have filled the cache."""
     rng = random.Random(11)
     shared = [tuple(rng.choices(range(256), k=5 * BLOCK)) for _ in range(8)]
     made = []
     for number in range(count):
-        tokens = shared[(number // 6) % 8] + tuple(rng.choices(range(256), k=rng.randrange(4, 40)))
+        tokens = shared[(number // 4) % 8] + tuple(rng.choices(range(256), k=rng.randrange(4, 40)))
         made.append(Prompt(f"{number}", tokens, rng.randrange(4, 40), 2 * number))
     return made
 

@@ -61,7 +61,7 @@ def nothing_left(engine: Engine) -> None:
 
 
 def test_each_policy_gives_answers_of_vllm(start_engine: Callable[..., Engine]) -> None:
-    wanted = prompts(1)
+    wanted = prompts(1, 36)
     expected = tokens(start_engine(max_num_seqs=8), wanted)
     assert len(expected) == len(wanted)
     for policy in POLICIES:
@@ -74,7 +74,7 @@ def test_each_policy_gives_answers_of_vllm(start_engine: Callable[..., Engine]) 
 
 def test_preemptions_and_aborts_leak_nothing(start_engine: Callable[..., Engine]) -> None:
     few = {"num_gpu_blocks_override": 40, "max_model_len": 512}
-    wanted = prompts(2, 80, answer=100, aborts=0.3)
+    wanted = prompts(2, 50, answer=80, aborts=0.3)
     expected = tokens(start_engine(**few), wanted)
     engine = start_engine(**few, **plugin_arguments({"feather": {"policy": "Bandit"}, "eviction": None}))
     answered = tokens(engine, wanted)
@@ -114,7 +114,7 @@ def test_request_of_group_precedes_older_request(start_engine: Callable[..., Eng
 def test_failing_hook_restores_vllm_queue(start_engine: Callable[..., Engine], method: str) -> None:
     """No request is lost, answers stay the same, and the failure is counted and named."""
     few = {"num_gpu_blocks_override": 24, "max_model_len": 384, "max_num_seqs": 8}
-    wanted = prompts(4, 30, answer=100)
+    wanted = prompts(4, 20, answer=70)
     if not _expected:
         _expected.update(tokens(start_engine(**few), wanted))
     engine = start_engine(**few, **feather("Heuristic"))
@@ -165,7 +165,7 @@ def test_batch_limit_falls_with_preemptions_and_recovers(start_engine: Callable[
         return output
 
     engine.scheduler.schedule = noted
-    wanted = prompts(6, 40, answer=120)
+    wanted = prompts(6, 30, answer=90)
     run = engine.serve(wanted, steps=5000)
     assert all(answer.finished for answer in run.answers.values())
     assert engine.scheduler.plumage.counters.get("preemptions") == run.preemptions > 0
@@ -178,7 +178,7 @@ def test_failing_batch_limit_restores_vllm_limit(
     start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the step after the limit had fallen."""
-    few, wanted = {"num_gpu_blocks_override": 40, "max_model_len": 512, "max_num_seqs": 16}, prompts(6, 30, answer=120)
+    few, wanted = {"num_gpu_blocks_override": 40, "max_model_len": 512, "max_num_seqs": 16}, prompts(6, 24, answer=90)
     expected = tokens(start_engine(**few), wanted)
     own, fallen = BatchLimit.observe, list[int]()
 

@@ -32,7 +32,7 @@ def _changing(engine: Engine, policies: Iterator[FeatherConfig | None], every: i
 
 def test_policy_changes_keep_answers(start_engine: Callable[..., Engine]) -> None:
     """Starting with vLLM's own queue."""
-    wanted = prompts(4, 40, answer=100)
+    wanted = prompts(4, 24, answer=80)
     expected = tokens(start_engine(**_TIGHT), wanted)
     engine = start_engine(**_TIGHT, **plugin_arguments({"feather": None, "eviction": None, "batchLimit": "Static"}))
     others = (FeatherConfig(policy="Heuristic"), None, FeatherConfig(policy="ChtOrder", chunk_tokens=32))

@@ -13,9 +13,17 @@ from plumage_bench.vllm.engine import Engine, plugin_arguments
 from plumage_bench.vllm_sources.check import moved
 from plumage_bench.vllm_sources.tree import Sources
 
+ROOT = Path(vllm.__file__).parents[1]
 
-def test_vllm_sources_have_all_hooked_names() -> None:
-    assert moved(Sources(Path(vllm.__file__).parents[1])) == []
+
+@pytest.fixture(scope="module")
+def sources() -> Sources:
+    """The installed vLLM's. Each module is parsed once."""
+    return Sources(ROOT)
+
+
+def test_vllm_sources_have_all_hooked_names(sources: Sources) -> None:
+    assert moved(sources) == []
 
 
 OFFLOAD, UTILS = "vllm.v1.kv_offload", "vllm.v1.core.kv_cache_utils"
@@ -37,13 +45,12 @@ OFFLOAD, UTILS = "vllm.v1.kv_offload", "vllm.v1.core.kv_cache_utils"
         (UTILS, "def make_block_hash_with_group_id(", "def make_block_hash_with_group_id(salt, ", "wants group_id"),
     ],
 )
-def test_changed_source_is_named(module: str, old: str, new: str, message: str) -> None:
-    sources = Sources(Path(vllm.__file__).parents[1])
-    own = sources.tree
-    text = Path(vllm.__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py").read_text()
+def test_changed_source_is_named(sources: Sources, module: str, old: str, new: str, message: str) -> None:
+    text = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text()
     assert old in text
-    sources.tree = lambda name: ast.parse(text.replace(old, new)) if name == module else own(name)
-    assert any(message in line for line in moved(sources))
+    tree, changed = ast.parse(text.replace(old, new)), Sources(ROOT)
+    changed.tree = lambda name: tree if name == module else sources.tree(name)
+    assert any(message in line for line in moved(changed))
 
 
 def test_every_feature_is_on(start_engine: Callable[..., Engine]) -> None:
