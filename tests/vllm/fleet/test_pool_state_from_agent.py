@@ -193,7 +193,7 @@ def standing_still(engine: Served) -> Iterator[None]:
 
 
 async def test_stopped_device_is_reported_as_stalled(with_plugin: Served, directory: LocalServer) -> None:
-    body = {"model": "tiny", "prompt": [5] * 64, "max_tokens": 3000, "stream": True, "ignore_eos": True}
+    body = {"model": "tiny", "prompt": [5] * 64, "max_tokens": 1200, "stream": True, "ignore_eos": True}
     async with (
         beside(with_plugin, directory, "still", stalledSeconds=1.0) as agent,
         httpx.AsyncClient(base_url=with_plugin.url, timeout=300, headers=with_plugin.headers) as http,
