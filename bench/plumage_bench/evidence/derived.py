@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from plumage_bench.evidence.figures import Cell, Computed, Measured, Record, measured
 from plumage_bench.pairs import paired_ratio
@@ -15,6 +16,8 @@ __all__ = [
     "greatest_in_column",
     "over_cache_aware",
     "rank_equal",
+    "rank_equal_of_full",
+    "unreached_devices",
     "rounds_ratio",
     "suite_least_over_lru",
     "victims",
@@ -49,6 +52,30 @@ def rank_equal(run: Record) -> Measured | None:
             ratios.append(min((paired_ratio(mine, rates[label]) for label in baselines), key=lambda one: one.ratio))
     least = min(ratios, key=lambda one: one.ratio)
     return Measured(least.ratio, min(one.low for one in ratios), least.high, least.pairs)
+
+
+def rank_equal_of_full(run: Record) -> Measured | None:
+    """`rank_equal` of a full run, without the devices on which no policy reaches the limit at any rate."""
+    rows = [row for row in _equal_rows(run) if not _unreached(row)]
+    if not rows:
+        return None
+    least = min(rows, key=lambda row: row["low"])
+    return Measured(least["ours ÷ baseline"], least["low"], least["high"], least["seeds"])
+
+
+def unreached_devices(run: Record) -> Measured | None:
+    """Devices of a full run on which no policy reaches the limit: all stay at the lowest rate of the search."""
+    rows = _equal_rows(run)
+    return Measured(len({row["fleet"] for row in rows if _unreached(row)})) if rows else None
+
+
+def _equal_rows(run: Record) -> list[dict[str, Any]]:
+    tables = [table for table in run["tables"] if table["title"] == "Routing at equal eviction"]
+    return [dict(zip(table["columns"], row, strict=True)) for table in tables for row in table["rows"]]
+
+
+def _unreached(row: Mapping[str, Any]) -> bool:
+    return bool(row["ours, req/s"] == row["baseline"] and row["low"] == row["high"] == 1)
 
 
 def suite_least_over_lru(room: str) -> Computed:

@@ -17,6 +17,7 @@ import redis
 from plumage.directory.server.local_server import LocalServer
 from plumage.quotas import FRESH, RECHECK
 from plumage.settings.router_config import QuotaConfig
+from plumage_router.proxy.proxied_request import ProxiedRequest
 
 NOON = 1_700_000_040.0  # the beginning of a minute
 
@@ -248,3 +249,136 @@ async def test_directory_names_no_tenant(start: Any, kit: Any, keys: Any, server
         found = client.keys("*quota*")
         assert not [key for key in found if b"alice" in key]
         assert all(0 < client.ttl(key) <= 120 for key in found)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "taken"),
+    [
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 900}, 900),
+        ("/v1/responses", {"input": "hello", "max_output_tokens": 900}, 900),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}, 256),
+        ("/v1/completions", {"prompt": ["hello " * 400] * 3, "max_tokens": 100, "n": 2}, 600 + 1200),
+        ("/tokenize", {"prompt": "hello " * 400}, 0),
+    ],
+)
+async def test_request_first_takes_what_it_may_use(
+    start: Any, kit: Any, keys: Any, path: str, body: dict[str, Any], taken: int
+) -> None:
+    running = await start(engines=1, auth=keys, quotas=[{"tenant": "alice", "tokensPerDay": 100_000}])
+    go_on = asyncio.Event()
+
+    async def waits(seen: Any, writer: Any) -> None:
+        await go_on.wait()
+        writer.write(running.engines[0].whole())
+
+    running.engines[0].answer = waits
+    asked = asyncio.ensure_future(running.post({"model": "tiny", **body}, path=path, **of("key-a")))
+    await kit.until(lambda: running.engines[0].seen)
+    [entry] = running.router.pool.quotas.document()
+    assert taken <= entry["used"] <= 1.6 * taken + 60
+    go_on.set()
+    await asked
+
+
+async def test_stream_that_its_client_leaves_counts_what_it_got(start: Any, kit: Any, keys: Any) -> None:
+    running = await start(engines=1, auth=keys, quotas=[{"tenant": "alice", "tokensPerDay": 100_000}])
+
+    async def never_ends(seen: Any, writer: Any) -> None:
+        writer.write(kit.STREAM_HEAD + b"".join(kit.chunked(kit.token(f"word {number}")) for number in range(500)))
+        await asyncio.sleep(60)
+
+    running.engines[0].answer = never_ends
+    reader, writer = await running.connect()
+    writer.write(kit.request(kit.chat(stream=True), **of("key-a")))
+    got = b""
+    while b"word 499" not in got:
+        got += await reader.read(1 << 16)
+    writer.transport.abort()
+    await kit.until(lambda: not running.router.pool.in_flight)
+    [entry] = running.router.pool.quotas.document()
+    assert 500 <= entry["used"] <= 550
+
+
+async def test_refused_answer_of_an_engine_takes_no_tokens(start: Any, kit: Any, keys: Any) -> None:
+    running = await start(engines=1, auth=keys, quotas=[{"tenant": "alice", "tokensPerDay": 5000}])
+
+    async def refuses(seen: Any, writer: Any) -> None:
+        writer.write(b"HTTP/1.1 400 x\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+
+    running.engines[0].answer = refuses
+    assert (await ask(running, kit, max_tokens=4000)).status == 400
+    await kit.until(lambda: not running.router.pool.in_flight)
+    assert running.router.pool.quotas.document()[0]["used"] == 0
+
+
+async def test_exhausted_tenant_is_refused_before_its_body_is_read(start: Any, kit: Any, keys: Any) -> None:
+    running = await start(engines=1, auth=keys, quotas=[{"tenant": "alice", "requestsPerMinute": 1}])
+    assert (await ask(running, kit)).status == 200
+    assert (await running.post(b"no JSON at all", **of("key-a"))).status == 429
+    assert (await running.post(b"no JSON at all", **of("key-b"))).status == 400
+
+
+@pytest.mark.redis
+async def test_waiting_requests_end_when_their_quota_is_removed(
+    start: Any, kit: Any, keys: Any, server: LocalServer
+) -> None:
+    quotas = [{"tenant": "alice", "requestsPerMinute": 100}]
+    running = await start(engines=1, auth=keys, quotas=quotas, directoryUrl=server.url)
+    assert (await ask(running, kit)).status == 200
+    pool = running.router.pool
+    await kit.until(lambda: is_published(pool.quotas))
+    await asyncio.sleep(2 * FRESH)
+    with frozen(server):
+        waiting = [asyncio.ensure_future(ask(running, kit)) for _ in range(5)]
+        await kit.until(lambda: pool.quotas.asked)
+        pool.reconfigure(pool.config.model_copy(update={"quotas": ()}))
+        async with asyncio.timeout(10):
+            assert {(await one).status for one in waiting} == {200}
+
+
+@pytest.mark.redis
+async def test_failure_of_one_request_loses_no_other(
+    start: Any, kit: Any, keys: Any, server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quotas = [{"tenant": "alice", "requestsPerMinute": 100}]
+    running = await start(engines=1, auth=keys, quotas=quotas, directoryUrl=server.url)
+    assert (await ask(running, kit)).status == 200
+    quota = running.router.pool.quotas
+    await kit.until(lambda: is_published(quota))
+    await asyncio.sleep(2 * FRESH)
+    failed = []
+    own = ProxiedRequest._quota_decided
+
+    def fails_once(request: Any, error: Any) -> None:
+        if not failed:
+            failed.append(request)
+            raise RuntimeError("a bug")
+        own(request, error)
+
+    monkeypatch.setattr(ProxiedRequest, "_quota_decided", fails_once)
+    with frozen(server):
+        waiting = [asyncio.ensure_future(ask(running, kit)) for _ in range(4)]
+        await kit.until(lambda: quota.asked == 3)
+        async with asyncio.timeout(10):
+            done, left = await asyncio.wait(waiting, timeout=3.0)
+    assert len(done) == 3
+    assert len(failed) == len(left) == 1
+    failed[0].abort()
+    for one in left:
+        one.cancel()
+
+
+@pytest.mark.redis
+async def test_day_outlives_a_server_that_starts_empty(start: Any, kit: Any, keys: Any, server: LocalServer) -> None:
+    quotas = [{"tenant": "alice", "tokensPerDay": 250}]
+    routers = [await start(engines=1, auth=keys, quotas=quotas, directoryUrl=server.url) for _ in range(2)]
+    for running in routers:
+        assert (await ask(running, kit, max_tokens=5)).status == 200  # 103 tokens
+    for running in routers:
+        await kit.until(lambda: is_published(running.router.pool.quotas))  # noqa: B023
+    await asyncio.sleep(1.1 * RECHECK)
+    assert (await ask(routers[0], kit, max_tokens=100)).status == 429
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+    await asyncio.sleep(1.1 * RECHECK)
+    assert (await ask(routers[0], kit, max_tokens=100)).status == 429
