@@ -134,9 +134,7 @@ class Meter:
         if not sharing.answers:
             fits = pending <= 0 or pending + cost <= left / sharing.routers
             return Verdict.ADMIT if fits else Verdict.REFUSE
-        if age <= FRESH:
-            share = left / (sharing.routers + 1)
-        elif at_once:
+        if age <= FRESH or at_once:
             share = left / (2 * sharing.routers + 2)
         else:
             share = cost if pending <= 0 else limit * STALE_SHARE

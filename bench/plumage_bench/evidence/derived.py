@@ -17,9 +17,9 @@ __all__ = [
     "over_cache_aware",
     "rank_equal",
     "rank_equal_of_full",
-    "unreached_devices",
     "rounds_ratio",
     "suite_least_over_lru",
+    "unreached_devices",
     "victims",
 ]
 
