@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from support.ports import free_port
-from tests.vllm.forking import forked
+from support.vllm_forking import forked
 
 from plumage_bench.vllm.engine import Engine, prepare_environment, running
 from plumage_bench.vllm.server import Server
@@ -86,7 +86,7 @@ def start_engine(tiny_model: Path) -> Iterator[Callable[..., Engine]]:
 @pytest.fixture
 def start_server(tiny_model: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Call it with arguments of vLLM's command line, and with `model`, `environment` or `new_core` by name. new_core:
-    for servers with the plugin, see `tests.vllm.forking`."""
+    for servers with the plugin, see `support.vllm_forking`."""
     with ExitStack() as stack:
 
         def start(*arguments: str, **named: Any) -> Server:

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from support.ports import free_port
-from tests.vllm.forking import forked
+from support.vllm_forking import forked
 
 from plumage.directory.server.local_server import LocalServer
 from plumage.settings.agent_config import AgentConfig

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tests.vllm.forking import fork_server
+from support.vllm_forking import fork_server
 
 from plumage_bench.vllm.engine import Prompt, plugin_arguments, running
 from plumage_bench.vllm.pretend import host_tier_arguments
