@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from plumage.defaults import EVICTION_POLICY, FEATHER_POLICY
+from plumage.errors import ManifestError
 from plumage.eviction import make_policy
 from plumage.settings.engine_policies import HostTierConfig
 from plumage_bench.benches.defaults.state import state_of
@@ -55,12 +56,16 @@ def drift() -> list[str]:
 def overrides(name: str) -> dict[str, Any]:
     """What a benchmark's experiment changes, by the manifest's path; {} if it measures no manifest."""
     made = MEASURED[name]() if name in MEASURED else ()
-    return {path: value for one in made for path, value in one.overrides.items() if _changes(path, value)}
+    return {path: value for one in made for path, value in one.overrides.items() if _changes(one.overrides, path)}
 
 
-def _changes(path: str, value: Any) -> bool:
-    """Whether a manifest with this value differs from the default one."""
-    return Ours({path: value}).pool().model_dump() != Ours().pool().model_dump()
+def _changes(overrides: Mapping[str, Any], path: str) -> bool:
+    """Whether the manifest is another one without this override. A manifest that is then invalid needs it."""
+    without = {name: value for name, value in overrides.items() if name != path}
+    try:
+        return Ours(overrides).pool().model_dump() != Ours(without).pool().model_dump()
+    except ManifestError:
+        return True
 
 
 def differences(made: Iterator[Made]) -> Iterator[str]:
