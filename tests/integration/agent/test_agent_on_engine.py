@@ -312,7 +312,8 @@ async def test_warm_up_ends_at_timeout(directory, pool, make_engine, tmp_path: P
             await ask(warm_engine, prose(1, 900) + prose(10 + number, 60))
         await until(lambda: len(peer.hottest(100_000).prefixes) > 0, partial(agent_stats, peer))
         async with served(peer, free_port()) as url:
-            changes = {"replica": "chat-1", "warmup": {"peers": [url], "timeoutSeconds": 0.5}}
+            # Time for a busy peer to answer, and none for an engine that computes a prompt in minutes.
+            changes = {"replica": "chat-1", "warmup": {"peers": [url], "timeoutSeconds": 3.0}}
             async with running(settings(directory, pool, slow_engine, **changes)) as late:
                 await until(lambda: late.watch.ready, partial(agent_stats, late))
                 assert late.watch.warmup is not None
