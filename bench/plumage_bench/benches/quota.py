@@ -24,10 +24,11 @@ import httpx
 
 from plumage.directory.server.local_server import LocalServer
 from plumage.errors import ConfigurationError
+from plumage_bench.guarded import GUARDED
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.ours import Ours
 
-__all__ = ["QUOTAS", "run"]
+__all__ = ["OURS", "run"]
 
 REQUESTS, TOKENS = 900, 120_000  # a minute
 OVERLOAD: Final = 2.0  # load ÷ limit
@@ -36,19 +37,18 @@ PROMPT_WORDS: Final = (20, 400)
 ANSWER_TOKENS: Final = (5, 60)
 MEAN_TOKENS: Final = 330  # of a prompt and its answer, about
 MODEL, FOLDER = "tiny-chat", "builtin://tiny-chat"
-QUOTAS: Final[Mapping[str, Any]] = {
-    "router.auth": {"apiKeysRef": {"name": "keys", "key": "keys"}},
-    "quotas": [
-        {"tenant": "requests", "requestsPerMinute": REQUESTS},
-        {"tenant": "tokens", "tokensPerMinute": TOKENS},
-    ],
-}
-OURS = Ours(QUOTAS)
+OURS = Ours(
+    {
+        "router.auth": {"apiKeysRef": {"name": "keys", "key": "keys"}},
+        "quotas": [
+            {"tenant": "requests", "requestsPerMinute": REQUESTS},
+            {"tenant": "tokens", "tokensPerMinute": TOKENS},
+        ],
+    }
+)
 TENANTS: Final = {"requests": REQUESTS, "tokens": TOKENS}
 _START_S = 30.0
 _TICK = 0.02  # seconds between sends
-# Linux' parent-death signal: the child ends when this process ends for any reason.
-_GUARD = "import ctypes,os,sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 @dataclass
@@ -175,7 +175,7 @@ def _router(folder: Path, number: int, directory: str) -> Iterator[Path]:
     )  # fmt: skip
     path, log = folder / f"router-{number}.json", folder / f"router-{number}.log"
     path.write_text(json.dumps(config))
-    command = [sys.executable, "-c", _GUARD, sys.executable, "-m", "plumage_router", "--config", str(path)]
+    command = [*GUARDED, sys.executable, "-m", "plumage_router", "--config", str(path)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:

@@ -72,6 +72,16 @@ async def ask(running: Any, kit: Any, key: str = "key-a", **body: Any) -> Any:
     return await running.post(kit.chat(**body), **of(key))
 
 
+async def with_old_numbers(start: Any, kit: Any, keys: Any, server: LocalServer) -> Any:
+    """A router that answered one request of alice, of her 100 a minute, and then heard nothing of the others."""
+    quotas = [{"tenant": "alice", "requestsPerMinute": 100}]
+    running = await start(engines=1, auth=keys, quotas=quotas, directoryUrl=server.url)
+    assert (await ask(running, kit)).status == 200
+    await kit.until(lambda: is_published(running.router.pool.quotas))
+    await asyncio.sleep(2 * FRESH)
+    return running
+
+
 async def test_request_over_the_quota_gets_429(start: Any, kit: Any, keys: Any, clock: list[float]) -> None:
     running = await start(engines=1, auth=keys, quotas=[{"tenant": "alice", "requestsPerMinute": 2}])
     clock[0] = NOON + 20.0
@@ -196,12 +206,8 @@ async def test_burst_waits_for_the_numbers_of_the_others(start: Any, kit: Any, k
 async def test_frozen_directory_delays_no_request_for_long(
     start: Any, kit: Any, keys: Any, server: LocalServer
 ) -> None:
-    quotas = [{"tenant": "alice", "requestsPerMinute": 100}]
-    running = await start(engines=1, auth=keys, quotas=quotas, directoryUrl=server.url)
-    assert (await ask(running, kit)).status == 200
+    running = await with_old_numbers(start, kit, keys, server)
     quota = running.router.pool.quotas
-    await kit.until(lambda: is_published(quota))
-    await asyncio.sleep(2 * FRESH)
     with frozen(server):
         async with asyncio.timeout(20):
             answers = await asyncio.gather(*(ask(running, kit) for _ in range(20)))
@@ -219,12 +225,8 @@ async def test_client_that_leaves_while_it_waits_takes_nothing(
     start: Any, kit: Any, keys: Any, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("plumage_router.proxy.quotas.ANSWER", 60.0)
-    quotas = [{"tenant": "alice", "requestsPerMinute": 100}]
-    running = await start(engines=1, auth=keys, quotas=quotas, directoryUrl=server.url)
-    assert (await ask(running, kit)).status == 200
+    running = await with_old_numbers(start, kit, keys, server)
     quota = running.router.pool.quotas
-    await kit.until(lambda: is_published(quota))
-    await asyncio.sleep(2 * FRESH)
     with frozen(server):
         waiting = [await running.connect() for _ in range(3)]
         for _, writer in waiting:
@@ -324,12 +326,8 @@ async def test_exhausted_tenant_is_refused_before_its_body_is_read(start: Any, k
 async def test_waiting_requests_end_when_their_quota_is_removed(
     start: Any, kit: Any, keys: Any, server: LocalServer
 ) -> None:
-    quotas = [{"tenant": "alice", "requestsPerMinute": 100}]
-    running = await start(engines=1, auth=keys, quotas=quotas, directoryUrl=server.url)
-    assert (await ask(running, kit)).status == 200
+    running = await with_old_numbers(start, kit, keys, server)
     pool = running.router.pool
-    await kit.until(lambda: is_published(pool.quotas))
-    await asyncio.sleep(2 * FRESH)
     with frozen(server):
         waiting = [asyncio.ensure_future(ask(running, kit)) for _ in range(5)]
         await kit.until(lambda: pool.quotas.asked)
@@ -342,12 +340,8 @@ async def test_waiting_requests_end_when_their_quota_is_removed(
 async def test_failure_of_one_request_loses_no_other(
     start: Any, kit: Any, keys: Any, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quotas = [{"tenant": "alice", "requestsPerMinute": 100}]
-    running = await start(engines=1, auth=keys, quotas=quotas, directoryUrl=server.url)
-    assert (await ask(running, kit)).status == 200
+    running = await with_old_numbers(start, kit, keys, server)
     quota = running.router.pool.quotas
-    await kit.until(lambda: is_published(quota))
-    await asyncio.sleep(2 * FRESH)
     failed = []
     own = ProxiedRequest._quota_decided
 

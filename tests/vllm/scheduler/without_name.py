@@ -15,6 +15,8 @@ from plumage_bench.vllm.pretend import host_tier_arguments
 
 __all__ = ["report_without"]
 
+_LIMIT_S = 300.0
+
 _VLLM = (
     "vllm.v1.engine.llm_engine",
     "vllm.v1.core.sched.async_scheduler",
@@ -26,7 +28,7 @@ _VLLM = (
 def report_without(model: Path, prompts: Sequence[Prompt], hidden: str, tier: bool) -> dict[str, Any]:
     """What an engine answers and reports without the name. tier: with host memory."""
     with fork_server().Pool(1) as pool:
-        found: dict[str, Any] = pool.apply(_report, (model, prompts, hidden, tier))
+        found: dict[str, Any] = pool.apply_async(_report, (model, prompts, hidden, tier)).get(_LIMIT_S)
     return found
 
 

@@ -18,6 +18,7 @@ from typing import IO
 
 from plumage.errors import ConfigurationError
 from plumage_bench.benches.hostile_bodies.bodies import BODIES, MODEL, Hostile
+from plumage_bench.guarded import GUARDED
 
 __all__ = ["Sample", "Setting", "measure"]
 
@@ -28,8 +29,6 @@ TIMEOUT = 30.0  # seconds
 _ANSWER = b'{"id":"c","object":"text_completion","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}'
 _WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(_ANSWER), _ANSWER)
 _SMALL = json.dumps({"model": MODEL, "prompt": "hello " * 50}).encode()
-# Linux' parent-death signal: the child ends when this process ends for any reason.
-_GUARD = "import ctypes,os,sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ def _undisturbed(router: int) -> Iterator[None]:
 
 
 def _start(command: list[str], log: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", _GUARD, *command], stdout=log, stderr=log)
+    return subprocess.Popen([*GUARDED, *command], stdout=log, stderr=log)
 
 
 def _read(path: Path) -> str:

@@ -24,6 +24,7 @@ from plumage.errors import ConfigurationError
 from plumage.prometheus.parser import samples
 from plumage.settings.router import tracing_config
 from plumage_bench.benches.router.prompts import MODEL, PREFIXES, SIZE, make_bodies, write_bodies
+from plumage_bench.guarded import GUARDED
 from plumage_bench.ours import Ours
 from plumage_router.fleet.engine_keys import Salts
 from plumage_router.http.auth import Tenant
@@ -43,9 +44,6 @@ REPLICAS = 4
 POOL = "bench"
 FOLDER = "builtin://tiny-chat"
 _SOURCES = Path(__file__).parents[2] / "native"
-# Linux' parent-death signal: the child ends when this process ends for any reason.
-_GUARD = "import ctypes,os,sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
-_GUARDED = (sys.executable, "-c", _GUARD)
 _IDLE_SHARE = 0.15  # share of a core that idle agents use, with heartbeats
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -313,7 +311,7 @@ class Rig:
         return process
 
     def _popen(self, command: Sequence[Any], core: int, **streams: Any) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([*_GUARDED, *map(str, command)], **streams)
+        process = subprocess.Popen([*GUARDED, *map(str, command)], **streams)
         os.sched_setaffinity(process.pid, {core})
         self._stack.callback(_end, process)
         return process
