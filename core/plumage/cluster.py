@@ -76,6 +76,7 @@ LIVE_POOL_SETTINGS: Final = (
     "breaker",
     "quarantine",
     "quotas",
+    "flow_control",
     "allowed_request_fields",
     "sort_tools",
 )

@@ -129,6 +129,7 @@ class RouterReport(_Report, frozen=True):
     held: requests that wait now because no replica can take them, oldest_held: for how long the oldest has (s);
     held_total, held_refused: counters of those held, and of those that were asked to try again later.
     wanting: requests that found no replica in the last minute, held or refused: above 0 a pool at zero must wake.
+    queued: requests that wait until a replica has room; queue_wait: how long requests waited for that.
     config_error: what of a changed configuration file was not applied. replicas: all members, chosen or not."""
 
     pool: str
@@ -154,6 +155,8 @@ class RouterReport(_Report, frozen=True):
     ttft: HistogramReport = HistogramReport()
     latency: HistogramReport = HistogramReport()
     held_wait: HistogramReport = HistogramReport()
+    queued: int = 0
+    queue_wait: HistogramReport = HistogramReport()
     curve: CurvePoints = CurvePoints()
     replicas: list[ReplicaReport] = []
 

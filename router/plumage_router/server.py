@@ -102,7 +102,7 @@ class RouterServer:
         self._sockets.stop()
         self.metrics_port.stop()
         seconds = self.config.timeouts.drain if drain_seconds is None else drain_seconds
-        await drain(self.pool, seconds, self.pool.wait_queue.close)
+        await drain(self.pool, seconds, self.pool.turn_away_waiting)
         await self._background.stop()
         await self.pool.close()
         await self._tracing.close()

@@ -94,6 +94,15 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
         put("spec.quotas", [{"tenant": "alice", "tokensPerDay": 0}]),
         "spec.quotas[0].tokensPerDay: must be at least 1, got 0",
     ),
+    (
+        put("spec.flowControl", {"classes": [{"name": "Chat"}]}),
+        "spec.flowControl.classes[0].name: must be lowercase letters, digits and '-', beginning and ending with a "
+        "letter or digit, got 'Chat'",
+    ),
+    (
+        put("spec.flowControl", {"classes": []}),
+        "spec.flowControl.classes: must have at least 1 entry, got 0 entries",
+    ),
     (put("spec.model.aliases", "qwen"), "spec.model.aliases: must be a list, got 'qwen'"),
     (
         put("spec.model.aliases", [f"a{n}" for n in range(17)]),

@@ -28,6 +28,15 @@ RULES: list[tuple[Mutation, str]] = [
         _quotas({"tenant": "alice", "tokensPerDay": 5}, {"tenant": "alice", "concurrentRequests": 1}),
         "spec.quotas: may not name a tenant twice, got 2 entries",
     ),
+    (
+        put("spec.flowControl", {"classes": [{"name": "chat", "tenants": ["alice"]}]}),
+        "spec.flowControl: may not name tenants without keys: set router.auth.apiKeysRef, or router.gatewayRef of a "
+        "gateway with keys, got 1 entry",
+    ),
+    (
+        put("spec.flowControl", {"classes": [{"name": "chat"}, {"name": "chat", "weight": 2}]}),
+        "spec.flowControl.classes: may not name a class twice, got 2 entries",
+    ),
     (_quotas({"tenant": "alice"}), "spec.quotas[0].tenant: must have at least one limit beside it, got 'alice'"),
     (
         put("spec.model.aliases", ["Qwen3-8B"]),

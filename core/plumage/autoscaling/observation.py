@@ -48,7 +48,8 @@ class PoolLoad:
     """A pool. wanted: replicas that its Deployment asks for now.
 
     The routers report these, all measured at `seen`: arrivals: requests since the last report; in_flight: requests
-    not answered yet; held: those of them without an available replica; hit_ratio: cached ÷ all prompt tokens, None
+    not answered yet; held: those of them without an available replica; queued: those of them that wait until a replica
+    has room; hit_ratio: cached ÷ all prompt tokens, None
     where no prompt was answered; ttft, queue_wait: seconds, 95th percentile, None where nothing was measured;
     held_back: seconds that a request is kept waiting on purpose, part of both.
     steady_for: seconds since the number of ready replicas last changed; the autoscaler fills it in.
@@ -61,6 +62,7 @@ class PoolLoad:
     arrivals: float | None = None
     in_flight: float | None = None
     held: float | None = None
+    queued: float = 0.0
     hit_ratio: float | None = None
     ttft: float | None = None
     queue_wait: float | None = None

@@ -71,6 +71,8 @@ def _amount(metric: MetricSpec, spec: AutoscalingSpec, load: PoolLoad, now: floa
     values = [value for value in reported if value is not None]
     if not values:
         return _missing(metric, f"none of {len(ready)} ready replicas reported it")
+    if metric.type == "RequestsInFlight" and load.fresh(now):
+        values = [value + load.queued / len(values) for value in values]  # they wait for any replica
     unknown = len(ready) - len(values)
     replicas = per_replica(
         values,

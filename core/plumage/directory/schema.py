@@ -118,11 +118,13 @@ class Change(NamedTuple):
 class Load:
     """The engine's own figures at the time of the heartbeat.
 
-    running, waiting: requests. kv_usage: share of the cache in use, 0 to 1."""
+    running, waiting: requests. held_back: of the waiting ones, those that FEATHER holds back on purpose.
+    kv_usage: share of the cache in use, 0 to 1."""
 
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
+    held_back: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,9 @@ class Beat:
         check_version(found.get(b"v"))
         try:
             numbers = {item.name: float(found.get(item.name.encode(), b"0")) for item in fields(Load)}
-            load = Load(int(numbers["running"]), int(numbers["waiting"]), numbers["kv_usage"])
+            load = Load(
+                int(numbers["running"]), int(numbers["waiting"]), numbers["kv_usage"], int(numbers["held_back"])
+            )
             epoch, engine = found[b"epoch"].decode(), found.get(b"engine", b"").decode()
             seq, count, digest = (int(found[name]) for name in (b"seq", b"count", b"digest"))
             return cls(epoch, State(int(found[b"state"])), load, seq, count, digest, engine)

@@ -24,13 +24,16 @@ class Randomness(Protocol):
 @dataclass(slots=True)
 class ReplicaState:
     """What the router knows of one replica when a request arrives. routed: this router's requests in flight there.
+    starting: those of them without a first token, as far as it can be seen or predicted.
 
     The other values are the engine's last report. They may be stale, or zero where the report is missing."""
 
     slot: int
     routed: int = 0
+    starting: int = 0
     running: int = 0
     waiting: int = 0
+    held_back: int = 0  # waiting requests that FEATHER holds back on purpose
     kv_usage: float = 0.0
     prefill_tokens: float = 0.0  # prompt tokens to compute for routed requests without a first token
     decode_blocks: float = 0.0  # KV blocks of the requests routed there and not finished

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.exposure import TracingSpec
+from plumage.api.v1alpha1.flow_control import PoolFlowControlSpec
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.router import LbgrSpec, RouterLimits
 from plumage.cluster import child_name
@@ -16,12 +17,14 @@ from plumage.settings.router_config import (
     NO_HOLD,
     ROUTER_MEMORY,
     AuthConfig,
+    FlowControlConfig,
     HoldConfig,
     LimitsConfig,
     ListenConfig,
     MembershipConfig,
     ModelConfig,
     PolicyConfig,
+    PriorityClassConfig,
     QuotaConfig,
     RouterConfig,
     TimeoutsConfig,
@@ -75,6 +78,7 @@ def router_settings(
         allowed_request_fields=spec.allowed_request_fields,
         sort_tools=spec.sort_tools,
         quotas=tuple(QuotaConfig(**quota.model_dump()) for quota in pool.spec.quotas),
+        flow_control=_flow_control(pool.spec.flow_control),
         seed=pool.spec.engine.simulator.seed,
     )
 
@@ -126,6 +130,26 @@ def _limits(pool: InferencePool) -> LimitsConfig:
         max_buffered_bytes=body_memory(limits, pool.spec.router.resources),
         max_connections=limits.max_connections,
         max_in_flight=limits.max_in_flight,
+    )
+
+
+def _flow_control(spec: PoolFlowControlSpec | None) -> FlowControlConfig | None:
+    if spec is None:
+        return None
+    classes = (
+        PriorityClassConfig(
+            name=one.name,
+            weight=one.weight,
+            objective=None if one.ttft_milliseconds is None else one.ttft_milliseconds / 1000,
+            tenants=one.tenants,
+        )
+        for one in spec.classes
+    )
+    return FlowControlConfig(
+        max_requests=spec.max_requests,
+        max_seconds=spec.max_seconds,
+        engine_queue=spec.engine_queue_milliseconds / 1000,
+        classes=tuple(classes),
     )
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "BreakerConfig",
     "CordonedReplicas",
     "EndpointSlicesConfig",
+    "FlowControlConfig",
     "HoldConfig",
     "LimitsConfig",
     "ListenConfig",
@@ -39,6 +40,7 @@ __all__ = [
     "NamedPoolConfig",
     "PolicyConfig",
     "PoolConfig",
+    "PriorityClassConfig",
     "QuarantineConfig",
     "QuotaConfig",
     "RouterConfig",
@@ -265,6 +267,27 @@ class QuotaConfig(Settings):
         return {kind: limit for kind, limit in given.items() if limit is not None}
 
 
+class PriorityClassConfig(Settings):
+    """A class of requests. objective: seconds to the first token. tenants: who may use it; empty for all."""
+
+    name: str = Field(min_length=1)
+    weight: float = Field(gt=0)
+    objective: Seconds | None = None
+    tenants: tuple[str, ...] = ()
+
+
+class FlowControlConfig(Settings):
+    """The queue of requests that no replica has room for (`proxy/flow_control.py`).
+
+    engine_queue: seconds that a request may wait in an engine. classes: the first is that of requests that name none.
+    """
+
+    max_requests: Count
+    max_seconds: Seconds
+    engine_queue: Seconds
+    classes: tuple[PriorityClassConfig, ...] = Field(min_length=1)
+
+
 class PoolConfig(Settings):
     """The settings of one pool. Set exactly one of membership_file and membership.
 
@@ -293,6 +316,7 @@ class PoolConfig(Settings):
     breaker: BreakerConfig = BreakerConfig()
     quarantine: QuarantineConfig = QuarantineConfig()
     quotas: tuple[QuotaConfig, ...] = Field(default=(), description="of tenants, over all routers (`proxy/quotas.py`)")
+    flow_control: FlowControlConfig | None = Field(default=None, description="None: engines get all requests at once")
     access_log: bool = Field(default=False, description="a JSON line for each request, on standard output")
     allowed_request_fields: tuple[str, ...] = Field(
         default=(),

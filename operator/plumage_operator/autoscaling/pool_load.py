@@ -49,7 +49,8 @@ def pool_load(pods: PoolPods, reports: PodReports, wanted: int) -> PoolLoad:
     agents = [reports.agents[pod.name] for pod in pods.engines if pod.name in reports.agents]
     seen = [window.seen for window in routers]
     waits = _merged(window.histogram(lambda report: report.queue_wait) for window in agents)
-    wait = waits.quantile(_TAIL)
+    in_engines = waits.quantile(_TAIL)
+    in_routers = _merged(window.histogram(lambda report: report.queue_wait) for window in routers).quantile(_TAIL)
     return PoolLoad(
         wanted=wanted,
         replicas=tuple(_replica(pod, reports.agents.get(pod.name)) for pod in pods.engines),
@@ -57,10 +58,11 @@ def pool_load(pods: PoolPods, reports: PodReports, wanted: int) -> PoolLoad:
         arrivals=_sum(window.gained(lambda report: report.requests, back=1) for window in routers),
         in_flight=_sum(_last(routers, lambda report: report.in_flight)),
         held=_sum(_last(routers, lambda report: max(report.held, report.wanting))),
+        queued=_sum(_last(routers, lambda report: report.queued)) or 0.0,
         hit_ratio=_hit_ratio(routers),
         ttft=_merged(window.histogram(lambda report: report.ttft) for window in routers).quantile(_TAIL),
-        queue_wait=wait,
-        held_back=(wait or 0.0) * _held_back_share(agents),
+        queue_wait=None if in_engines is None else in_engines + (in_routers or 0.0),
+        held_back=(in_engines or 0.0) * _held_back_share(agents),
         curve=_best_curve(routers),
         cache=_cache(pods, reports.agents),
     )

@@ -119,6 +119,12 @@ def _in_flight(one: ReplicaLoad) -> float | None:
     return None if one.in_flight is None else max(0.0, one.in_flight - one.held_back)
 
 
+def _requests(sample: PoolSample) -> float | None:
+    """Those in the engines, and those that wait in the routers until an engine has room."""
+    in_engines = _sum(_in_flight)(sample)
+    return None if in_engines is None else in_engines + sample.load.queued
+
+
 _ALL: Final = (
     Metric(
         "plumage_cache_miss_ratio_curable",
@@ -142,7 +148,7 @@ _ALL: Final = (
         "plumage_requests_in_flight",
         "requestsInFlight",
         "Requests running and waiting, less those held back on purpose, of the pool: for AverageValue.",
-        _sum(_in_flight),
+        _requests,
     ),
     Metric(
         "plumage_time_to_first_token_seconds",

@@ -37,6 +37,8 @@ def fleet_report(pool: PoolRouter) -> RouterReport:
         ttft=_histogram(metrics.ttft),
         latency=_histogram(metrics.latency),
         held_wait=_histogram(queue.wait),
+        queued=len(pool.flow_control),
+        queue_wait=_histogram(pool.flow_control.wait),
         curve=pool.cache_curve.points(pool.decider.rate.bytes_per_token),
         replicas=[_replica(replica, now) for replica in pool.fleet],
     )

@@ -12,7 +12,7 @@ Status (`GET /plumage/v1/status`), camelCase JSON, times in seconds, tokens in t
                 "decisionMeanMicroseconds", "bytesPerToken"},
      "shadow": {"policy", "same", "other", "errors", "promptTokens", "hitTokens": {"policy", "shadow"},
                 "busiestShare": {"policy", "shadow"}} | null,
-     "quotas": [{"tenant", "limit", "used", "most"}]}
+     "quotas": [{"tenant", "limit", "used", "most"}], "queue": [{"class", "weight", "waiting", "passed"}]}
 `state` is Ready | Warming | Draining | Cordoned | Stalled | Unhealthy. `why`: the reason that a replica is not
 available, null while it is.
 """
@@ -63,6 +63,7 @@ def status_document(pool: PoolRouter, *, decisions: int) -> dict[str, Any]:
         "totals": _totals(pool),
         "shadow": _shadow(pool.decider.shadow),
         "quotas": pool.quotas.document(),
+        "queue": pool.flow_control.document(),
     }
 
 
@@ -167,6 +168,7 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
         yield from counter(_PREFIX + "access_log_dropped", text, pool.access_log.dropped)
     yield from _shadow_lines(pool.decider.shadow)
     yield from pool.quotas.lines()
+    yield from pool.flow_control.lines()
     yield from counter(_PREFIX + "quarantines", "Quarantines of bodies that engines failed on.", pool.quarantine.begun)
 
 

@@ -182,4 +182,4 @@ def _apply_report(replica: Replica, view: ReplicaStatus, now: float) -> bool:
 
 def _take_load(load: Load, view: ReplicaStatus) -> None:
     load.running, load.waiting = view.load.running, view.load.waiting
-    load.kv_usage = view.load.kv_usage
+    load.kv_usage, load.held_back = view.load.kv_usage, view.load.held_back

@@ -19,16 +19,20 @@ __all__ = [
     "Failure",
     "RequestError",
     "bad_field",
+    "bad_header",
     "bad_request",
+    "class_refused",
     "engines_failed",
     "engines_silent",
     "error_event",
     "error_object",
     "internal",
     "no_replica",
+    "objective_missed",
     "over_quota",
     "overloaded",
     "quarantined",
+    "queue_full",
     "response_away",
     "unauthorized",
     "unknown_model",
@@ -163,6 +167,15 @@ def bad_field(param: str, message: str, *, code: str) -> RequestError:
     return RequestError(400, f"{_cut(param, _MAX_PARAM)}: {message}", code=code, param=param)
 
 
+def bad_header(name: str, message: str) -> RequestError:
+    """The header is wrong. name: as people write it."""
+    return RequestError(400, f"{name}: {message}.", code="invalid_header")
+
+
+def class_refused(message: str) -> RequestError:
+    return RequestError(403, message, code="class_refused")
+
+
 def unauthorized(message: str) -> RequestError:
     return RequestError(401, message, code="invalid_api_key")
 
@@ -174,6 +187,20 @@ def unknown_model(name: str, served: str) -> RequestError:
 
 def overloaded(message: str, retry_after: int = 1) -> RequestError:
     return RequestError(503, message, code="overloaded", retry_after=retry_after)
+
+
+def queue_full(retry_after: int) -> RequestError:
+    message = f"Too many requests wait for a replica. Send it again in {retry_after} s."
+    return RequestError(429, message, code="queue_full", retry_after=retry_after)
+
+
+def objective_missed(wait: float, retry_after: int) -> RequestError:
+    """wait: seconds that the request would wait, or has waited."""
+    message = (
+        f"The request cannot start in the time that its class or its X-Plumage-TTFT-Milliseconds allows: the wait is "
+        f"about {wait:.1f} s. Send it again in {retry_after} s, or allow a longer time."
+    )
+    return RequestError(429, message, code="objective_missed", retry_after=retry_after)
 
 
 def over_quota(reason: str, limit: str, most: int, retry_after: int | None) -> RequestError:

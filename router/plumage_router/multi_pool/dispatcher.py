@@ -121,7 +121,7 @@ class PoolDispatcher(Listener):
     def turn_away(self) -> None:
         """Ends the requests that wait for a replica."""
         for pool in (*self.pools.values(), *self.ending):
-            pool.wait_queue.close()
+            pool.turn_away_waiting()
 
     def sweep(self) -> None:
         super().sweep()

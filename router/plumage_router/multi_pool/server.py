@@ -175,7 +175,7 @@ class MultiPoolServer:
             return
         self.dispatcher.ending.add(pool)
         pool.leaving = True
-        pool.wait_queue.close("its pool is no longer served here")
+        pool.turn_away_waiting("its pool is no longer served here")
         task = self._loop.create_task(self._end(pool))
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)

@@ -22,10 +22,12 @@ from plumage_router.http.auth import Auth, Tenant
 from plumage_router.http.errors import RequestError, overloaded, quarantined
 from plumage_router.http.listener import Listener
 from plumage_router.http.paths import WITHOUT_DEVICE
+from plumage_router.http.request import Request
 from plumage_router.http.upstream import ConnectionPool
+from plumage_router.proxy.flow_control import FlowControl, Passage, QueuedRequest
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.proxy.quotas import Quotas, Spending
-from plumage_router.proxy.wait_queue import WaitingRequest, WaitQueue
+from plumage_router.proxy.wait_queue import WaitingRequest, WaitQueue, no_replica_yet
 from plumage_router.request.body import splice
 from plumage_router.request.model import Model
 from plumage_router.request.prompt import Prompt
@@ -43,7 +45,7 @@ _ANSWER_TOKENS: Final = 256  # taken from a quota for an answer without a limit
 _CONTEXT: Final = 131_072  # tokens, if the manifest does not say
 
 
-class InFlightRequest(WaitingRequest, Protocol):
+class InFlightRequest(WaitingRequest, QueuedRequest, Protocol):
     """A request as the pool's tick sees it. `arrived`: seconds of the router's clock."""
 
     arrived: float
@@ -114,6 +116,8 @@ class PoolState(Listener):
         self.cache_curve = CacheCurve()
         self.prefix_breaks = PrefixBreaks(self.decider.rate.of)
         self.wait_queue = WaitQueue(config.hold)
+        self.flow_control = FlowControl(config.flow_control, self.fleet, loop=loop)
+        self.decider.started = self.flow_control.started
         self.quarantine = Quarantine(config.quarantine)
         self.quotas = Quotas(
             config.quotas, url=config.directory, pool=config.pool, name=f"{name}.{secrets.token_hex(4)}"
@@ -138,6 +142,8 @@ class PoolState(Listener):
         self.wait_queue.config, self.quarantine.config = config.hold, config.quarantine
         self.body_memory.resize(config.limits.max_buffered_bytes)
         self.quotas.configure(config.quotas)
+        if config.flow_control != self.flow_control.config:
+            self.flow_control.configure(config.flow_control)
         self._configure_reader(config)
         self.decider.policy = policy
         self.directory.configure(policy, config.timeouts.pending_owner)
@@ -156,6 +162,24 @@ class PoolState(Listener):
             raise overloaded("The router is shutting down.")
         if len(self.in_flight) >= self.limits.max_in_flight:
             raise overloaded("Too many requests are in flight.")
+
+    def classify(self, request: Request, prompt: Prompt, arrived: float) -> Passage | None:
+        """The request's place in the queue; None if it needs none. Raises RequestError for a wrong header."""
+        if self.config.flow_control is None or prompt.path in WITHOUT_DEVICE:
+            return None
+        most = prompt.answer * prompt.answers if prompt.answer is not None else None
+        return self.flow_control.classify(
+            request.headers,
+            request.tenant.name if request.tenant is not None else "",
+            prompt_tokens=self._tokens_of_prompt(prompt),
+            most_answer=most if prompt.generates else 0,
+            now=arrived,
+        )
+
+    def turn_away_waiting(self, why: str = "the router is shutting down") -> None:
+        """Turns away all requests that wait in a queue, so that their clients ask another router."""
+        self.wait_queue.close(why)
+        self.flow_control.close(no_replica_yet(why))
 
     # -- quotas -------------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from plumage_router.http.request import Request
 from plumage_router.http.time_slicing import LARGE, SlicedWork, Steps, run_now
 from plumage_router.http.wire import chunk, header_lines
 from plumage_router.proxy.attempt import Attempt, Cause
+from plumage_router.proxy.flow_control import Passage
 from plumage_router.proxy.pool_state import PoolState
 from plumage_router.proxy.quotas import Spending
 from plumage_router.proxy.retries import Retries
@@ -60,6 +61,8 @@ class ProxiedRequest:
         "_explain",
         "_home",
         "_last_byte_at",
+        "_passage",
+        "_passed",
         "_paused",
         "_pool",
         "_prompt",
@@ -91,7 +94,9 @@ class ProxiedRequest:
         self._trace: RequestTrace | None = None
         self._explain = False
         self._home: Replica | None = None  # stores the response that the request continues
-        self._waited = False  # in the wait queue
+        self._passage: Passage | None = None  # in the queue of flow control
+        self._passed = False  # flow control sent it on
+        self._waited = False  # in a queue
         self._paused = False
         self.arrived = self._last_byte_at = self._routable_at = monotonic()
 
@@ -181,6 +186,12 @@ class ProxiedRequest:
 
     def turn_away(self, error: RequestError) -> None:
         self._fail(error)
+
+    # -- for flow control ---------------------------------------------------------------------------------------------
+
+    def leave_queue(self) -> None:
+        self._passed = True
+        self._route()
 
     # -- for the attempts ---------------------------------------------------------------------------------------------
 
@@ -283,6 +294,7 @@ class ProxiedRequest:
         """The body was read. Raises RequestError if it is quarantined, or over its tenant's quota."""
         self._prompt = prompt
         self._pool.check_quarantine(prompt)
+        self._passage = self._pool.classify(self._request, prompt, self.arrived)
         self._spending = self._pool.spend(prompt, self._request.tenant, self._quota_decided)
 
     def _route_accepted(self) -> None:
@@ -302,13 +314,26 @@ class ProxiedRequest:
         try:
             now = monotonic()
             candidates = self._candidates(now)
-            if candidates:
-                self._attempt_on(candidates, now)
-            else:
+            if not candidates:
                 self._without_replica(now)
+            elif self._passage is None or self._retries is not None:
+                self._attempt_on(candidates, now)
+            elif (roomy := self._with_room(self._passage, candidates, now)) is not None:
+                self._attempt_on(roomy, now)
+        except RequestError as error:
+            self._fail(error)
         except Exception:
             log.exception("request %s: routing it failed", self._request_id)
             self._fail(internal())
+
+    def _with_room(self, passage: Passage, candidates: Sequence[Load], now: float) -> Sequence[Load] | None:
+        """The candidates that flow control allows; None while the request waits for one."""
+        flow = self._pool.flow_control
+        if self._passed:
+            return flow.with_room(candidates, now)
+        allowed = flow.enter(self, passage, candidates, now)
+        self._passed, self._waited = allowed is not None, self._waited or allowed is None
+        return allowed
 
     def _candidates(self, now: float) -> Sequence[Load]:
         """The available replicas that can answer and on which the request was not tried."""
@@ -329,14 +354,16 @@ class ProxiedRequest:
         decided = monotonic()
         began = now if self._waited else self.arrived
         pool.metrics.decision.observe(decided - (began if first else now))
+        waited = now - self._routable_at if self._waited and retries is None else 0.0
         if self._record is not None:
             self._record.outcome = "Retried"
-            broken = self._record.prefix_break
+            broken, waited = self._record.prefix_break, self._record.waited_seconds
         else:
             broken = pool.first_decision(decision, now)
         record = self._record = pool.record_decision(decision, self._request_id, self._request.tenant)
         record.prefix_break = broken
         record.decision_seconds = decided - began
+        record.waited_seconds = waited
         if retries is not None:
             record.failures = retries.failures
         attempt.start()
@@ -381,6 +408,9 @@ class ProxiedRequest:
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
+        if self._passage is not None:
+            usage = attempt.reader.usage if attempt is not None and outcome == "Finished" else None
+            pool.flow_control.end(self, usage)
         if self._spending is not None:
             self._spending.end(self._tokens_used(outcome))
             self._spending = None
@@ -458,6 +488,7 @@ def _access_fields(prompt: Prompt | None, record: Record | None, seconds: float)
     if record is not None:
         fields |= {
             "replica": record.replica,
+            "waitedSeconds": round(record.waited_seconds, 6),
             "ttftSeconds": round(record.ttft, 6) if record.ttft is not None else None,
             "promptTokens": record.prompt_tokens,
             "cachedTokens": record.cached_tokens,

@@ -51,6 +51,7 @@ class Record:
     available: int
     degraded: bool
     decision_seconds: float
+    waited_seconds: float  # until a replica had room
     failures: list[tuple[str, Failure]]  # replica and reason
     outcome: str
     ttft: float | None
@@ -77,7 +78,8 @@ class Record:
         self.fleet, self.scores, self.hits = decision.considered, decision.scores, decision.hits
         if self.considered > _MAX_CANDIDATES:
             self.fleet, self.scores = _best(self.fleet, self.scores)
-        self.decision_seconds, self.failures, self.outcome = 0.0, [], "Running"
+        self.decision_seconds = self.waited_seconds = 0.0
+        self.failures, self.outcome = [], "Running"
         self.prefix_break, self.shadow = None, _shadow(decision.shadow)
         self.ttft = self.latency = self.prompt_tokens = self.cached_tokens = self.output_tokens = None
 
@@ -134,6 +136,7 @@ class Record:
             if self.prefix_break is None
             else {"cause": self.prefix_break.cause, "lostTokens": self.prefix_break.lost_tokens},
             "shadow": self.shadow,
+            "waitedSeconds": round(self.waited_seconds, 6),
             "decisionMicroseconds": round(self.decision_seconds * 1e6, 1),
             "failures": [{"replica": name, "reason": reason} for name, reason in self.failures],
             "outcome": self.outcome,

@@ -35,18 +35,21 @@ class PrefillWork:
 
     `queued`: all prompt tokens that it had to compute when this request was routed, including these.
     `since`: when it was routed. `counted`: the tokens are still part of the replica's load.
+    `visible`: its end can be seen or predicted, so the request counts as starting until then.
     """
 
     load: ReplicaState
     tokens: float
     queued: float
     since: float
+    visible: bool
     counted: bool = True
 
     def end(self) -> None:
         if self.counted:
             self.counted = False
             self.load.prefill_tokens -= self.tokens
+            self.load.starting -= self.visible
 
 
 @dataclass(slots=True)
@@ -82,7 +85,8 @@ class Decider:
     `pending_seconds`: time until a pending owner expires without an event that confirms it.
     `shadow`: a second policy that decides beside `policy`.
     `share`: reports new chains to other routers. `seconds_per_token`: from routing to first token, for each prompt
-    token that waits at the replica.
+    token that waits at the replica. `started`: called with the replica, the seconds since a request was routed there,
+    and the time, when its first token came or was due.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class Decider:
         self.rate = rate or TokenRate()
         self.pending_seconds = pending_seconds
         self.share: Callable[[Sequence[int], int, float], None] | None = None
+        self.started: Callable[[ReplicaState, float, float], None] | None = None
         self.seconds_per_token = 0.0
         self.shadow: Shadow | None = None
         self._load_of = load_of
@@ -127,7 +132,9 @@ class Decider:
         load.routed += 1
         load.prefill_tokens += miss
         load.decode_blocks += tokens / KV_BLOCK
-        prefill = PrefillWork(load, miss, load.prefill_tokens, now)
+        visible = prompt.stream or ticket.predicted_ttft is not None
+        load.starting += visible
+        prefill = PrefillWork(load, miss, load.prefill_tokens, now, visible)
         if not prompt.stream and ticket.predicted_ttft is not None:
             self._watch_prefill(prefill, now + ticket.predicted_ttft)
         return Decision(
@@ -196,12 +203,17 @@ class Decider:
 
     def _prefill_ended(self, prefill: PrefillWork, now: float) -> None:
         prefill.end()
+        if self.started is not None and prefill.visible:
+            self.started(prefill.load, now - prefill.since, now)
         if prefill.queued >= KV_BLOCK:
             seconds = (now - prefill.since) / prefill.queued
             self.seconds_per_token += 0.05 * (seconds - self.seconds_per_token)
 
     def finished(self, decision: Decision, now: float, usage: Usage) -> None:
         """The answer is complete. Policy and token rate learn from the engine's counts of a plain prompt."""
+        prefill = decision.prefill
+        if self.started is not None and prefill.visible and prefill.counted:  # sooner than predicted
+            self.started(prefill.load, now - prefill.since, now)
         self._end(decision)
         plain = decision.prompt.plain
         cached = usage.cached_tokens if plain else None

@@ -121,6 +121,7 @@ SAMPLES: dict[str, Any] = {
     "router.resources": {"limits": {"cpu": "1"}},
     "tracing.endpoint": "http://one:4318",
     "quotas": [{"tenant": "alice", "requestsPerMinute": 60}],
+    "flow_control": {"classes": [{"name": "chat", "ttftMilliseconds": 500}]},
     "router.shadow_policy": "PrefixAware",
     "network_policy": {"enabled": False},
     "monitoring": {"enabled": True},

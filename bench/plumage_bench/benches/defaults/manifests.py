@@ -122,6 +122,12 @@ VLLM: Final[dict[str, Any]] = {
             "concurrentRequests": 8,
         }
     ],
+    "flowControl": {
+        "maxRequests": 50,
+        "maxSeconds": 9,
+        "engineQueueMilliseconds": 250,
+        "classes": [{"name": "chat", "weight": 3, "ttftMilliseconds": 2000, "tenants": ["alice"]}, {"name": "batch"}],
+    },
     "directory": {"managed": {"maxMemory": "64Mi", "resources": _RESOURCES, **_PLACE}, "warmup": {"enabled": True}},
     "rollout": {"maxSurge": 1, "maxUnavailable": 1},
     "networkPolicy": {"enabled": True, "clientNamespaces": ["one"], "monitoringNamespaces": ["two"]},

@@ -13,6 +13,7 @@ from plumage.api.v1alpha1.directory import DirectorySpec
 from plumage.api.v1alpha1.engine import EngineSpec
 from plumage.api.v1alpha1.exposure import MonitoringSpec, NetworkPolicySpec, TracingSpec
 from plumage.api.v1alpha1.field_types import IntOrPercent, ObjectRef, Percent, Seconds
+from plumage.api.v1alpha1.flow_control import PoolFlowControlSpec
 from plumage.api.v1alpha1.metadata import NAMES_SERVICES, Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ModelSpec
 from plumage.api.v1alpha1.quotas import QuotaSpec
@@ -47,6 +48,10 @@ def _weights_exist(spec: Any) -> bool:
     return not built_in or spec.engine.runtime == "Simulator"
 
 
+def _names_tenants(spec: Any) -> bool:
+    return spec.flow_control is not None and any(one.tenants for one in spec.flow_control.classes)
+
+
 def _has_tenants(router: RouterSpec) -> bool:
     return router.gateway_ref is not None or router.auth.api_keys_ref is not None
 
@@ -69,6 +74,10 @@ class InferencePoolSpec(Struct):
         max_length=256,
         description="What each tenant may use. Tenants are those of router.auth.apiKeysRef, or of the gateway's keys.",
         json_schema_extra={LIST_KEY: "tenant"},
+    )
+    flow_control: PoolFlowControlSpec | None = Field(
+        None,
+        description="A queue for requests that no replica has room for. When absent, engines get all requests at once.",
     )
     directory: DirectorySpec = Field(
         DirectorySpec(), description="The server to which replicas publish their cached prefixes."
@@ -103,6 +112,16 @@ class InferencePoolSpec(Struct):
             "(has(self.router.auth) && has(self.router.auth.apiKeysRef))))",
             reads=("quotas", "router"),
             holds=lambda spec: not spec.quotas or _has_tenants(spec.router),
+        ),
+        Rule(
+            at="flowControl",
+            must="may not name tenants without keys: set router.auth.apiKeysRef, or router.gatewayRef of a gateway "
+            "with keys",
+            cel="!has(self.flowControl) || !has(self.flowControl.classes) || "
+            "self.flowControl.classes.all(one, !has(one.tenants) || size(one.tenants) == 0) || (has(self.router) && "
+            "(has(self.router.gatewayRef) || (has(self.router.auth) && has(self.router.auth.apiKeysRef))))",
+            reads=("flow_control", "router"),
+            holds=lambda spec: not _names_tenants(spec) or _has_tenants(spec.router),
         ),
         Rule(
             at="quotas",

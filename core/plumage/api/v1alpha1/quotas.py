@@ -9,7 +9,7 @@ from pydantic import Field
 from plumage.api.v1alpha1.field_types import WORDS
 from plumage.api.v1alpha1.struct import Rule, Struct
 
-__all__ = ["QuotaSpec"]
+__all__ = ["QuotaSpec", "Tenant"]
 
 TENANT = r"^[!-~]+$"
 WORDS |= {TENANT: "a tenant of the keys file, in printable ASCII characters without spaces, or '*'"}

@@ -19,6 +19,7 @@ _GAUGES = {
     "vllm:prefix_cache_queries_total": "query_tokens",
     "vllm:prefix_cache_hits_total": "hit_tokens",
     "process_start_time_seconds": "started",
+    "plumage_engine_held_back": "held_back",
 }
 _STEPS = frozenset(
     {
@@ -32,7 +33,8 @@ _STEPS = frozenset(
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
     """steps: a number that changes with every step that computed something; its size means nothing.
-    started: when its process began, in seconds since 1970; 0 where the page has none (several API servers)."""
+    started: when its process began, in seconds since 1970; 0 where the page has none (several API servers).
+    held_back: of the waiting requests, those that FEATHER holds back on purpose."""
 
     running: float = 0.0
     waiting: float = 0.0
@@ -41,12 +43,13 @@ class EngineLoad:
     hit_tokens: float = 0.0
     steps: float = 0.0
     started: float = 0.0
+    held_back: float = 0.0
 
 
 def parse_load(text: str) -> EngineLoad:
     """A figure that the page lacks is 0: every one of them is optional to an engine."""
     found: dict[str, float] = {}
-    for sample in samples(text, ("vllm:", "process_start_time_seconds")):
+    for sample in samples(text, ("vllm:", "process_start_time_seconds", "plumage_engine_held_back")):
         key = _GAUGES.get(sample.name) or ("steps" if sample.name in _STEPS else None)
         if key is not None:
             found[key] = found.get(key, 0.0) + sample.value

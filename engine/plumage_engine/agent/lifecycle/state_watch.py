@@ -151,5 +151,5 @@ class StateWatch:
             self.cold.set()
 
     def _report(self) -> None:
-        load = Load(int(self.load.running), int(self.load.waiting), self.load.kv_usage)
+        load = Load(int(self.load.running), int(self.load.waiting), self.load.kv_usage, int(self.load.held_back))
         self._writer.report(state=self.state, load=load)

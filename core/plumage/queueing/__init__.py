@@ -1,0 +1,6 @@
+"""Which of a pool's waiting requests goes next, and how many requests a replica may have."""
+
+from plumage.queueing.fair_queue import Cost, FairQueue
+from plumage.queueing.start_window import StartWindow
+
+__all__ = ["Cost", "FairQueue", "StartWindow"]

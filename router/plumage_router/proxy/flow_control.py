@@ -1,0 +1,304 @@
+"""The queue of requests while no replica has room: fair among classes and tenants, and with objectives.
+
+A replica has room while it has few requests without a first token (`plumage.queueing.start_window`). While one has room
+and nothing waits, a request passes at once. Otherwise it waits here and not in an engine, so a request that comes later
+may still go first. A request that cannot meet its objective gets 429 at once, with the expected wait.
+
+Each router has its own queue. Routers share the replicas because each one's window grows with what it starts there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Protocol
+
+from plumage.prometheus import exposition
+from plumage.queueing import Cost, FairQueue, StartWindow
+from plumage.queueing.fair_queue import ANSWER_WEIGHT
+from plumage.routing.interface import ReplicaState
+from plumage.settings.router_config import FlowControlConfig, PriorityClassConfig
+from plumage_router.clock import monotonic
+from plumage_router.fleet.replicas import Fleet, Load, Replica
+from plumage_router.http.errors import RequestError, bad_header, class_refused, objective_missed, queue_full
+from plumage_router.metrics import SECONDS, BufferedHistogram
+from plumage_router.request.usage import Usage
+
+__all__ = ["FlowControl", "Passage", "QueuedRequest"]
+
+CLASS_HEADER: Final = b"x-plumage-class"
+OBJECTIVE_HEADER: Final = b"x-plumage-ttft-milliseconds"
+_LEAST_OBJECTIVE, _MOST_OBJECTIVE = 10, 3_600_000  # milliseconds, as in the manifest
+_AT_ONCE: Final = 64  # requests that leave the queue before other work gets its turn
+_MEMORY: Final = 64  # requests over which an engine's time is averaged
+_ANSWER_TOKENS: Final = 256.0  # of an answer, until answers are known
+_LONGEST_RETRY: Final = 60  # seconds
+
+
+class QueuedRequest(Protocol):
+    """A request that waits here. It calls `remove` when it ends."""
+
+    def leave_queue(self) -> None:
+        """A replica has room."""
+        ...
+
+    def turn_away(self, error: RequestError) -> None:
+        """It cannot start in time."""
+        ...
+
+
+class Refusal(StrEnum):
+    """Why a request was refused. The value is a metric label."""
+
+    FULL = "full"  # too many wait
+    OBJECTIVE = "objective"  # it could not have met its objective
+    LATE = "late"  # it waited until its objective was missed
+
+
+class Passage(NamedTuple):
+    """Where a request belongs. `deadline`: until when its first token is wanted. `tokens`: its expected cost."""
+
+    of: str
+    tenant: str
+    deadline: float
+    tokens: float
+
+
+class FlowControl:
+    """config: None sends every request on at once. `passed`: requests that were sent on, by class."""
+
+    def __init__(self, config: FlowControlConfig | None, fleet: Fleet, *, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._fleet = fleet
+        fleet.listen(self._replica_changed)
+        self._windows: dict[int, StartWindow] = {}  # by slot
+        self._draining = False
+        self._engine_seconds = 0.0  # from leaving the queue to the first token
+        self._answer_tokens = _ANSWER_TOKENS
+        self._queued_at: dict[QueuedRequest, float] = {}
+        self._costs: dict[QueuedRequest, Cost] = {}
+        self.wait = BufferedHistogram(SECONDS)
+        self.refused: Counter[Refusal] = Counter()
+        self.passed: Counter[str] = Counter()
+        self._queue: FairQueue[QueuedRequest] = FairQueue({"default": 1.0})
+        self.config: FlowControlConfig | None = None
+        self._classes: dict[str, PriorityClassConfig] = {}
+        self.configure(config)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def configure(self, config: FlowControlConfig | None) -> None:
+        """Uses another configuration. Requests that wait keep their deadlines."""
+        self.config = config
+        self._classes = {one.name: one for one in config.classes} if config is not None else {}
+        self._queue.configure({one.name: one.weight for one in self._classes.values()} or {"default": 1.0})
+        self._wake()
+
+    # -- a request's way ----------------------------------------------------------------------------------------------
+
+    def classify(
+        self,
+        headers: Mapping[bytes, bytes],
+        tenant: str,
+        *,
+        prompt_tokens: float,
+        most_answer: float | None,
+        now: float,
+    ) -> Passage | None:
+        """Where the request belongs; None without flow control. Raises RequestError for a wrong or refused header.
+
+        most_answer: the client's limit for all its answers, in tokens.
+        """
+        config = self.config
+        if config is None:
+            return None
+        of = self._class_of(headers.get(CLASS_HEADER), tenant)
+        objective = _objective(headers.get(OBJECTIVE_HEADER)) or of.objective or config.max_seconds
+        answer = self._answer_tokens if most_answer is None else min(self._answer_tokens, most_answer)
+        return Passage(of.name, tenant, now + objective, prompt_tokens + ANSWER_WEIGHT * answer)
+
+    def enter(
+        self, request: QueuedRequest, passage: Passage, candidates: Sequence[Load], now: float
+    ) -> Sequence[Load] | None:
+        """The replicas among which the request may choose; None if it waits. Raises RequestError if it is refused."""
+        if self.config is None:
+            return candidates
+        if not self._queue and self._has_room(candidates, now):
+            self.wait.observe(0.0)
+            self._pass(request, self._queue.charge(passage.of, passage.tenant, passage.tokens))
+            return candidates
+        if len(self._queue) >= self.config.max_requests:
+            raise self._refuse(Refusal.FULL, self._queue.wait(passage.of, passage.tenant, passage.tokens))
+        wait = self._queue.wait(passage.of, passage.tenant, passage.tokens)
+        if now + wait + self._engine_seconds > passage.deadline:
+            raise self._refuse(Refusal.OBJECTIVE, wait)
+        self._queue.add(request, *passage[:2], passage.tokens, passage.deadline, now)
+        self._queued_at[request] = now
+        self._wake()
+        return None
+
+    def with_room(self, candidates: Sequence[Load], now: float) -> Sequence[Load]:
+        """The replicas among which a request that left the queue may choose: those with room, if there are any."""
+        if self.config is None:
+            return candidates
+        return [load for load in candidates if self._window_has_room(load, now)] or candidates
+
+    def end(self, request: QueuedRequest, usage: Usage | None) -> None:
+        """The request ended. usage: the engine's counts, if it answered."""
+        if request in self._queued_at:
+            del self._queued_at[request]
+            self._queue.remove(request)
+            return
+        cost = self._costs.pop(request, None)
+        if cost is None:
+            return
+        if usage is not None and usage.prompt_tokens is not None:
+            answer = usage.output_tokens or 0
+            computed = max(0, usage.prompt_tokens - (usage.cached_tokens or 0))
+            self._answer_tokens += (answer - self._answer_tokens) / _MEMORY
+            self._queue.settle(cost, computed + ANSWER_WEIGHT * answer)
+        self._wake()
+
+    # -- what the engines do ------------------------------------------------------------------------------------------
+
+    def started(self, load: ReplicaState, seconds: float, now: float) -> None:
+        """A replica sent a first token, `seconds` after it got the request."""
+        if self.config is None:
+            return
+        self._window(load).started(now, self.config.engine_queue)
+        self._engine_seconds += (seconds - self._engine_seconds) / _MEMORY
+        self._wake()
+
+    def _replica_changed(self, replica: Replica, added: bool) -> None:
+        """A slot has a new replica, or none."""
+        self._windows.pop(replica.slot, None)
+        self._wake()
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def sweep(self, now: float) -> None:
+        """Turns late requests away, and lets others go."""
+        self.wait.flush()
+        if not self._queue:
+            return
+        for request in self._queue.late(now + self._engine_seconds):
+            wait = now - self._queued_at[request]
+            self._drop(request, self._refuse(Refusal.LATE, wait))
+        self._drain(now)
+
+    def close(self, error: RequestError) -> None:
+        """Turns away all requests that wait, so that their clients ask another router."""
+        for request in list(self._queued_at):
+            self._drop(request, error)
+
+    # -- for people ---------------------------------------------------------------------------------------------------
+
+    def lines(self) -> Iterator[str]:
+        """The metrics in Prometheus' text format; nothing without flow control."""
+        if self.config is None:
+            return
+        name = "plumage_router_queue_"
+        waiting = self._queue.waiting()
+        yield from exposition.gauges(
+            name + "requests", "Requests that wait until a replica has room.", "class", waiting
+        )
+        passed = {of: self.passed[of] for of in waiting}
+        yield from exposition.counters(name + "passed", "Requests that were sent on, by class.", "class", passed)
+        refused = {reason.value: self.refused[reason] for reason in Refusal}
+        text = "Requests that the queue refused, by reason."
+        yield from exposition.counters(name + "refused", text, "reason", refused)
+        yield from self.wait.lines(name + "wait_seconds", "Time that requests waited until a replica had room.")
+
+    def document(self) -> list[dict[str, Any]]:
+        """For the status: what waits in each class."""
+        if self.config is None:
+            return []
+        waiting = self._queue.waiting()
+        return [
+            {"class": of.name, "weight": of.weight, "waiting": waiting[of.name], "passed": self.passed[of.name]}
+            for of in self._classes.values()
+        ]
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _class_of(self, header: bytes | None, tenant: str) -> PriorityClassConfig:
+        allowed = [of for of in self._classes.values() if not of.tenants or tenant in of.tenants]
+        if not allowed:
+            raise class_refused("No class of this pool is open to this key.")
+        if header is None:
+            return allowed[0]
+        name = header.strip().decode("ascii", "replace")
+        of = self._classes.get(name)
+        if of is None:
+            raise bad_header("X-Plumage-Class", f"there is no class {name!r}; there are {', '.join(self._classes)}")
+        if of not in allowed:
+            raise class_refused(f"The class {name} is not open to this key.")
+        return of
+
+    def _window(self, load: ReplicaState) -> StartWindow:
+        window = self._windows.get(load.slot)
+        if window is None:
+            window = self._windows[load.slot] = StartWindow()
+        return window
+
+    def _window_has_room(self, load: ReplicaState, now: float) -> bool:
+        assert self.config is not None
+        waiting = load.starting - load.held_back
+        return self._window(load).has_room(waiting, now, self.config.engine_queue)
+
+    def _has_room(self, candidates: Sequence[Load], now: float) -> bool:
+        return any(self._window_has_room(load, now) for load in candidates)
+
+    def _pass(self, request: QueuedRequest, cost: Cost) -> None:
+        self._costs[request] = cost
+        self.passed[cost.name] += 1
+
+    def _wake(self) -> None:
+        """Lets requests go soon. Not at once: the caller may be in the middle of a request."""
+        if self._queue and not self._draining:
+            self._draining = True
+            self._loop.call_soon(self._drain_soon)
+
+    def _drain_soon(self) -> None:
+        self._draining = False
+        self._drain(monotonic())
+
+    def _drain(self, now: float) -> None:
+        for _ in range(_AT_ONCE):
+            if not self._queue or not self._may_go(now):
+                return
+            request, cost = self._queue.next(now)
+            self.wait.observe(now - self._queued_at.pop(request))
+            self._pass(request, cost)
+            request.leave_queue()
+        self._wake()
+
+    def _may_go(self, now: float) -> bool:
+        """Without any replica, requests go on to the queue for that case."""
+        candidates = self._fleet.candidates(now)
+        return self.config is None or not candidates or self._has_room(candidates, now)
+
+    def _drop(self, request: QueuedRequest, error: RequestError) -> None:
+        if self._queued_at.pop(request, None) is not None:
+            self._queue.remove(request)
+            request.turn_away(error)
+
+    def _refuse(self, reason: Refusal, wait: float) -> RequestError:
+        self.refused[reason] += 1
+        retry = min(_LONGEST_RETRY, max(1, math.ceil(wait)))
+        return queue_full(retry) if reason is Refusal.FULL else objective_missed(wait, retry)
+
+
+def _objective(header: bytes | None) -> float | None:
+    """Seconds."""
+    if header is None:
+        return None
+    text = header.strip()
+    if not text.isdigit() or len(text) > 7 or not _LEAST_OBJECTIVE <= int(text) <= _MOST_OBJECTIVE:
+        limits = f"must be a whole number from {_LEAST_OBJECTIVE} to {_MOST_OBJECTIVE}"
+        raise bad_header("X-Plumage-TTFT-Milliseconds", limits)
+    return int(text) / 1000
