@@ -104,7 +104,8 @@ def _of_a_pool() -> dict[str, str]:
             port: int = free.getsockname()[1]
         tracing = "--set=spec.tracing.endpoint=http://127.0.0.1:9"  # nothing listens there, and no request is traced
         shadow = "--set=spec.router.shadowPolicy=PrefixAware"
-        changes = ["--set=spec.replicas=1", "--set=spec.router.accessLog=true", tracing, shadow]
+        queue = "--set=spec.flowControl.maxSeconds=60"
+        changes = ["--set=spec.replicas=1", "--set=spec.router.accessLog=true", tracing, shadow, queue]
         command = [sys.executable, "-m", "plumage_cli", "up", str(ROOT / "examples/local.yaml"), f"--port={port}"]
         environment = {**os.environ, "XDG_RUNTIME_DIR": runtime}
         pool = subprocess.Popen([*command, *changes], env=environment, stdout=subprocess.DEVNULL)
