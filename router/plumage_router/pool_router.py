@@ -163,6 +163,7 @@ class PoolRouter(PoolState):
         super().sweep()
         now = self.tick
         self.wait_queue.wait.flush()
+        self.decider.end_prefills(now)
         self.flow_control.sweep(now)
         self.cache_curve.age(now)
         self.prefix_breaks.expire(now)

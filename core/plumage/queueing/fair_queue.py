@@ -52,6 +52,7 @@ class _Tenant(Generic[Item]):
     heap: list[tuple[float, int, _Entry[Item]]] = field(default_factory=list)
     waiting: int = 0
     tokens: float = 0.0
+    latest: float = 0.0  # deadline of its waiting items, at least
     number: int = 0  # of its entry in the class's heap; others are out of date
 
 
@@ -78,7 +79,7 @@ class FairQueue(Generic[Item]):
         self._number = 0
         self._tokens = 0.0
         self._served = self._busy = 0.0
-        self._since: float | None = None  # when the queue was last looked at while it had requests
+        self._at = 0.0
         self.configure(weights)
 
     def __len__(self) -> int:
@@ -108,8 +109,6 @@ class FairQueue(Generic[Item]):
         """The item waits. name: of its class. tokens: its expected cost."""
         self._clock(now)
         self._insert(item, name, tenant, tokens, deadline)
-        if self._since is None:
-            self._since = now
 
     def remove(self, item: Item) -> None:
         """The item does not wait any more. Items that do not wait are ignored."""
@@ -155,19 +154,41 @@ class FairQueue(Generic[Item]):
             if tenant.waiting and more < 0:
                 self._activate(tenant)
 
-    def wait(self, name: str, tenant: str, tokens: float) -> float:
+    def wait(self, name: str, tenant: str, deadline: float, now: float) -> float:
         """Seconds until a new item of the tenant would go, by the speed of the service so far; 0 while it is unknown.
 
-        The class and the tenant get their shares of the service while others wait. tokens: the item's expected cost."""
-        if self._busy < _LEAST_BUSY or not self._served:
-            return 0.0
+        The class and the tenant get their shares of the service while others wait.
+        """
+        self._clock(now)
         of = self._classes[name]
         known = of.tenants.get(tenant)
-        mine = (known.tokens if known is not None else 0.0) + tokens
-        tenants = of.backlogged + (known is None or not known.waiting)
-        weights = sum(one.weight for one in self._classes.values() if one.waiting or one is of)
-        ahead = min(self._tokens + tokens, mine * tenants * weights / of.weight)
+        if known is None or not known.waiting or self._busy < _LEAST_BUSY or not self._served:
+            return 0.0
+        mine = known.tokens
+        if deadline < known.latest:
+            mine = sum(entry.tokens for at, _, entry in known.heap if at <= deadline and entry.item is not None)
+        weights = sum(one.weight for one in self._classes.values() if one.waiting)
+        ahead = min(self._tokens, mine * of.backlogged * weights / of.weight)
         return ahead * self._busy / self._served
+
+    def crowded_out(self, name: str, tenant: str) -> Item | None:
+        """The item that must leave a full queue for a new one; None if the new one is of those with the most places.
+
+        It is the newest of the tenant with the most waiting items, in the class with the most for its weight.
+        """
+        own = self._classes[name]
+        full = max(self._classes.values(), key=lambda one: one.waiting / one.weight)
+        if not full.waiting:
+            return None
+        most = max(full.tenants.values(), key=lambda one: one.waiting)
+        known = own.tenants.get(tenant)
+        if full is own:
+            if (known.waiting if known is not None else 0) + 1 >= most.waiting:
+                return None
+        elif (own.waiting + 1) / own.weight >= full.waiting / full.weight:
+            return None
+        newest = max((one for one in most.heap if one[2].item is not None), key=lambda one: one[1])
+        return newest[2].item
 
     def late(self, now: float) -> list[Item]:
         """The items whose deadline has passed. They wait until they are removed."""
@@ -189,8 +210,10 @@ class FairQueue(Generic[Item]):
         heappush(known.heap, (deadline, self._number, entry))
         if not known.waiting:
             known.service = max(known.service, of.floor)
+            known.latest = deadline
             of.backlogged += 1
             self._activate(known)
+        known.latest = max(known.latest, deadline)
         known.waiting += 1
         of.waiting += 1
         known.tokens += tokens
@@ -200,8 +223,6 @@ class FairQueue(Generic[Item]):
     def _forget(self, item: Item, entry: _Entry[Item]) -> None:
         """Its heap entry stays until it comes to the top, or until most entries are such."""
         del self._entries[item]
-        if not self._entries:
-            self._since = None
         tenant = entry.tenant
         of, entry.item = tenant.of, None
         tenant.waiting -= 1
@@ -255,9 +276,14 @@ class FairQueue(Generic[Item]):
         return Cost(of.name, tenant.name, tokens)
 
     def _clock(self, now: float) -> None:
-        """Counts the seconds in which requests waited: only they show the speed of the service."""
-        if self._since is not None and now > self._since:
-            passed, self._since = now - self._since, now
+        """Counts the seconds in which requests waited: only they show the speed of the service.
+
+        The speed is forgotten in time, so that one from before a pause, or of an engine that stood still, refuses nothing.
+        """
+        if now > self._at:
+            passed, self._at = now - self._at, now
             fade = math.exp(-passed / _MEMORY)
             self._served *= fade
-            self._busy = self._busy * fade + passed
+            self._busy *= fade
+            if self._entries:
+                self._busy += passed

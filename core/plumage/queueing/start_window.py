@@ -34,7 +34,7 @@ class StartWindow:
     def started(self, now: float, seconds: float) -> None:
         """The replica sent the first token of a request."""
         self._starts = self._recent(now, seconds) + 1.0
-        self._at = now
+        self._at = max(self._at, now)
 
     def has_room(self, waiting: int, now: float, seconds: float) -> bool:
         """Whether the replica may get another request. waiting: those there without a first token."""

@@ -26,7 +26,7 @@ def fleet_report(pool: PoolRouter) -> RouterReport:
         directory="Degraded" if pool.directory.degraded else "Fresh",
         in_flight=len(pool.in_flight),
         requests=metrics.requests,
-        held=len(queue),
+        held=len(queue) + (0 if pool.fleet.candidates(now) else len(pool.flow_control)),
         oldest_held=round(queue.oldest(now), 3),
         held_total=queue.total,
         held_refused=queue.refused,

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from plumage_router.clock import monotonic
 from plumage_router.fleet.replicas import Replica, Totals
 from plumage_router.http.errors import Failure
-from plumage_router.http.paths import RESPONSES_PATH, WITHOUT_DEVICE
+from plumage_router.http.paths import RESPONSES_PATH
 from plumage_router.http.upstream import UpstreamConnection
 from plumage_router.proxy.pool_state import PoolState
 from plumage_router.request.usage import JsonTail, StreamFilter
@@ -231,7 +231,7 @@ class Attempt:
     def _begin(self, data: bytes) -> None:
         self.started = True
         self.first_at = monotonic()
-        if self.decision.prompt.path in WITHOUT_DEVICE:  # they say nothing about the replica
+        if not self.decision.prompt.uses_device:  # they say nothing about the replica
             self.replica.breaker.abandoned()
         else:
             self.replica.breaker.succeeded()
@@ -261,6 +261,8 @@ class Attempt:
         if outcome is _Outcome.FINISHED:
             totals.finished += 1
             generates = self.decision.prompt.generates
+            if self._status < 400:
+                decider.answered(self.decision, now)
             if generates:
                 self._count_answer(totals)
             if generates and self._status < 400:

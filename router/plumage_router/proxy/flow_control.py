@@ -19,27 +19,27 @@ from typing import Any, Final, NamedTuple, Protocol
 from plumage.prometheus import exposition
 from plumage.queueing import Cost, FairQueue, StartWindow
 from plumage.queueing.fair_queue import ANSWER_WEIGHT
+from plumage.queueing.start_window import LEAST
 from plumage.routing.interface import ReplicaState
 from plumage.settings.router_config import FlowControlConfig, PriorityClassConfig
 from plumage_router.clock import monotonic
 from plumage_router.fleet.replicas import Fleet, Load, Replica
 from plumage_router.http.errors import RequestError, bad_header, class_refused, objective_missed, queue_full
 from plumage_router.metrics import SECONDS, BufferedHistogram
-from plumage_router.request.usage import Usage
 
-__all__ = ["FlowControl", "Passage", "QueuedRequest"]
+__all__ = ["FlowControl", "Passage", "QueuedRequest", "Spent"]
 
 CLASS_HEADER: Final = b"x-plumage-class"
 OBJECTIVE_HEADER: Final = b"x-plumage-ttft-milliseconds"
 _LEAST_OBJECTIVE, _MOST_OBJECTIVE = 10, 3_600_000  # milliseconds, as in the manifest
 _AT_ONCE: Final = 64  # requests that leave the queue before other work gets its turn
-_MEMORY: Final = 64  # requests over which an engine's time is averaged
+_MEMORY: Final = 64  # requests over which the length of an answer is averaged
 _ANSWER_TOKENS: Final = 256.0  # of an answer, until answers are known
 _LONGEST_RETRY: Final = 60  # seconds
 
 
 class QueuedRequest(Protocol):
-    """A request that waits here. It calls `remove` when it ends."""
+    """A request that waits here. It calls `end` when it ends."""
 
     def leave_queue(self) -> None:
         """A replica has room."""
@@ -55,16 +55,34 @@ class Refusal(StrEnum):
 
     FULL = "full"  # too many wait
     OBJECTIVE = "objective"  # it could not have met its objective
-    LATE = "late"  # it waited until its objective was missed
+    LATE = "late"  # it waited until it could not meet its objective any more
 
 
 class Passage(NamedTuple):
-    """Where a request belongs. `deadline`: until when its first token is wanted. `tokens`: its expected cost."""
+    """Where a request belongs, and what it is expected to cost.
+
+    `objective`: seconds within which its first token is wanted. `answers`: how many it asks for, of `answer_tokens`.
+    """
 
     of: str
     tenant: str
-    deadline: float
-    tokens: float
+    objective: float
+    prompt_tokens: float
+    answers: int
+    answer_tokens: float
+
+    @property
+    def cost(self) -> float:
+        """In tokens of a prompt."""
+        return self.prompt_tokens + ANSWER_WEIGHT * self.answers * self.answer_tokens
+
+
+class Spent(NamedTuple):
+    """What a request used: tokens of its prompt that were computed, and tokens of its answers."""
+
+    computed: float
+    answer: float
+    complete: bool
 
 
 class FlowControl:
@@ -76,10 +94,9 @@ class FlowControl:
         fleet.listen(self._replica_changed)
         self._windows: dict[int, StartWindow] = {}  # by slot
         self._draining = False
-        self._engine_seconds = 0.0  # from leaving the queue to the first token
         self._answer_tokens = _ANSWER_TOKENS
-        self._queued_at: dict[QueuedRequest, float] = {}
-        self._costs: dict[QueuedRequest, Cost] = {}
+        self._waiting: dict[QueuedRequest, tuple[float, Passage]] = {}  # and since when
+        self._passed: dict[QueuedRequest, tuple[Passage, Cost]] = {}
         self.wait = BufferedHistogram(SECONDS)
         self.refused: Counter[Refusal] = Counter()
         self.passed: Counter[str] = Counter()
@@ -106,20 +123,21 @@ class FlowControl:
         tenant: str,
         *,
         prompt_tokens: float,
-        most_answer: float | None,
-        now: float,
+        answers: int,
+        most_tokens: int | None,
     ) -> Passage | None:
         """Where the request belongs; None without flow control. Raises RequestError for a wrong or refused header.
 
-        most_answer: the client's limit for all its answers, in tokens.
+        answers: how many it asks for. most_tokens: the client's limit for each of them.
         """
         config = self.config
         if config is None:
             return None
         of = self._class_of(headers.get(CLASS_HEADER), tenant)
-        objective = _objective(headers.get(OBJECTIVE_HEADER)) or of.objective or config.max_seconds
-        answer = self._answer_tokens if most_answer is None else min(self._answer_tokens, most_answer)
-        return Passage(of.name, tenant, now + objective, prompt_tokens + ANSWER_WEIGHT * answer)
+        wanted = _objective(headers.get(OBJECTIVE_HEADER))
+        longest = of.objective or config.max_seconds
+        answer = self._answer_tokens if most_tokens is None else min(self._answer_tokens, most_tokens)
+        return Passage(of.name, tenant, min(wanted or longest, longest), prompt_tokens, answers, answer)
 
     def enter(
         self, request: QueuedRequest, passage: Passage, candidates: Sequence[Load], now: float
@@ -127,50 +145,52 @@ class FlowControl:
         """The replicas among which the request may choose; None if it waits. Raises RequestError if it is refused."""
         if self.config is None:
             return candidates
-        if not self._queue and self._has_room(candidates, now):
+        of = passage.of if passage.of in self._classes else next(iter(self._classes))
+        if not self._queue and (roomy := self._roomy(candidates, now)):
             self.wait.observe(0.0)
-            self._pass(request, self._queue.charge(passage.of, passage.tenant, passage.tokens))
-            return candidates
-        if len(self._queue) >= self.config.max_requests:
-            raise self._refuse(Refusal.FULL, self._queue.wait(passage.of, passage.tenant, passage.tokens))
-        wait = self._queue.wait(passage.of, passage.tenant, passage.tokens)
-        if now + wait + self._engine_seconds > passage.deadline:
+            self._pass(request, passage, self._queue.charge(of, passage.tenant, passage.cost))
+            return roomy
+        deadline = now + max(passage.objective / 2, passage.objective - self.config.engine_queue)
+        wait = self._queue.wait(of, passage.tenant, deadline, now)
+        if now + wait > deadline:
             raise self._refuse(Refusal.OBJECTIVE, wait)
-        self._queue.add(request, *passage[:2], passage.tokens, passage.deadline, now)
-        self._queued_at[request] = now
+        if len(self._queue) >= self.config.max_requests:
+            other = self._queue.crowded_out(of, passage.tenant)
+            if other is None:
+                raise self._refuse(Refusal.FULL, wait)
+            self._drop(other, self._refuse(Refusal.FULL, wait))
+        self._queue.add(request, of, passage.tenant, passage.cost, deadline, now)
+        self._waiting[request] = now, passage
         self._wake()
         return None
 
     def with_room(self, candidates: Sequence[Load], now: float) -> Sequence[Load]:
         """The replicas among which a request that left the queue may choose: those with room, if there are any."""
-        if self.config is None:
-            return candidates
-        return [load for load in candidates if self._window_has_room(load, now)] or candidates
+        return candidates if self.config is None else self._roomy(candidates, now) or candidates
 
-    def end(self, request: QueuedRequest, usage: Usage | None) -> None:
-        """The request ended. usage: the engine's counts, if it answered."""
-        if request in self._queued_at:
-            del self._queued_at[request]
+    def end(self, request: QueuedRequest, spent: Spent | None) -> None:
+        """The request ended. spent: what it used; None if nobody knows, so its expected cost stays."""
+        if request in self._waiting:
+            del self._waiting[request]
             self._queue.remove(request)
             return
-        cost = self._costs.pop(request, None)
-        if cost is None:
+        passed = self._passed.pop(request, None)
+        if passed is None:
             return
-        if usage is not None and usage.prompt_tokens is not None:
-            answer = usage.output_tokens or 0
-            computed = max(0, usage.prompt_tokens - (usage.cached_tokens or 0))
-            self._answer_tokens += (answer - self._answer_tokens) / _MEMORY
-            self._queue.settle(cost, computed + ANSWER_WEIGHT * answer)
+        passage, cost = passed
+        if spent is not None:
+            self._queue.settle(cost, spent.computed + ANSWER_WEIGHT * spent.answer)
+            if spent.complete and passage.answers:
+                self._answer_tokens += (spent.answer / passage.answers - self._answer_tokens) / _MEMORY
         self._wake()
 
     # -- what the engines do ------------------------------------------------------------------------------------------
 
-    def started(self, load: ReplicaState, seconds: float, now: float) -> None:
-        """A replica sent a first token, `seconds` after it got the request."""
+    def started(self, load: ReplicaState, now: float) -> None:
+        """A replica sent a first token."""
         if self.config is None:
             return
         self._window(load).started(now, self.config.engine_queue)
-        self._engine_seconds += (seconds - self._engine_seconds) / _MEMORY
         self._wake()
 
     def _replica_changed(self, replica: Replica, added: bool) -> None:
@@ -185,14 +205,14 @@ class FlowControl:
         self.wait.flush()
         if not self._queue:
             return
-        for request in self._queue.late(now + self._engine_seconds):
-            wait = now - self._queued_at[request]
-            self._drop(request, self._refuse(Refusal.LATE, wait))
+        for request in self._queue.late(now):
+            if (entry := self._waiting.get(request)) is not None:
+                self._drop(request, self._refuse(Refusal.LATE, now - entry[0]))
         self._drain(now)
 
     def close(self, error: RequestError) -> None:
         """Turns away all requests that wait, so that their clients ask another router."""
-        for request in list(self._queued_at):
+        for request in list(self._waiting):
             self._drop(request, error)
 
     # -- for people ---------------------------------------------------------------------------------------------------
@@ -245,16 +265,16 @@ class FlowControl:
             window = self._windows[load.slot] = StartWindow()
         return window
 
-    def _window_has_room(self, load: ReplicaState, now: float) -> bool:
+    def _roomy(self, candidates: Sequence[Load], now: float) -> Sequence[Load]:
+        return [load for load in candidates if self._has_room(load, now)]
+
+    def _has_room(self, load: Load, now: float) -> bool:
         assert self.config is not None
-        waiting = load.starting - load.held_back
-        return self._window(load).has_room(waiting, now, self.config.engine_queue)
+        held_back = min(LEAST, load.held_back * load.starting // load.waiting) if load.waiting else 0
+        return self._window(load).has_room(load.starting - held_back, now, self.config.engine_queue)
 
-    def _has_room(self, candidates: Sequence[Load], now: float) -> bool:
-        return any(self._window_has_room(load, now) for load in candidates)
-
-    def _pass(self, request: QueuedRequest, cost: Cost) -> None:
-        self._costs[request] = cost
+    def _pass(self, request: QueuedRequest, passage: Passage, cost: Cost) -> None:
+        self._passed[request] = passage, cost
         self.passed[cost.name] += 1
 
     def _wake(self) -> None:
@@ -272,18 +292,17 @@ class FlowControl:
             if not self._queue or not self._may_go(now):
                 return
             request, cost = self._queue.next(now)
-            self.wait.observe(now - self._queued_at.pop(request))
-            self._pass(request, cost)
+            since, passage = self._waiting.pop(request)
+            self.wait.observe(now - since)
+            self._pass(request, passage, cost)
             request.leave_queue()
         self._wake()
 
     def _may_go(self, now: float) -> bool:
-        """Without any replica, requests go on to the queue for that case."""
-        candidates = self._fleet.candidates(now)
-        return self.config is None or not candidates or self._has_room(candidates, now)
+        return self.config is None or any(self._has_room(load, now) for load in self._fleet.candidates(now))
 
     def _drop(self, request: QueuedRequest, error: RequestError) -> None:
-        if self._queued_at.pop(request, None) is not None:
+        if self._waiting.pop(request, None) is not None:
             self._queue.remove(request)
             request.turn_away(error)
 

@@ -21,7 +21,6 @@ from plumage_router.fleet.replicas import Fleet, Replica
 from plumage_router.http.auth import Auth, Tenant
 from plumage_router.http.errors import RequestError, overloaded, quarantined
 from plumage_router.http.listener import Listener
-from plumage_router.http.paths import WITHOUT_DEVICE
 from plumage_router.http.request import Request
 from plumage_router.http.upstream import ConnectionPool
 from plumage_router.proxy.flow_control import FlowControl, Passage, QueuedRequest
@@ -163,17 +162,19 @@ class PoolState(Listener):
         if len(self.in_flight) >= self.limits.max_in_flight:
             raise overloaded("Too many requests are in flight.")
 
-    def classify(self, request: Request, prompt: Prompt, arrived: float) -> Passage | None:
-        """The request's place in the queue; None if it needs none. Raises RequestError for a wrong header."""
-        if self.config.flow_control is None or prompt.path in WITHOUT_DEVICE:
+    def classify(self, request: Request, prompt: Prompt) -> Passage | None:
+        """The request's place in the queue; None if it needs none. Raises RequestError for a wrong header.
+
+        A request that continues a stored response has no choice of a replica, so it does not wait for one.
+        """
+        if self.config.flow_control is None or not prompt.uses_device or prompt.previous is not None:
             return None
-        most = prompt.answer * prompt.answers if prompt.answer is not None else None
         return self.flow_control.classify(
             request.headers,
             request.tenant.name if request.tenant is not None else "",
             prompt_tokens=self._tokens_of_prompt(prompt),
-            most_answer=most if prompt.generates else 0,
-            now=arrived,
+            answers=prompt.answers if prompt.generates else 0,
+            most_tokens=prompt.answer,
         )
 
     def turn_away_waiting(self, why: str = "the router is shutting down") -> None:
@@ -204,7 +205,7 @@ class PoolState(Listener):
 
     def _tokens_of_prompt(self, prompt: Prompt) -> int:
         """The expected number, at most the model's context for each prompt."""
-        if prompt.path in WITHOUT_DEVICE:
+        if not prompt.uses_device:
             return 0
         text = prompt.text if prompt.text and prompt.prompts == 1 else prompt.payload
         most = (self.config.model.max_length or _CONTEXT) * prompt.prompts

@@ -27,7 +27,7 @@ from plumage_router.http.request import Request
 from plumage_router.http.time_slicing import LARGE, SlicedWork, Steps, run_now
 from plumage_router.http.wire import chunk, header_lines
 from plumage_router.proxy.attempt import Attempt, Cause
-from plumage_router.proxy.flow_control import Passage
+from plumage_router.proxy.flow_control import Passage, Spent
 from plumage_router.proxy.pool_state import PoolState
 from plumage_router.proxy.quotas import Spending
 from plumage_router.proxy.retries import Retries
@@ -90,7 +90,7 @@ class ProxiedRequest:
         self._prompt: Prompt | None = None
         self._reading: SlicedWork | None = None
         self._spending: Spending | None = None  # from the tenant's quotas
-        self._streamed = 0  # events of the answer, counted where a quota counts
+        self._streamed = 0  # events of the answer, counted where a quota or the queue counts
         self._trace: RequestTrace | None = None
         self._explain = False
         self._home: Replica | None = None  # stores the response that the request continues
@@ -208,7 +208,7 @@ class ProxiedRequest:
             self._trace.first_byte(status, streams=attempt.streams)
         answer.begin(status, headers, data, date=pool.date, request_id=self._request_id, extra=extra)
         pool.metrics.responses[status] += 1
-        if self._spending is not None:
+        if self._spending is not None or self._passage is not None:
             self._streamed += data.count(b"data: ")
         if attempt.streams:
             pool.metrics.ttft.observe(attempt.first_at - self.arrived)
@@ -218,7 +218,7 @@ class ProxiedRequest:
     def more(self, data: bytes) -> None:
         answer = self._answer
         self._last_byte_at = self._pool.tick
-        if self._spending is not None:
+        if self._spending is not None or self._passage is not None:
             self._streamed += data.count(b"data: ")
         answer.client.transport.write(chunk(data) if answer.chunked else data)
 
@@ -294,7 +294,7 @@ class ProxiedRequest:
         """The body was read. Raises RequestError if it is quarantined, or over its tenant's quota."""
         self._prompt = prompt
         self._pool.check_quarantine(prompt)
-        self._passage = self._pool.classify(self._request, prompt, self.arrived)
+        self._passage = self._pool.classify(self._request, prompt)
         self._spending = self._pool.spend(prompt, self._request.tenant, self._quota_decided)
 
     def _route_accepted(self) -> None:
@@ -316,7 +316,7 @@ class ProxiedRequest:
             candidates = self._candidates(now)
             if not candidates:
                 self._without_replica(now)
-            elif self._passage is None or self._retries is not None:
+            elif self._passage is None:
                 self._attempt_on(candidates, now)
             elif (roomy := self._with_room(self._passage, candidates, now)) is not None:
                 self._attempt_on(roomy, now)
@@ -329,7 +329,7 @@ class ProxiedRequest:
     def _with_room(self, passage: Passage, candidates: Sequence[Load], now: float) -> Sequence[Load] | None:
         """The candidates that flow control allows; None while the request waits for one."""
         flow = self._pool.flow_control
-        if self._passed:
+        if self._passed or self._retries is not None:
             return flow.with_room(candidates, now)
         allowed = flow.enter(self, passage, candidates, now)
         self._passed, self._waited = allowed is not None, self._waited or allowed is None
@@ -409,8 +409,7 @@ class ProxiedRequest:
             self._reading.cancel()
             self._reading = None
         if self._passage is not None:
-            usage = attempt.reader.usage if attempt is not None and outcome == "Finished" else None
-            pool.flow_control.end(self, usage)
+            pool.flow_control.end(self, self._spent(self._passage, outcome))
         if self._spending is not None:
             self._spending.end(self._tokens_used(outcome))
             self._spending = None
@@ -424,6 +423,18 @@ class ProxiedRequest:
                 record.latency = monotonic() - self.arrived
         if outcome != "Failed":
             self._report(self._answer.status or _CLIENT_LEFT, outcome)
+
+    def _spent(self, passage: Passage, outcome: str) -> Spent | None:
+        """What the engine computed, for flow control; None if nobody knows. An event of a stream counts as a token."""
+        attempt, record = self._attempt, self._record
+        if attempt is None or record is None or outcome == "Failed" or self._answer.status >= 400:
+            return Spent(0, 0, complete=False)
+        if outcome == "Finished":
+            if record.prompt_tokens is None:
+                return None
+            computed = max(0, record.prompt_tokens - (record.cached_tokens or 0))
+            return Spent(computed, record.output_tokens or 0, complete=True)
+        return Spent(passage.prompt_tokens, self._streamed, complete=False) if attempt.started else None
 
     def _tokens_used(self, outcome: str) -> int | None:
         """Tokens of prompt and answer, as the engine counted them; None if nobody knows. Of a stream that was cut, each

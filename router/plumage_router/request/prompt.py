@@ -19,7 +19,14 @@ from plumage.rendering.errors import RenderLimitError, RequestShapeError, Templa
 from plumage.rendering.responses import responses_as_chat
 from plumage_router.http.body_buffer import BodyBuffer
 from plumage_router.http.errors import RequestError, bad_field, bad_request, unknown_model
-from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, COUNT_TOKENS_PATH, MESSAGES_PATH, RESPONSES_PATH
+from plumage_router.http.paths import (
+    CHAT_PATH,
+    COMPLETION_PATH,
+    COUNT_TOKENS_PATH,
+    MESSAGES_PATH,
+    RESPONSES_PATH,
+    WITHOUT_DEVICE,
+)
 from plumage_router.http.time_slicing import Steps, run_now
 from plumage_router.request.body import parse_steps, splice
 from plumage_router.request.fields import (
@@ -119,6 +126,11 @@ class Prompt:
 
     def __post_init__(self) -> None:
         self.size = len(self.text)
+
+    @property
+    def uses_device(self) -> bool:
+        """Whether the engine computes something for it; otherwise the request says nothing about the engine's load."""
+        return self.path not in WITHOUT_DEVICE
 
     def forget(self) -> None:
         """No other replica will be tried: keeps only what accounting needs."""

@@ -85,8 +85,8 @@ class Decider:
     `pending_seconds`: time until a pending owner expires without an event that confirms it.
     `shadow`: a second policy that decides beside `policy`.
     `share`: reports new chains to other routers. `seconds_per_token`: from routing to first token, for each prompt
-    token that waits at the replica. `started`: called with the replica, the seconds since a request was routed there,
-    and the time, when its first token came or was due.
+    token that waits at the replica. `started`: called with the replica and the time when a
+    request's first token came or was due.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Decider:
         self.rate = rate or TokenRate()
         self.pending_seconds = pending_seconds
         self.share: Callable[[Sequence[int], int, float], None] | None = None
-        self.started: Callable[[ReplicaState, float, float], None] | None = None
+        self.started: Callable[[ReplicaState, float], None] | None = None
         self.seconds_per_token = 0.0
         self.shadow: Shadow | None = None
         self._load_of = load_of
@@ -115,7 +115,7 @@ class Decider:
     def decide(self, prompt: Prompt, candidates: Sequence[ReplicaState], now: float, attempt: int = 1) -> Decision:
         """Chooses one of `candidates`, which must not be empty."""
         policy, chunks = self.policy, prompt.chunks
-        self._end_prefills(now)
+        self.end_prefills(now)
         found = self.mirror.match(chunks)
         rate = self.rate.of(prompt.text)
         hits, depth, tokens = self._measure(prompt, found, rate)
@@ -132,7 +132,7 @@ class Decider:
         load.routed += 1
         load.prefill_tokens += miss
         load.decode_blocks += tokens / KV_BLOCK
-        visible = prompt.stream or ticket.predicted_ttft is not None
+        visible = prompt.uses_device and (prompt.stream or ticket.predicted_ttft is not None)
         load.starting += visible
         prefill = PrefillWork(load, miss, load.prefill_tokens, now, visible)
         if not prompt.stream and ticket.predicted_ttft is not None:
@@ -179,6 +179,12 @@ class Decider:
         if decision.shadow is not None:
             decision.shadow.first_token(now)
 
+    def answered(self, decision: Decision, now: float) -> None:
+        """The replica answered, so it has started the request, perhaps sooner than predicted."""
+        prefill = decision.prefill
+        if self.started is not None and prefill.visible and prefill.counted:
+            self.started(prefill.load, now)
+
     def work(self, load: ReplicaState) -> float:
         """Seconds of this router's prefill work on a replica, for the other routers."""
         return max(0.0, load.prefill_tokens) * self.seconds_per_token
@@ -193,7 +199,7 @@ class Decider:
         self._decided += 1
         heappush(self._watched, (due, self._decided, prefill))
 
-    def _end_prefills(self, now: float) -> None:
+    def end_prefills(self, now: float) -> None:
         """Ends prefills by their predicted time, because an answer that does not stream has no first token."""
         watched = self._watched
         while watched and watched[0][0] <= now:
@@ -204,16 +210,13 @@ class Decider:
     def _prefill_ended(self, prefill: PrefillWork, now: float) -> None:
         prefill.end()
         if self.started is not None and prefill.visible:
-            self.started(prefill.load, now - prefill.since, now)
+            self.started(prefill.load, now)
         if prefill.queued >= KV_BLOCK:
             seconds = (now - prefill.since) / prefill.queued
             self.seconds_per_token += 0.05 * (seconds - self.seconds_per_token)
 
     def finished(self, decision: Decision, now: float, usage: Usage) -> None:
         """The answer is complete. Policy and token rate learn from the engine's counts of a plain prompt."""
-        prefill = decision.prefill
-        if self.started is not None and prefill.visible and prefill.counted:  # sooner than predicted
-            self.started(prefill.load, now - prefill.since, now)
         self._end(decision)
         plain = decision.prompt.plain
         cached = usage.cached_tokens if plain else None

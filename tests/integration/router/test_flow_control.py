@@ -87,16 +87,6 @@ async def test_requests_without_room_wait_in_the_router(start: Any, kit: Any) ->
     assert (after.queued, after.queue_wait.count) == (0, 20)
 
 
-async def test_answers_in_one_piece_wait_too(start: Any, kit: Any) -> None:
-    """Their first token is predicted, so they take room until then."""
-    running = await start(engines=1, flowControl=flow(), policy={"name": "Lbgr"})
-    gate = Gate(running.engines[0])
-    asking = [asyncio.create_task(running.post(kit.chat("long " * 20_000, max_tokens=3))) for _ in range(20)]
-    await kit.until(lambda: waiting(running) == 20 - LEAST)
-    gate.open(20)
-    assert [answer.status for answer in await asyncio.gather(*asking)] == [200] * 20
-
-
 async def test_classes_share_by_weight(start: Any, kit: Any) -> None:
     running = await start(engines=1, flowControl=flow({"name": "chat", "weight": 3}, {"name": "batch", "weight": 1}))
     gate = Gate(running.engines[0])
@@ -192,6 +182,21 @@ async def test_full_queue_refuses(start: Any, kit: Any) -> None:
     assert 'plumage_router_queue_requests{class="default"} 0' in page
 
 
+async def test_full_queue_makes_room_for_a_class_with_fewer_places(start: Any, kit: Any) -> None:
+    classes = {"name": "chat", "weight": 4}, {"name": "batch", "weight": 1}
+    running = await start(engines=1, flowControl=flow(*classes, maxRequests=4))
+    gate = Gate(running.engines[0])
+    asking = await fill(running, kit)
+    batch = [ask(running, kit, f"batch {n}", x_plumage_class="batch") for n in range(4)]
+    await kit.until(lambda: waiting(running) == 4)
+    asking.append(ask(running, kit, "chat"))
+    await kit.until(lambda: any(one.done() for one in batch))
+    gate.open(100)
+    assert {answer.status for answer in await asyncio.gather(*asking)} == {200}
+    statuses = sorted([answer.status for answer in await asyncio.gather(*batch)])
+    assert statuses == [200, 200, 200, 429]
+
+
 async def test_client_that_leaves_frees_its_place(start: Any, kit: Any) -> None:
     running = await start(engines=1, flowControl=flow())
     gate = Gate(running.engines[0])
@@ -206,7 +211,7 @@ async def test_client_that_leaves_frees_its_place(start: Any, kit: Any) -> None:
     gate.open(100)
     assert {answer.status for answer in await asyncio.gather(*asking)} == {200}
     assert gate.seen[LEAST:] == ["stays"]
-    assert not running.router.pool.flow_control._costs
+    assert not running.router.pool.flow_control._passed
 
 
 @pytest.mark.parametrize(
@@ -239,6 +244,53 @@ async def test_waiting_requests_go_to_the_replica_that_is_left(start: Any, kit: 
     running.write_members()
     gates[1].open(100)
     assert [answer.status for answer in await asyncio.gather(*asking)] == [200] * len(asking)
+
+
+async def test_waiting_requests_stay_while_the_only_replica_is_away(start: Any, kit: Any) -> None:
+    """Its breaker opens for a moment. Then it gets a window of requests, and not all that waited."""
+    running = await start(engines=1, flowControl=flow())
+    gate = Gate(running.engines[0])
+    asking = await fill(running, kit)
+    asking += [ask(running, kit, f"waits {n}") for n in range(20)]
+    await kit.until(lambda: waiting(running) == 20)
+    running.write_members({"chat-0": "Warming"})
+    await kit.until(lambda: not running.router.pool.fleet.candidates(0.0))
+    gate.open(LEAST)
+    await asyncio.gather(*asking[:LEAST])
+    assert waiting(running) == 20
+    assert fleet_report(running.router.pool).held == 20, "a pool at zero must wake for them"
+    running.write_members()
+    await kit.until(lambda: len(gate.seen) == 2 * LEAST)
+    assert waiting(running) == 20 - LEAST
+    gate.open(100)
+    assert {answer.status for answer in await asyncio.gather(*asking)} == {200}
+
+
+async def test_answers_in_one_piece_go_on_without_an_answer(start: Any, kit: Any) -> None:
+    """Their first token is due at its predicted time, also while no request is routed."""
+    running = await start(engines=1, flowControl=flow(), policy={"name": "Lbgr"})
+    gate = Gate(running.engines[0])
+    asking = [asyncio.create_task(running.post(kit.chat(f"short {n}", max_tokens=3))) for n in range(30)]
+    await kit.until(lambda: len(gate.seen) == 30)
+    gate.open(30)
+    assert {answer.status for answer in await asyncio.gather(*asking)} == {200}
+
+
+async def test_class_may_be_removed_while_its_request_waits_for_a_replica(start: Any, kit: Any) -> None:
+    hold = {"maxRequests": 20, "maxSeconds": 60}
+    running = await start(
+        engines=0, hold=hold, flowControl=flow({"name": "a", "weight": 1}, {"name": "b", "weight": 1})
+    )
+    asking = ask(running, kit, "hello", x_plumage_class="b")
+    await kit.until(lambda: fleet_report(running.router.pool).held == 1)
+    pool = running.router.pool
+    only = pool.config.flow_control.model_copy(update={"classes": pool.config.flow_control.classes[:1]})
+    pool.reconfigure(pool.config.model_copy(update={"flow_control": only}))
+    engine = kit.Engine("chat-0")
+    await engine.start()
+    running.engines.append(engine)
+    running.write_members()
+    assert (await asking).status == 200
 
 
 async def test_new_replica_takes_what_waits(start: Any, kit: Any) -> None:

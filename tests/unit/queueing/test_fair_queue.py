@@ -144,14 +144,15 @@ def test_late_items_are_named() -> None:
 
 
 def test_wait_follows_from_the_speed_of_the_service() -> None:
-    """1,000 tokens a second; 5,000 tokens of others wait in the same class."""
+    """1,000 tokens a second; 5,000 tokens of bob wait."""
     waiting = queue()
-    assert waiting.wait("all", "alice", 100.0) == 0.0, "nothing is known yet"
+    assert waiting.wait("all", "alice", 60.0, 0.0) == 0.0, "nothing is known yet"
     fill(waiting, "all", "bob", 200)
     for number in range(150):
         waiting.next(number / 10)
-    assert waiting.wait("all", "bob", 100.0) == pytest.approx(5.1, rel=0.1)
-    assert waiting.wait("all", "alice", 100.0) == pytest.approx(0.2, rel=0.1), "a tenant with nothing waiting"
+    assert waiting.wait("all", "bob", 60.0, 14.9) == pytest.approx(5.0, rel=0.1)
+    assert waiting.wait("all", "alice", 60.0, 14.9) == 0.0, "nothing of her waits, so she goes next"
+    assert waiting.wait("all", "bob", 59.0, 14.9) == 0.0, "an earlier deadline goes before all that waits"
 
 
 def test_idle_time_does_not_slow_the_speed() -> None:
@@ -159,11 +160,38 @@ def test_idle_time_does_not_slow_the_speed() -> None:
     fill(waiting, "all", "bob", 100)
     for number in range(100):
         waiting.next(number / 10)
+    for number in range(20):
+        waiting.add(f"later {number}", "all", "bob", 100.0, 1e9, 20.0)
+    waiting.next(20.1)
+    assert waiting.wait("all", "bob", 1e9, 20.1) == pytest.approx(1.9, rel=0.1)
+
+
+def test_stall_is_forgotten() -> None:
+    """An engine stood still for a minute, and what waited was turned away. Later requests do not pay for that."""
+    waiting = queue()
+    fill(waiting, "all", "bob", 100)
+    for number in range(50):
+        waiting.next(number / 10)
     fill(waiting, "all", "bob", 1)
-    waiting.remove("all/bob/0")
-    waiting.add("later", "all", "bob", 100.0, 1e9, 1000.0)
-    waiting.next(1000.1)
-    assert waiting.wait("all", "bob", 900.0) == pytest.approx(0.9, rel=0.15)
+    assert waiting.wait("all", "bob", 60.0, 65.0) > 60.0, "during the stall"
+    for number in range(100):
+        waiting.remove(f"all/bob/{number}")
+    assert waiting.wait("all", "bob", 60.0, 66.0) == 0.0, "nothing waits"
+    waiting.add("first", "all", "bob", 100.0, 200.0, 120.0)
+    assert waiting.wait("all", "bob", 200.0, 120.0) == 0.0, "the speed is unknown again"
+
+
+def test_full_queue_gives_places_by_share() -> None:
+    waiting = queue(chat=4.0, batch=1.0)
+    fill(waiting, "batch", "bob", 10)
+    assert waiting.crowded_out("chat", "alice") == "batch/bob/9"
+    assert waiting.crowded_out("batch", "bob") is None, "it has the most itself"
+    assert waiting.crowded_out("batch", "carol") == "batch/bob/9", "a tenant with nothing waiting"
+    fill(waiting, "chat", "alice", 38)
+    assert waiting.crowded_out("chat", "alice") == "batch/bob/9"
+    fill(waiting, "chat", "dave", 3)
+    assert waiting.crowded_out("chat", "dave") == "chat/alice/37"
+    assert queue().crowded_out("all", "alice") is None
 
 
 def test_other_classes_and_weights_while_items_wait() -> None:
