@@ -278,7 +278,7 @@ class FairQueue(Generic[Item]):
     def _clock(self, now: float) -> None:
         """Counts the seconds in which requests waited: only they show the speed of the service.
 
-        The speed is forgotten in time, so that one from before a pause, or of an engine that stood still, refuses nothing.
+        The speed is forgotten in time, so that the speed before a pause, or of a stalled engine, refuses nothing.
         """
         if now > self._at:
             passed, self._at = now - self._at, now
