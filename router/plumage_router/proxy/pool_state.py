@@ -116,7 +116,7 @@ class PoolState(Listener):
         self.prefix_breaks = PrefixBreaks(self.decider.rate.of)
         self.wait_queue = WaitQueue(config.hold)
         self.flow_control = FlowControl(config.flow_control, self.fleet, loop=loop)
-        self.decider.started = self.flow_control.started
+        self._watch_starts()
         self.quarantine = Quarantine(config.quarantine)
         self.quotas = Quotas(
             config.quotas, url=config.directory, pool=config.pool, name=f"{name}.{secrets.token_hex(4)}"
@@ -143,6 +143,7 @@ class PoolState(Listener):
         self.quotas.configure(config.quotas)
         if config.flow_control != self.flow_control.config:
             self.flow_control.configure(config.flow_control)
+            self._watch_starts()
         self._configure_reader(config)
         self.decider.policy = policy
         self.directory.configure(policy, config.timeouts.pending_owner)
@@ -150,6 +151,10 @@ class PoolState(Listener):
             limits, timeouts = config.limits, config.timeouts
             replica.connections.configure(max_idle=limits.max_idle_per_replica, connect_timeout=timeouts.connect)
             replica.breaker.configure(config.breaker)
+
+    def _watch_starts(self) -> None:
+        """Only flow control needs to know what each replica starts."""
+        self.decider.started = self.flow_control.started if self.config.flow_control is not None else None
 
     def _configure_reader(self, config: PoolConfig) -> None:
         self.reader.allowed_fields = frozenset(config.allowed_request_fields)

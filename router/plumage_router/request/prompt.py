@@ -100,6 +100,7 @@ class Prompt:
     `pass_through`, and has no text.
     `id_salt`: the tenant's part of the response's id; None if the API has no such ids. `previous`: the id of the
     response that this one continues, so only the replica that stores it can answer.
+    `uses_device`: the engine computes something for it; otherwise the request says nothing about the engine's load.
     `answer`: the most tokens of an answer that the client asked for; None if it did not say.
     `prompts`, `answers`: how many prompts the body has, and how many answers it asks for, for all of them.
     `turn`: where a rendered chat stands in its conversation. `sorted_tools`: its tools came in another order.
@@ -123,14 +124,11 @@ class Prompt:
     turn: Turn | None = None
     sorted_tools: bool = False
     size: int = field(init=False)
+    uses_device: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.size = len(self.text)
-
-    @property
-    def uses_device(self) -> bool:
-        """Whether the engine computes something for it; otherwise the request says nothing about the engine's load."""
-        return self.path not in WITHOUT_DEVICE
+        self.uses_device = self.path not in WITHOUT_DEVICE
 
     def forget(self) -> None:
         """No other replica will be tried: keeps only what accounting needs."""
