@@ -47,7 +47,7 @@ class _Entry(Generic[Item]):
 @dataclass(slots=True, eq=False)
 class _Tenant(Generic[Item]):
     name: str
-    of: _Class[Item]
+    class_: _Class[Item]
     service: float = 0.0
     heap: list[tuple[float, int, _Entry[Item]]] = field(default_factory=list)
     waiting: int = 0
@@ -66,7 +66,6 @@ class _Class(Generic[Item]):
     active: list[tuple[float, int, _Tenant[Item]]] = field(default_factory=list)  # a heap
     backlogged: int = 0  # tenants with waiting requests
     waiting: int = 0
-    tokens: float = 0.0
 
 
 class FairQueue(Generic[Item]):
@@ -135,20 +134,20 @@ class FairQueue(Generic[Item]):
 
     def charge(self, name: str, tenant: str, tokens: float) -> Cost:
         """An item of the class goes without having waited."""
-        of = self._classes[name]
-        known = self._tenant(of, tenant)
-        of.service = max(of.service, self._floor)
-        known.service = max(known.service, of.floor)
-        return self._charge(of, known, tokens)
+        class_ = self._classes[name]
+        known = self._tenant(class_, tenant)
+        class_.service = max(class_.service, self._floor)
+        known.service = max(known.service, class_.floor)
+        return self._charge(class_, known, tokens)
 
     def settle(self, cost: Cost, tokens: float) -> None:
         """The item has ended. tokens: what it really cost."""
-        of = self._classes.get(cost.name)
-        if of is None:
+        class_ = self._classes.get(cost.name)
+        if class_ is None:
             return
         more = tokens - cost.tokens
-        of.service += more / of.weight
-        tenant = of.tenants.get(cost.tenant)
+        class_.service += more / class_.weight
+        tenant = class_.tenants.get(cost.tenant)
         if tenant is not None:
             tenant.service += more
             if tenant.waiting and more < 0:
@@ -160,15 +159,15 @@ class FairQueue(Generic[Item]):
         The class and the tenant get their shares of the service while others wait.
         """
         self._clock(now)
-        of = self._classes[name]
-        known = of.tenants.get(tenant)
+        class_ = self._classes[name]
+        known = class_.tenants.get(tenant)
         if known is None or not known.waiting or self._busy < _LEAST_BUSY or not self._served:
             return 0.0
         mine = known.tokens
         if deadline < known.latest:
             mine = sum(entry.tokens for at, _, entry in known.heap if at <= deadline and entry.item is not None)
         weights = sum(one.weight for one in self._classes.values() if one.waiting)
-        ahead = min(self._tokens, mine * of.backlogged * weights / of.weight)
+        ahead = min(self._tokens, mine * class_.backlogged * weights / class_.weight)
         return ahead * self._busy / self._served
 
     def crowded_out(self, name: str, tenant: str) -> Item | None:
@@ -201,79 +200,77 @@ class FairQueue(Generic[Item]):
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _insert(self, item: Item, name: str, tenant: str, tokens: float, deadline: float) -> None:
-        of = self._classes[name]
-        known = self._tenant(of, tenant)
-        if not of.waiting:
-            of.service = max(of.service, self._floor)
+        class_ = self._classes[name]
+        known = self._tenant(class_, tenant)
+        if not class_.waiting:
+            class_.service = max(class_.service, self._floor)
         entry = self._entries[item] = _Entry(item, tokens, deadline, known)
         self._number += 1
         heappush(known.heap, (deadline, self._number, entry))
         if not known.waiting:
-            known.service = max(known.service, of.floor)
+            known.service = max(known.service, class_.floor)
             known.latest = deadline
-            of.backlogged += 1
+            class_.backlogged += 1
             self._activate(known)
         known.latest = max(known.latest, deadline)
         known.waiting += 1
-        of.waiting += 1
+        class_.waiting += 1
         known.tokens += tokens
-        of.tokens += tokens
         self._tokens += tokens
 
     def _forget(self, item: Item, entry: _Entry[Item]) -> None:
         """Its heap entry stays until it comes to the top, or until most entries are such."""
         del self._entries[item]
         tenant = entry.tenant
-        of, entry.item = tenant.of, None
+        class_, entry.item = tenant.class_, None
         tenant.waiting -= 1
-        of.waiting -= 1
+        class_.waiting -= 1
         tenant.tokens -= entry.tokens
-        of.tokens -= entry.tokens
         self._tokens -= entry.tokens
         if not tenant.waiting:
-            of.backlogged -= 1
+            class_.backlogged -= 1
             tenant.heap.clear()
         elif len(tenant.heap) > 2 * tenant.waiting + 64:
             tenant.heap = [one for one in tenant.heap if one[2].item is not None]
             heapify(tenant.heap)
 
-    def _tenant(self, of: _Class[Item], name: str) -> _Tenant[Item]:
-        known = of.tenants.get(name)
+    def _tenant(self, class_: _Class[Item], name: str) -> _Tenant[Item]:
+        known = class_.tenants.get(name)
         if known is None:
-            if len(of.tenants) >= _MAX_IDLE + of.backlogged:
-                # Who is not ahead of the floor has nothing to remember. If all are, the least of them is forgotten.
-                idle = sorted((one for one in of.tenants.values() if not one.waiting), key=lambda one: one.service)
+            if len(class_.tenants) >= _MAX_IDLE + class_.backlogged:
+                # Service that is not above the floor means nothing, so the least served tenants are forgotten.
+                idle = sorted((one for one in class_.tenants.values() if not one.waiting), key=lambda one: one.service)
                 for one in idle[: max(1, len(idle) // 2)]:
-                    del of.tenants[one.name]
-            known = of.tenants[name] = _Tenant(name, of)
+                    del class_.tenants[one.name]
+            known = class_.tenants[name] = _Tenant(name, class_)
         return known
 
     def _activate(self, tenant: _Tenant[Item]) -> None:
         """Enters the tenant with its present service. Its earlier entry does not count any more."""
         self._number += 1
         tenant.number = self._number
-        of = tenant.of
-        heappush(of.active, (tenant.service, self._number, tenant))
-        if len(of.active) > 2 * of.backlogged + 64:
-            of.active = [one for one in of.active if one[1] == one[2].number and one[2].waiting]
-            heapify(of.active)
+        class_ = tenant.class_
+        heappush(class_.active, (tenant.service, self._number, tenant))
+        if len(class_.active) > 2 * class_.backlogged + 64:
+            class_.active = [one for one in class_.active if one[1] == one[2].number and one[2].waiting]
+            heapify(class_.active)
 
-    def _least_served(self, of: _Class[Item]) -> _Tenant[Item]:
+    def _least_served(self, class_: _Class[Item]) -> _Tenant[Item]:
         """Takes the entry of the least served tenant out of the heap."""
         while True:
-            service, number, tenant = heappop(of.active)
+            service, number, tenant = heappop(class_.active)
             if number != tenant.number or not tenant.waiting:
                 continue
             if service == tenant.service:
                 return tenant
             self._activate(tenant)  # a request that ended cost more than expected
 
-    def _charge(self, of: _Class[Item], tenant: _Tenant[Item], tokens: float) -> Cost:
-        self._floor = max(self._floor, of.service)
-        of.floor = max(of.floor, tenant.service)
-        of.service += tokens / of.weight
+    def _charge(self, class_: _Class[Item], tenant: _Tenant[Item], tokens: float) -> Cost:
+        self._floor = max(self._floor, class_.service)
+        class_.floor = max(class_.floor, tenant.service)
+        class_.service += tokens / class_.weight
         tenant.service += tokens
-        return Cost(of.name, tenant.name, tokens)
+        return Cost(class_.name, tenant.name, tokens)
 
     def _clock(self, now: float) -> None:
         """Counts the seconds in which requests waited: only they show the speed of the service.

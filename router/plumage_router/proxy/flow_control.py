@@ -36,6 +36,7 @@ _AT_ONCE: Final = 64  # requests that leave the queue before other work gets its
 _MEMORY: Final = 64  # requests over which the length of an answer is averaged
 _ANSWER_TOKENS: Final = 256.0  # of an answer, until answers are known
 _LONGEST_RETRY: Final = 60  # seconds
+_EVERY_TENANT: Final = "*"
 
 
 class QueuedRequest(Protocol):
@@ -64,7 +65,7 @@ class Passage(NamedTuple):
     `objective`: seconds within which its first token is wanted. `answers`: how many it asks for, of `answer_tokens`.
     """
 
-    of: str
+    class_name: str
     tenant: str
     objective: float
     prompt_tokens: float
@@ -96,7 +97,7 @@ class FlowControl:
         self._draining = False
         self._answer_tokens = _ANSWER_TOKENS
         self._waiting: dict[QueuedRequest, tuple[float, Passage]] = {}  # and since when
-        self._passed: dict[QueuedRequest, tuple[Passage, Cost]] = {}
+        self._charged: dict[QueuedRequest, tuple[Passage, Cost]] = {}
         self.wait = BufferedHistogram(SECONDS)
         self.refused: Counter[Refusal] = Counter()
         self.passed: Counter[str] = Counter()
@@ -133,11 +134,11 @@ class FlowControl:
         config = self.config
         if config is None:
             return None
-        of = self._class_of(headers.get(CLASS_HEADER), tenant)
+        class_ = self._class_of(headers.get(CLASS_HEADER), tenant)
         wanted = _objective(headers.get(OBJECTIVE_HEADER))
-        longest = of.objective or config.max_seconds
+        longest = class_.objective or config.max_seconds
         answer = self._answer_tokens if most_tokens is None else min(self._answer_tokens, most_tokens)
-        return Passage(of.name, tenant, min(wanted or longest, longest), prompt_tokens, answers, answer)
+        return Passage(class_.name, tenant, min(wanted or longest, longest), prompt_tokens, answers, answer)
 
     def enter(
         self, request: QueuedRequest, passage: Passage, candidates: Sequence[Load], now: float
@@ -145,21 +146,21 @@ class FlowControl:
         """The replicas among which the request may choose; None if it waits. Raises RequestError if it is refused."""
         if self.config is None:
             return candidates
-        of = passage.of if passage.of in self._classes else next(iter(self._classes))
+        name = passage.class_name if passage.class_name in self._classes else next(iter(self._classes))
         if not self._queue and (roomy := self._roomy(candidates, now)):
             self.wait.observe(0.0)
-            self._pass(request, passage, self._queue.charge(of, passage.tenant, passage.cost))
+            self._pass(request, passage, self._queue.charge(name, passage.tenant, passage.cost))
             return roomy
         deadline = now + max(passage.objective / 2, passage.objective - self.config.engine_queue)
-        wait = self._queue.wait(of, passage.tenant, deadline, now)
+        wait = self._queue.wait(name, passage.tenant, deadline, now)
         if now + wait > deadline:
             raise self._refuse(Refusal.OBJECTIVE, wait)
         if len(self._queue) >= self.config.max_requests:
-            other = self._queue.crowded_out(of, passage.tenant)
+            other = self._queue.crowded_out(name, passage.tenant)
             if other is None:
                 raise self._refuse(Refusal.FULL, wait)
             self._drop(other, self._refuse(Refusal.FULL, wait))
-        self._queue.add(request, of, passage.tenant, passage.cost, deadline, now)
+        self._queue.add(request, name, passage.tenant, passage.cost, deadline, now)
         self._waiting[request] = now, passage
         self._wake()
         return None
@@ -174,7 +175,7 @@ class FlowControl:
             del self._waiting[request]
             self._queue.remove(request)
             return
-        passed = self._passed.pop(request, None)
+        passed = self._charged.pop(request, None)
         if passed is None:
             return
         passage, cost = passed
@@ -226,7 +227,7 @@ class FlowControl:
         yield from exposition.gauges(
             name + "requests", "Requests that wait until a replica has room.", "class", waiting
         )
-        passed = {of: self.passed[of] for of in waiting}
+        passed = {class_name: self.passed[class_name] for class_name in waiting}
         yield from exposition.counters(name + "passed", "Requests that were sent on, by class.", "class", passed)
         refused = {reason.value: self.refused[reason] for reason in Refusal}
         text = "Requests that the queue refused, by reason."
@@ -239,25 +240,30 @@ class FlowControl:
             return []
         waiting = self._queue.waiting()
         return [
-            {"class": of.name, "weight": of.weight, "waiting": waiting[of.name], "passed": self.passed[of.name]}
-            for of in self._classes.values()
+            {
+                "class": class_.name,
+                "weight": class_.weight,
+                "waiting": waiting[class_.name],
+                "passed": self.passed[class_.name],
+            }
+            for class_ in self._classes.values()
         ]
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _class_of(self, header: bytes | None, tenant: str) -> PriorityClassConfig:
-        allowed = [of for of in self._classes.values() if not of.tenants or tenant in of.tenants]
+        allowed = [class_ for class_ in self._classes.values() if _is_open(class_, tenant)]
         if not allowed:
             raise class_refused("No class of this pool is open to this key.")
         if header is None:
             return allowed[0]
         name = header.strip().decode("ascii", "replace")
-        of = self._classes.get(name)
-        if of is None:
+        class_ = self._classes.get(name)
+        if class_ is None:
             raise bad_header("X-Plumage-Class", f"there is no class {name!r}; there are {', '.join(self._classes)}")
-        if of not in allowed:
+        if class_ not in allowed:
             raise class_refused(f"The class {name} is not open to this key.")
-        return of
+        return class_
 
     def _window(self, load: ReplicaState) -> StartWindow:
         window = self._windows.get(load.slot)
@@ -274,7 +280,7 @@ class FlowControl:
         return self._window(load).has_room(load.starting - held_back, now, self.config.engine_queue)
 
     def _pass(self, request: QueuedRequest, passage: Passage, cost: Cost) -> None:
-        self._passed[request] = passage, cost
+        self._charged[request] = passage, cost
         self.passed[cost.name] += 1
 
     def _wake(self) -> None:
@@ -310,6 +316,10 @@ class FlowControl:
         self.refused[reason] += 1
         retry = min(_LONGEST_RETRY, max(1, math.ceil(wait)))
         return queue_full(retry) if reason is Refusal.FULL else objective_missed(wait, retry)
+
+
+def _is_open(class_: PriorityClassConfig, tenant: str) -> bool:
+    return not class_.tenants or tenant in class_.tenants or _EVERY_TENANT in class_.tenants
 
 
 def _objective(header: bytes | None) -> float | None:

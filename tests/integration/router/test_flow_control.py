@@ -211,7 +211,7 @@ async def test_client_that_leaves_frees_its_place(start: Any, kit: Any) -> None:
     gate.open(100)
     assert {answer.status for answer in await asyncio.gather(*asking)} == {200}
     assert gate.seen[LEAST:] == ["stays"]
-    assert not running.router.pool.flow_control._passed
+    assert not running.router.pool.flow_control._charged
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,8 @@ async def test_client_that_leaves_frees_its_place(start: Any, kit: Any) -> None:
 async def test_wrong_header_is_refused(
     start: Any, kit: Any, keys: Any, headers: dict[str, str], status: int, code: str, message: str
 ) -> None:
-    classes = {"name": "chat", "weight": 1}, {"name": "staff", "weight": 1, "tenants": ["bob"]}
+    open_to_all = {"name": "chat", "weight": 1, "tenants": ["*"]}
+    classes = open_to_all, {"name": "staff", "weight": 1, "tenants": ["bob"]}
     running = await start(engines=1, flowControl=flow(*classes), auth=keys)
     answer = await ask(running, kit, "hello", authorization="Bearer key-a", **headers)
     assert (answer.status, answer.error["code"]) == (status, code)

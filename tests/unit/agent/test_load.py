@@ -21,11 +21,13 @@ vllm:request_success_total{finished_reason="stop"} 1
 python_info{version="3.11"} 1.0
 # TYPE process_start_time_seconds gauge
 process_start_time_seconds 1.75e+09
+# TYPE plumage_engine_held_back gauge
+plumage_engine_held_back 4.0
 """
 
 
 def test_vllm_metrics_are_read_and_ranks_are_summed() -> None:
-    assert parse_load(PAGE) == EngineLoad(5.0, 7.0, 0.25, 1500.0, 900.0, 211.0, 1.75e9)
+    assert parse_load(PAGE) == EngineLoad(5.0, 7.0, 0.25, 1500.0, 900.0, 211.0, 1.75e9, 4.0)
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "vllm:num_requests_running", "vllm:num_requests_running{ x", "vllm:"])

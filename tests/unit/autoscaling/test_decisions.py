@@ -29,6 +29,7 @@ def decide(load: PoolLoad, *metrics: dict[str, Any], now: float = 0.0, **spec: A
     [
         (TOKENS, pool([2000] * 4), pool([500] * 4)),
         (FLIGHT, pool([20] * 4), pool([5] * 4)),
+        (FLIGHT, pool([5] * 4, queued=60), pool([4] * 4, queued=4)),
         (KV, pool([100] * 4), pool([25] * 4)),
         (TTFT, pool([1] * 4, ttft=1.0), pool([1] * 4, ttft=0.25)),
         (WAIT, pool([1] * 4, queue_wait=0.2), pool([1] * 4, queue_wait=0.05)),

@@ -38,13 +38,13 @@ def test_unsettled_ratio_is_replaced_by_the_previous_one() -> None:
 
 
 def test_amounts_are_sums_of_the_pool_without_requests_held_back() -> None:
-    load = pool([1500.0, 2500.0], ttft=0.9, queue_wait=0.3, held_back=0.1, held=3)
+    load = pool([1500.0, 2500.0], ttft=0.9, queue_wait=0.3, held_back=0.1, held=3, queued=20)
     changes = {"held_back": 500.0, "output_tokens_per_second": 50.0}
     load = replace(load, replicas=tuple(replace(one, **changes) for one in load.replicas))
     found = current_values(sample(load), 0.0)
     assert found["plumage_total_tokens_per_second"] == 4000.0
     assert found["plumage_output_tokens_per_second"] == 100.0
-    assert found["plumage_requests_in_flight"] == 3000.0
+    assert found["plumage_requests_in_flight"] == 3020.0
     assert found["plumage_time_to_first_token_seconds"] == pytest.approx(0.8)
     assert found["plumage_queue_wait_seconds"] == pytest.approx(0.2)
     assert found["plumage_held_requests"] == 3

@@ -71,6 +71,19 @@ def test_waiting_time_is_split_by_reason() -> None:
     assert load.held_back == pytest.approx(0.75 * 0.955)
 
 
+def test_queues_of_routers_are_part_of_load_and_wait() -> None:
+    pods = [pod("e0"), pod("r0", "router"), pod("r1", "router")]
+    agents = {"e0": [agent("e0", LATER, queue_wait=waits(0, 0)), agent("e0", LATER + 15, queue_wait=waits(0, 100))]}
+    routers = {
+        name: [router(LATER, queue_wait=waits(0, 0)), router(LATER + 15, queue_wait=waits(100, 0), queued=7)]
+        for name in ("r0", "r1")
+    }
+    load = load_of(pods, agents, routers)
+    assert load.queued == 14
+    assert load.queue_wait == pytest.approx(0.955 + 0.095)
+    assert load_of(pods, agents, {}).queued == 0.0
+
+
 @pytest.mark.parametrize(
     ("made", "reports", "warming"),
     [

@@ -120,7 +120,6 @@ def test_service_gap_of_random_load_is_bounded() -> None:
         of_class = [spent[name, tenant] for tenant in "abc"]
         assert max(of_class) - min(of_class) <= most
     low = sum(spent["low", one] for one in "abc")
-    low = sum(spent["low", one] for one in "abc")
     assert sum(spent["high", one] for one in "abc") == pytest.approx(3 * low, rel=0.05)
 
 

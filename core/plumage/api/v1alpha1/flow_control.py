@@ -28,7 +28,10 @@ class PriorityClassSpec(Struct):
         "absent: such requests may wait for maxSeconds.",
     )
     tenants: tuple[Tenant, ...] = Field(
-        (), strict=False, max_length=256, description="Tenants that may use the class; all of them when empty."
+        (),
+        strict=False,
+        max_length=256,
+        description="Tenants that may use the class; all when empty, or with `*`.",
     )
 
 
