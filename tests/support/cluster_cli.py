@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import forks
 from support.crds import Kinds
 from support.manifest_mistakes import pool
 
@@ -25,8 +25,8 @@ def plumage(kinds: Kinds) -> Plumage:
 
     def run(*words: str, kubeconfig: Path | None = None, namespace: bool = True) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "KUBECONFIG": str(kubeconfig or kinds.server.kubeconfig), "NO_COLOR": "1"}
-        command = [sys.executable, "-m", "plumage_cli", *words, *(["-n", kinds.namespace] if namespace else [])]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
+        more = ["-n", kinds.namespace] if namespace else []
+        return forks.run("plumage_cli", *words, *more, environment=environment, timeout=100)
 
     return run
 

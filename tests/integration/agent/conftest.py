@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -21,6 +20,7 @@ import httpx
 import msgspec
 import pytest
 import zmq
+from support import forks
 from support.ports import free_port
 
 from plumage.directory.server.local_server import LocalServer
@@ -125,11 +125,11 @@ class Engine:
         self._config.write_text(
             json.dumps({**base, "eventsEndpoint": self.events, "replayEndpoint": self.replay, **settings})
         )
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: forks.Fork | None = None
 
     def start(self) -> Engine:
-        command = [sys.executable, "-m", "plumage_engine.simulator", "--config", str(self._config)]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with open(os.devnull, "wb") as nowhere:
+            self._process = forks.start("plumage_engine.simulator", f"--config={self._config}", output=nowhere)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with suppress(httpx.HTTPError):
@@ -225,13 +225,17 @@ class AgentProcess:
     def __init__(self, folder: Path, **settings: Any) -> None:
         path = folder / f"agent-{time.monotonic_ns()}.json"
         path.write_text(json.dumps(settings))
-        command = [sys.executable, "-m", "plumage_engine.agent", "--config", str(path)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self._output = path.with_suffix(".log")
+        with self._output.open("wb") as output:
+            self.process = forks.start("plumage_engine.agent", f"--config={path}", output=output)
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         self.process.send_signal(number)
-        output, _ = self.process.communicate(timeout=60)
-        return self.process.returncode, output
+        return self.ended()
+
+    def ended(self) -> tuple[int, str]:
+        """Waits until it ends by itself. Returns its status and its output."""
+        return self.process.wait(60), self._output.read_text()
 
 
 @pytest.fixture
@@ -244,9 +248,8 @@ def start_agent(tmp_path: Path) -> Iterator[Callable[..., AgentProcess]]:
 
     yield start
     for agent in started:
-        if agent.process.poll() is None:
-            agent.process.kill()
-        agent.process.communicate()
+        agent.process.kill()
+        agent.process.wait(60)
 
 
 def settings_of(

@@ -105,8 +105,8 @@ def test_invalid_configuration_names_remedy(
     directory, stock, start_publisher, start_agent, changes: dict[str, Any], says: str
 ) -> None:
     agent = start_agent(**settings_of(directory, "bad", stock, start_publisher(), 0, **changes))
-    output, _ = agent.process.communicate(timeout=60)
-    assert agent.process.returncode == 2
+    code, output = agent.ended()
+    assert code == 2
     assert says in output
     assert "Traceback" not in output
 
@@ -129,8 +129,8 @@ async def test_settings_of_newer_operator_are_accepted(directory, stock, start_p
 def test_used_port_is_named(directory, stock, start_publisher, start_agent) -> None:
     used = int(stock.url.rpartition(":")[2])
     agent = start_agent(**settings_of(directory, "port", stock, start_publisher(), used))
-    output, _ = agent.process.communicate(timeout=60)
-    assert agent.process.returncode == 2
+    code, output = agent.ended()
+    assert code == 2
     assert f"127.0.0.1:{used}" in output
 
 

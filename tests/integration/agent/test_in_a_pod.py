@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support import forks
 from support.agents import ask, running, served, settings, until
 from support.ports import free_port
 
@@ -42,10 +42,9 @@ def test_agent_reads_name_from_command_and_writes_token(
             }
         )
     )  # fmt: skip
-    command = [sys.executable, "-m", "plumage_engine.agent", "--config", str(config), "--replica", "chat-engine-7f-x"]
     found = []
     for _ in range(2):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        process = forks.start("plumage_engine.agent", f"--config={config}", "--replica=chat-engine-7f-x")
         try:
             _answers(f"http://127.0.0.1:{port}/healthz")
             found.append(token.read_text())

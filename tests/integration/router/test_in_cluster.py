@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import socket
 import ssl
+import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from support import forks
 from support.needs import missing
 from support.ports import free_port
 
@@ -113,21 +114,25 @@ class Process:
         (folder / "router.json").write_text(json.dumps(self.config))
         self.operator = namespace.token(OPERATOR, "plumage")
         self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=60, trust_env=False)
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: forks.Fork | subprocess.Popen[bytes] | None = None
 
     async def start(self, ahead: float = 0.0) -> None:
         """ahead: seconds by which its machine's clock is."""
-        shifted = ["support.shifted_clock", str(ahead)] if ahead else []
-        command = [sys.executable, "-m", *shifted, "plumage_router", "--config", str(self.folder / "router.json")]
-        environment = {**os.environ, "POD_NAME": "chat-router-7f", "PYTHONPATH": str(Path(__file__).parents[2])}
-        self._process = await asyncio.create_subprocess_exec(*command, env=environment)
+        command = ["plumage_router", f"--config={self.folder / 'router.json'}"]
+        environment = {**os.environ, "POD_NAME": "chat-router-7f"}
+        if ahead:  # its clock must be wrong before it imports anything
+            path = os.pathsep.join((str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")))
+            shifted = [sys.executable, "-m", "support.shifted_clock", str(ahead), *command]
+            self._process = await asyncio.to_thread(subprocess.Popen, shifted, env={**environment, "PYTHONPATH": path})
+        else:
+            self._process = forks.start(*command, environment=environment)
         await until(lambda: self.answers("/healthz"))
 
     async def stop(self) -> None:
         await self.http.aclose()
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(signal.SIGKILL)
-            await self._process.wait()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(60)
 
     async def answers(self, path: str) -> bool:
         try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support import forks
 from support.otlp import received_spans
 from support.ports import free_port
 from support.scrapes import families
@@ -123,7 +122,7 @@ def words(answer: httpx.Response) -> str:
 
 
 @contextmanager
-def simulators(*models: str) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+def simulators(*models: str) -> Iterator[dict[str, forks.Fork]]:
     """A real simulated engine for each model, by its address."""
     with ExitStack() as stack:
         started = {}
@@ -136,7 +135,7 @@ def simulators(*models: str) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
                       "device": {"preset": "gpu", "timeScale": 0.02}, "answerTokens": 4}  # fmt: skip
             path = folder / f"engine-{model}.json"
             path.write_text(json.dumps(config))
-            process = subprocess.Popen([sys.executable, "-m", "plumage_engine.simulator", "--config", str(path)])
+            process = forks.start("plumage_engine.simulator", f"--config={path}")
             stack.callback(process.wait, 60)
             stack.callback(process.kill)  # the last that was put on the stack is the first that is called
             started[f"http://127.0.0.1:{port}"] = process
@@ -145,7 +144,7 @@ def simulators(*models: str) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
         yield started
 
 
-def _await_health(url: str, process: subprocess.Popen[bytes]) -> None:
+def _await_health(url: str, process: forks.Fork) -> None:
     deadline, seen = time.monotonic() + 120, "nothing"
     while time.monotonic() < deadline:
         assert process.poll() is None, "the engine ended"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,13 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
+from support import forks
 from support.ports import free_port
 
 from plumage.models import resolve
 from plumage_router.fleet.breaker import BreakerState
 
 POISON = "die now"
-TESTS = Path(__file__).parents[2]
 
 
 def _answers(engine: Any, fails: Any) -> Any:
@@ -167,7 +165,7 @@ async def test_leaving_replica_gives_no_strike(start: Any, kit: Any) -> None:
 
 
 @contextmanager
-def _processes(count: int) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+def _processes(count: int) -> Iterator[tuple[str, list[forks.Fork]]]:
     """A router's address and so many engines behind it, each a process of its own."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mortal-")))
@@ -190,8 +188,8 @@ def _processes(count: int) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]
         yield f"http://127.0.0.1:{port}", engines
 
 
-def _started(stack: ExitStack, module: str, config: Path) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([sys.executable, "-m", module, "--config", str(config)], cwd=TESTS)
+def _started(stack: ExitStack, module: str, config: Path) -> forks.Fork:
+    process = forks.start(module, f"--config={config}")
     stack.callback(process.wait, 60)
     stack.callback(process.kill)
     return process

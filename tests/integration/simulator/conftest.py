@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support import forks
 from support.ports import free_port
 
 from plumage.models import resolve
@@ -26,7 +25,7 @@ ADMIN_TOKEN = "fleet-test"
 class Engine:
     """A running engine. `folder` holds its event sockets."""
 
-    def __init__(self, folder: Path, process: subprocess.Popen[bytes], port: int) -> None:
+    def __init__(self, folder: Path, process: forks.Fork, port: int) -> None:
         self.folder = folder
         self.process = process
         self.url = f"http://127.0.0.1:{port}"
@@ -79,8 +78,7 @@ def running(**changes: Any) -> Iterator[Engine]:
             **changes,
         }
         (folder / "config.json").write_text(json.dumps(config))
-        command = [sys.executable, "-m", "plumage_engine.simulator", "--config", str(folder / "config.json")]
-        process = subprocess.Popen(command)
+        process = forks.start("plumage_engine.simulator", f"--config={folder / 'config.json'}")
         engine = Engine(folder, process, port)
         try:
             _await_health(engine)

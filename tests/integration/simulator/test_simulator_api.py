@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from support import forks
 from support.scrapes import families
 from tests.integration.simulator.conftest import API_KEY, Engine, running
 
@@ -372,8 +371,7 @@ def test_sigterm_lets_requests_finish() -> None:
 def test_invalid_configuration_names_remedy(tmp_path: Path, config: str, names: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(config)
-    command = [sys.executable, "-m", "plumage_engine.simulator", "--config", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = forks.run("plumage_engine.simulator", f"--config={path}")
     assert done.returncode == 2
     assert names in done.stderr
     assert "Traceback" not in done.stderr
