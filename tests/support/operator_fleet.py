@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from support import forks
 from support.ports import free_ports
 from support.waiting import looks
 
@@ -32,7 +33,7 @@ class Fleet:
     def __init__(self, server: Any, folder: Path) -> None:
         self.server = server
         self.folder = folder
-        self.operators: dict[str, subprocess.Popen[bytes]] = {}
+        self.operators: dict[str, forks.Fork | subprocess.Popen[bytes]] = {}
         self.ports: dict[str, tuple[int, int]] = {}
 
     def kubectl(self, *args: str, stdin: str | None = None, check: bool = True) -> str:
@@ -79,22 +80,16 @@ class Fleet:
         program = ["support.shifted_clock", str(ahead), "plumage_operator"] if ahead else ["plumage_operator"]
         program = program if checked is None else ["support.operator_checked_often", str(checked)]
         program = program if lives is None else ["support.operator_lives", str(lives)]
-        variables |= (
-            {"PYTHONPATH": os.pathsep.join((str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")))}
-            if program[0] != "plumage_operator"
-            else {}
-        )
-        command = [
-            sys.executable,
-            "-m",
-            *program,
-            f"--health-port={health}",
-            f"--metrics-port={metrics}",
-        ]
+        command = [*program, f"--health-port={health}", f"--metrics-port={metrics}"]
+        known = {**os.environ, **variables, **environment}
         with (self.folder / f"{name}.log").open("ab") as log:
-            self.operators[name] = subprocess.Popen(
-                command, env={**os.environ, **variables, **environment}, stdout=log, stderr=log, cwd=ROOT
-            )
+            if ahead:  # its clock must be wrong before it imports anything
+                known["PYTHONPATH"] = os.pathsep.join((str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")))
+                self.operators[name] = subprocess.Popen(
+                    [sys.executable, "-m", *command], env=known, stdout=log, stderr=log, cwd=ROOT
+                )
+            else:
+                self.operators[name] = forks.start(*command, environment=known, output=log)
 
     def stop(self, name: str = "first", *, kill: bool = False) -> int:
         operator = self.operators.pop(name)
