@@ -1,4 +1,5 @@
-"""What a live pool survives: removed files and sockets, a killed router, a killed cleanup process."""
+"""What a live pool survives: removed files and sockets, a killed router, a killed cleanup process. The tests share one
+pool; the last one ends it."""
 
 from __future__ import annotations
 
@@ -8,16 +9,23 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
-from support.pool import Pool, gone, leftovers, load, lost, prompts, whole
+from support.pool import Pool, gone, leftovers, load, lost, prompts, ready_pool, whole
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(240)]
 
 BODY = {"model": "tiny-chat", "prompt": "Hello", "max_tokens": 2}
+
+
+@pytest.fixture(scope="module")
+def pool(runtime: Path) -> Iterator[Pool]:
+    with ready_pool(runtime, 2) as pool:
+        yield pool
 
 
 def sockets_of(pool: Pool) -> list[Path]:
@@ -44,7 +52,7 @@ async def test_removed_files_and_sockets_are_restored(pool: Pool) -> None:
         "directory.sock",
         *(f"{name}-{i}" for name in ("events", "replay") for i in (0, 1)),
     }
-    before = pool.pids()
+    before, restarts = pool.pids(), pool.view()["router"]["restarts"]
     await asyncio.sleep(1.5)  # the first check makes the second link of each
     for path in [*sockets_of(pool), *pool.folder.glob("*.json"), *pool.folder.glob("*key")]:
         path.unlink()
@@ -54,7 +62,7 @@ async def test_removed_files_and_sockets_are_restored(pool: Pool) -> None:
     assert pool.pids() == before, "nothing was started again for it"
     os.kill(before["agent chat-0"], signal.SIGKILL)
     os.kill(before["router"], signal.SIGKILL)
-    view = await pool.until(lambda view: whole(2)(view) and view["router"]["restarts"] == 1)
+    view = await pool.until(lambda view: whole(2)(view) and view["router"]["restarts"] == restarts + 1)
     assert view["problems"] == []
     assert view["traffic"]["directory"] == "Fresh"
     assert lost(await load(pool, prompts(4, seed=3))) == []
@@ -62,7 +70,7 @@ async def test_removed_files_and_sockets_are_restored(pool: Pool) -> None:
 
 async def test_connections_wait_while_the_router_restarts(pool: Pool) -> None:
     """Requests that the killed router had accepted are lost with it; those that come meanwhile wait for the next."""
-    router = psutil.Process(pool.pids()["router"])
+    router, restarts = psutil.Process(pool.pids()["router"]), pool.view()["router"]["restarts"]
     router.kill()
     while router.is_running() and router.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
@@ -76,7 +84,7 @@ async def test_connections_wait_while_the_router_restarts(pool: Pool) -> None:
             one.sendall(head + body)
         answers = [await asyncio.to_thread(one.recv, 12) for one in asking]
     assert set(answers) == {b"HTTP/1.1 200"}
-    assert (await pool.until(whole(2)))["router"]["restarts"] == 1
+    assert (await pool.until(whole(2)))["router"]["restarts"] == restarts + 1
 
 
 async def test_stopped_router_is_reported_as_unknown(pool: Pool) -> None:
@@ -87,6 +95,14 @@ async def test_stopped_router_is_reported_as_unknown(pool: Pool) -> None:
     finally:
         os.kill(pool.pids()["router"], signal.SIGCONT)
     await pool.until(lambda view: view["traffic"]["directory"] == "Fresh")
+
+
+async def test_killed_cleanup_process_is_restarted(pool: Pool) -> None:
+    (first,) = cleanup_processes(pool)
+    first.kill()
+    async with asyncio.timeout(60):
+        while not (now := cleanup_processes(pool)) or now[0].pid == first.pid:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
 
 
 async def test_kill_9_of_parent_and_cleanup_process_leaves_nothing(pool: Pool) -> None:
@@ -103,11 +119,3 @@ async def test_kill_9_of_parent_and_cleanup_process_leaves_nothing(pool: Pool) -
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", pool.port))
-
-
-async def test_killed_cleanup_process_is_restarted(pool: Pool) -> None:
-    (first,) = cleanup_processes(pool)
-    first.kill()
-    async with asyncio.timeout(60):
-        while not (now := cleanup_processes(pool)) or now[0].pid == first.pid:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)

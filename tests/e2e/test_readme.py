@@ -1,4 +1,5 @@
-"""The sessions of README and tutorial with a pool: their commands run as written, and print what they show."""
+"""The sessions of README and tutorial with a pool: their commands run as written, and print what they show. Both use
+one pool: the tutorial comes last, since it changes the pool's size."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from docs_pages.references import ROOT
 from support.needs import missing
-from support.pool import Pool, whole
+from support.pool import Pool, ready_pool
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
 PAGES = ("README.md", "docs/tutorial/laptop.md")
@@ -33,30 +35,31 @@ def shape(text: str) -> str:
     return re.sub(r" +", " ", re.sub(r"[━─]+", "━", re.sub(r"\d[\d.,]*", "N", text))).strip()
 
 
+@pytest.fixture(scope="module")
+def pool(runtime: Path) -> Iterator[Pool]:
+    with ready_pool(runtime, 4) as pool:
+        yield pool
+        assert pool.stop() == 0, pool.output
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_session_prints_what_the_page_shows(page: str, runtime: Path) -> None:
+def test_session_prints_what_the_page_shows(page: str, pool: Pool) -> None:
     if shutil.which("curl") is None:
         missing("curl", "install it with the system's package manager")
-    pool = Pool(runtime)
-    try:
-        pool.wait(whole(4))
-        written: list[str] = []
-        real: list[str] = []
-        before = f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n"  # as `activate` does
-        for command, shown in session(page):
-            script = command.replace("http://127.0.0.1:8000", pool.url)
-            for there, here in zip(written, real, strict=True):
-                script = script.replace(there, here)
-            done = subprocess.run(
-                ["bash", "-c", before + script], env=pool.environment, capture_output=True, text=True, check=False
-            )
-            assert (done.returncode, done.stderr) == (0, "")
-            assert shape(done.stdout) == shape(shown)
-            if VARIABLE.match(command):
-                before += script
-            elif not written and shown:
-                written, real = REQUEST.findall(shown), REQUEST.findall(done.stdout)
-        assert real
-    finally:
-        pool.stop()
-        pool.process.kill()
+    written: list[str] = []
+    real: list[str] = []
+    before = f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n"  # as `activate` does
+    for command, shown in session(page):
+        script = command.replace("http://127.0.0.1:8000", pool.url)
+        for there, here in zip(written, real, strict=True):
+            script = script.replace(there, here)
+        done = subprocess.run(
+            ["bash", "-c", before + script], env=pool.environment, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert shape(done.stdout) == shape(shown)
+        if VARIABLE.match(command):
+            before += script
+        elif not written and shown:
+            written, real = REQUEST.findall(shown), REQUEST.findall(done.stdout)
+    assert real
