@@ -50,8 +50,7 @@ SECTIONS = {
 
 def main(arguments: list[str]) -> int:
     """1 where the page differs and --check is given."""
-    pages = {**_of_a_pool(), "Operator": _of_the_operator(), "Engine: the plugin in vLLM": _of_the_plugin()}
-    text = HEAD + "".join(_section(title, prefix, pages[title]) for title, prefix in SECTIONS.items())
+    text = text_of(of_a_pool())
     if "--check" not in arguments:
         PAGE.write_text(text)
         return 0
@@ -59,6 +58,12 @@ def main(arguments: list[str]) -> int:
         return 0
     print(f"{PAGE} differs from the metrics pages: make docs-pages", file=sys.stderr)
     return 1
+
+
+def text_of(a_pool: Mapping[str, str]) -> str:
+    """The reference. a_pool: as `of_a_pool` returns it."""
+    pages = {**a_pool, "Operator": _of_the_operator(), "Engine: the plugin in vLLM": _of_the_plugin()}
+    return HEAD + "".join(_section(title, prefix, pages[title]) for title, prefix in SECTIONS.items())
 
 
 def _section(title: str, prefix: str, text: str) -> str:
@@ -96,7 +101,7 @@ def _of_the_plugin() -> str:
     return generate_latest(registry).decode()
 
 
-def _of_a_pool() -> dict[str, str]:
+def of_a_pool() -> dict[str, str]:
     """The pages of a pool's router, agent and engine, after one request and one refused request."""
     with tempfile.TemporaryDirectory(prefix="plm-") as runtime:
         with socket.socket() as free:

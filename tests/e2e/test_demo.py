@@ -44,6 +44,22 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
+# The end of `demo`, after its two loads.
+AFTER_THE_LOADS = """
+import sys
+from plumage_cli.demo import run
+from plumage_cli.demo.summary import summarise
+from plumage_cli.main import main
+
+async def no_load(*_):
+    return summarise([])
+
+run._run_pool = no_load
+sys.argv[0] = "plumage"
+main()
+"""
+
+
 def test_demo_kills_an_engine_loses_nothing_and_compares(runtime: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "plumage_cli", "demo", "--quick"],
@@ -66,12 +82,12 @@ def test_demo_kills_an_engine_loses_nothing_and_compares(runtime: Path) -> None:
 
 
 def test_kept_demo_answers_the_printed_command_and_ends_on_ctrl_c(runtime: Path, tmp_path: Path) -> None:
-    """`make demo KEEP=1`."""
+    """`make demo KEEP=1`, without the loads, which the test before has."""
     if shutil.which("curl") is None:
         missing("the curl command", "apt-get install curl")
     few_fast_engines(tmp_path)
     demo = subprocess.Popen(
-        [sys.executable, "-u", "-m", "plumage_cli", "demo", "--quick", f"--examples={tmp_path}"],
+        [sys.executable, "-u", "-c", AFTER_THE_LOADS, "demo", "--quick", f"--examples={tmp_path}"],
         env={**os.environ, "XDG_RUNTIME_DIR": str(runtime), "COLUMNS": "120", "KEEP": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
