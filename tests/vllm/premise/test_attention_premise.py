@@ -33,7 +33,8 @@ def test_shared_prefix_equals_copied_prefix(monkeypatch: pytest.MonkeyPatch, vll
             assert shared.float().std() > 0
 
 
-def test_quick_run_reports_all_cells(tmp_path: Path) -> None:
+def test_quick_run_reports_all_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(attention_premise.SHAPES, CPU, _SMALL)
     context = Context("attention-premise", True, 1, tmp_path, Console(file=io.StringIO()))
     report = attention_premise.run(context)
     (table,) = report.tables
