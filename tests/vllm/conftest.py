@@ -7,6 +7,7 @@ an engine in this process; start_server: an API server in its own process. Both 
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -15,13 +16,16 @@ from typing import Any
 
 import pytest
 from support.ports import free_port
-from support.vllm_forking import forked
+from support.vllm_forking import customize, forked, start_fork_server
 
 from plumage_bench.vllm.engine import Engine, prepare_environment, running
 from plumage_bench.vllm.server import Server
 from plumage_engine.vllm.tiny_model import write_model
 
 prepare_environment()  # before the first import of vLLM
+_SITE = Path(__file__).parents[1] / "support" / "fewer_collections"
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
+customize()
 
 # Warnings of vLLM and torch are ignored. A warning that Plumage's modules cause is an error, as in all tests.
 _OTHERS = "torch|vllm"
@@ -31,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if find_spec("torch") is None:
         raise pytest.UsageError("tests/vllm needs vLLM beside it: make test ARGS=tests/vllm")
     config.addinivalue_line("filterwarnings", rf"ignore:::({_OTHERS})(\.|$)")
+    start_fork_server()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -85,8 +90,7 @@ def start_engine(tiny_model: Path) -> Iterator[Callable[..., Engine]]:
 
 @pytest.fixture
 def start_server(tiny_model: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Call it with arguments of vLLM's command line, and with `model`, `environment` or `new_core` by name. new_core:
-    for servers with the plugin, see `support.vllm_forking`."""
+    """Call it with arguments of vLLM's command line, and with `model` or `environment` by name."""
     with ExitStack() as stack:
 
         def start(*arguments: str, **named: Any) -> Server:

@@ -104,7 +104,7 @@ def _start(stack: ExitStack, name: str, folder: Path, model: Path) -> Served:
         *more,
     )
     log = folder / "vllm.log"
-    started = forked(model, free_port(), log, arguments, environment, seconds=550.0, new_core=name == "plugin")
+    started = forked(model, free_port(), log, arguments, environment, seconds=550.0)
     server = stack.enter_context(started)
     return Served(server, folder, model, keys)
 

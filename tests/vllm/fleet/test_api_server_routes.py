@@ -203,7 +203,7 @@ def test_vllm_scheduler_is_reported(start_server: Callable[..., Server], tmp_pat
     (site / "sitecustomize.py").write_text('import sys\nsys.modules["plumage_engine.vllm.scheduler"] = None\n')
     path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
     environment = {"PYTHONPATH": path, "PLUMAGE_VLLM": "{}", "VLLM_PLUGINS": "plumage"}
-    server = start_server(environment=environment, new_core=True)
+    server = start_server(environment=environment)
     body = {"model": "tiny", "prompt": [1, 2, 3] * 30, "max_tokens": 2}
     assert httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).status_code == 200
     for _ in range(2):

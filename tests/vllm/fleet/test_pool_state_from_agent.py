@@ -184,7 +184,8 @@ async def learned(engine: Served) -> list[list[object]]:
 @contextmanager
 def standing_still(engine: Served) -> Iterator[None]:
     """The engine core and its device make no step; the API server still answers."""
-    core = next(one for one in psutil.Process(engine.server.pid).children(recursive=True) if "EngineCore" in one.name())
+    (server,) = psutil.Process(engine.server.pid).children()
+    (core,) = [one for one in server.children() if "resource_tracker" not in " ".join(one.cmdline())]
     os.kill(core.pid, signal.SIGSTOP)
     try:
         yield
