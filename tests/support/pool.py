@@ -85,7 +85,7 @@ class Pool:
                     return view
             except (CliError, KeyError):
                 pass
-            time.sleep(0.05)
+            time.sleep(0.05 if seconds <= UP_SECONDS else 0.5)  # real engines start for half a minute
         raise AssertionError(f"not within {seconds} s: {json.dumps(view)[:4000]}")
 
     async def until(self, condition: Condition, seconds: float = UP_SECONDS) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -29,6 +28,7 @@ from support.conditions import until as within
 from support.otlp import Spans, received_spans
 from support.pool import Pool, busiest, gone, leftovers, load, lost, prompts, status, whole
 
+from plumage_cli.local.control.client import ask
 from plumage_cli.local.processes.vllm_interpreter import PYTHON
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(1500)]
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.timeout(1500)]
 MODEL = "tiny-llama"
 UP_SECONDS = 600.0
 MOST_STORIES = 20
-STREAM_TOKENS = 1200  # tokens of a stream that runs while a user types the next command: 4 s on an idle machine
+STREAM_TOKENS = 400  # tokens of a stream that runs while the pool changes its size: 1.5 s on an idle machine
 
 
 @pytest.fixture
@@ -52,6 +52,7 @@ def pool(monkeypatch: pytest.MonkeyPatch, spans: Spans) -> Iterator[Pool]:
         "tracing__endpoint": spans.endpoint,
         "tracing__samplingRatePerMillion": 0,  # only what a client traces
     }
+    monkeypatch.setenv("FORKED_CORE", "1")  # read by tests/support/fewer_collections
     with _up(monkeypatch, "vllm.yaml", **changes) as made:
         yield made
 
@@ -158,10 +159,20 @@ async def test_model_name_starts_one_engine(alone: Pool) -> None:
         answer = await chat(user, [{"role": "user", "content": "Who is there?"}], 20, whole=True)
     assert (answer.ended, answer.tokens) == ("length", 20)
     assert answer.text
+    await its_plugin_answers(alone, view["replicas"][0]["url"])
     alone.process.send_signal(signal.SIGINT)
     assert await asyncio.to_thread(alone.process.wait, 120) == 0, alone.output
     assert gone(started) == {}
     assert not alone.folder.exists()
+
+
+async def its_plugin_answers(pool: Pool, engine: str) -> None:
+    """vLLM's engine core is a new interpreter here, which loads the plugin by its entry point."""
+    key = {"Authorization": f"Bearer {(pool.folder / 'fleet.token').read_text().strip()}"}
+    async with httpx.AsyncClient(base_url=engine, headers=key, trust_env=False) as http:
+        stats = (await http.get("/v1/plumage/stats")).raise_for_status().json()
+    assert {"feather", "eviction", "record"} <= set(stats["features"])
+    assert all(state["on"] for state in stats["features"].values()), stats["features"]
 
 
 async def conversations_stay_where_they_were(pool: Pool, user: openai.AsyncOpenAI) -> None:
@@ -268,16 +279,16 @@ async def a_third_engine_has_hot_prefixes_before_it_serves(pool: Pool, user: ope
     """It has the first hot prompt too, since every prompt that it answers finds the prefix cached. The killed engine
     gets no request for a warm-up, since it ended before the prompt became hot."""
 
-    async def ask(number: int) -> None:
+    async def ask_hot(number: int) -> None:
         messages = [{"role": "system", "content": "be brief " * 150}, {"role": "user", "content": f"{number}?"}]
         await chat(user, messages, 40, whole=True)
 
     for number in range(6):
-        await ask(number)
+        await ask_hot(number)
     scaled = await asyncio.to_thread(pool.run, "scale", "3", seconds=UP_SECONDS)
     assert scaled.returncode == 0, scaled.stdout + scaled.stderr
     await pool.until(whole(3), UP_SECONDS)
-    await asyncio.gather(*(ask(number) for number in range(10, 28)))
+    await asyncio.gather(*(ask_hot(number) for number in range(10, 28)))
     seen = await until(pool, idle)
     third = next(one for one in seen["replicas"] if one["id"] == "chat-2")
     print(f"of 18 hot prompts the third engine answered {third['finished']}, with {third['hitTokens']} tokens cached")
@@ -291,10 +302,10 @@ async def a_drain_lets_streams_end(pool: Pool, user: openai.AsyncOpenAI) -> None
     leaving: dict[str, int] = {}
     answers: list[Answer] = []
 
-    def scale_once_two_serve() -> subprocess.CompletedProcess[str]:
+    def scale_once_two_serve() -> dict[str, Any]:
         while len(in_flight(status(pool), "Ready")) < 2 and not ended.wait(0.1):
             pass  # one of the two is removed, whichever stays
-        return pool.run("scale", "1", seconds=UP_SECONDS)
+        return ask(pool.folder, {"do": "scale", "replicas": 1}, timeout=UP_SECONDS)
 
     def note_leaving() -> None:
         while not ended.wait(0.1):
@@ -315,8 +326,7 @@ async def a_drain_lets_streams_end(pool: Pool, user: openai.AsyncOpenAI) -> None
     finally:
         ended.set()
         await asyncio.gather(noting, scaling)
-    done = scaling.result()
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(scaling.result()["replicas"]) == 1
     assert leaving, "no stream was under way on an engine that left"
     assert {(answer.ended, answer.tokens) for answer in answers} == {("length", STREAM_TOKENS)}
     print(f"a drain let {sum(leaving.values())} of {len(answers)} streams end on the engines that left: {leaving}")
