@@ -165,8 +165,8 @@ async def test_leaving_replica_gives_no_strike(start: Any, kit: Any) -> None:
 
 
 @contextmanager
-def _processes(count: int) -> Iterator[tuple[str, list[forks.Fork]]]:
-    """A router's address and so many engines behind it, each a process of its own."""
+def _processes(count: int) -> Iterator[tuple[str, list[forks.Fork], list[str]]]:
+    """A router's address, and so many engines behind it with their addresses, each a process of its own."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mortal-")))
         engines, members = [], []
@@ -185,7 +185,7 @@ def _processes(count: int) -> Iterator[tuple[str, list[forks.Fork]]]:
                     "policy": {"name": "RoundRobin"}}  # fmt: skip
         path.write_text(json.dumps(settings))
         _started(stack, "plumage_router", path)
-        yield f"http://127.0.0.1:{port}", engines
+        yield f"http://127.0.0.1:{port}", engines, [member["url"] for member in members]
 
 
 def _started(stack: ExitStack, module: str, config: Path) -> forks.Fork:
@@ -198,15 +198,18 @@ def _started(stack: ExitStack, module: str, config: Path) -> forks.Fork:
 async def test_request_kills_two_of_four_real_engines(kit: Any) -> None:
     body, poison = kit.chat("hello", max_tokens=4), kit.chat(POISON, max_tokens=4)
     async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
-        with _processes(4) as (url, engines):
+        with _processes(4) as (url, engines, addresses):
 
             async def metric(name: str) -> list[str]:
                 return re.findall(rf"^plumage_router_{name} (\S+)$", (await http.get(f"{url}/metrics")).text, re.M)
 
             async def all_ready() -> bool:
+                """The metric is 1 for each member in state Ready, even before its engine listens."""
                 try:
+                    for address in addresses:
+                        (await http.get(f"{address}/health")).raise_for_status()
                     return await metric(r'replica_ready\{replica="e-\d"\}') == ["1"] * 4
-                except httpx.TransportError:
+                except httpx.HTTPError:
                     return False
 
             async with asyncio.timeout(120):
