@@ -52,15 +52,16 @@ class LocalPool:
 
 
 @contextmanager
-def local_pool(runtime: Path, spec: Mapping[str, Any], name: str) -> Iterator[LocalPool]:
+def local_pool(runtime: Path, spec: Mapping[str, Any], name: str, *options: str) -> Iterator[LocalPool]:
     """A pool with this `spec` of its manifest, which ends with the block.
 
-    runtime: a folder with a short path, since sockets are in it. CliError if the pool does not start.
+    runtime: a folder with a short path, since sockets are in it. options: more for `plumage up`. CliError if the pool
+    does not start.
     """
     pool = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": name}}
     manifest, (port,) = runtime / f"{name}.yaml", free_ports(1, (), start=random.SystemRandom().randrange(12_000))
     manifest.write_text(yaml.safe_dump({**pool, "spec": dict(spec)}))
-    command = [sys.executable, "-m", "plumage_cli", "up", str(manifest), f"--port={port}"]
+    command = [sys.executable, "-m", "plumage_cli", "up", str(manifest), f"--port={port}", *options]
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
     written = runtime / f"{name}.log"
     with written.open("wb") as log:

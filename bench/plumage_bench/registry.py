@@ -147,6 +147,20 @@ _ALL = (
         quick_omits="three of five minutes with the directory",
     ),
     Benchmark(
+        "overload",
+        "requests that meet their objective of the time to first token while a pool gets up to three times its load",
+        quick_budget=300,
+        quick_omits="three of five loads, three of five pairs, most of the seconds of each",
+        options=(("pairs", "pairs of runs, five"),),
+    ),
+    Benchmark(
+        "fairness",
+        "what tenants and classes get of a pool that they overload together, with the router's queue and without",
+        quick_budget=150,
+        quick_omits="three of five pairs, three of four seconds of each",
+        options=(("pairs", "pairs of runs, five"),),
+    ),
+    Benchmark(
         "scale",
         "the time to simulate 10,000 multi-turn requests to 30 replicas, and that a seed repeats them",
         quick_budget=30,

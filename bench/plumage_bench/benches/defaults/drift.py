@@ -43,6 +43,8 @@ WITHOUT: Final[Mapping[str, str]] = {
     "hostile-bodies": "its router has a router's own defaults, and its engines answer at once",
     "storm": "its pool is a manifest, which plumage up reads",
     "agents": "its pools are manifests, which plumage up reads",
+    "overload": "its pools are manifests, which plumage up reads",
+    "fairness": "its pools are manifests, which plumage up reads",
     "operator-scale": "its pools are manifests, which the operator reads",
     "attention-premise": "it measures attention in torch",
 }

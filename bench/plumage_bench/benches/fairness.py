@@ -1,0 +1,178 @@
+"""`fairness`: what tenants get of a pool that all of them together overload.
+
+Local pools of two simulated engines, made from manifests: the default, and one with `flowControl`. Each of four
+tenants has a key:
+
+- many: short prompts, at twice the pool's rate in tokens;
+- long: long prompts, at 0.8 of it;
+- few: a request a second or so, far less than its share;
+- batch: of another class with a quarter of the weight, at the pool's rate.
+
+Service is what the queue shares: the prompt's tokens that were computed, and the answer's twice (VTC, section 4).
+`service_gap`: the largest difference between `many` and `long`, whose shares are equal, ÷ their mean, of all windows.
+`weight_gap`: how far the service of `batch` is from its share beside them. `few_ttft`: the P95 of the time to first
+token of `few`, default ÷ queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from plumage_bench.harness import Context, Figure, Report, ResultTable, interval_keys
+from plumage_bench.local_pool import LocalPool, local_pool
+from plumage_bench.open_load import Answer, Tenant, play
+from plumage_bench.pairs import paired_ratio
+
+__all__ = ["run"]
+
+CHAT_WEIGHT, BATCH_WEIGHT = 4, 1
+ANSWER_TOKEN: Final = 2  # prompt tokens
+TENANTS: Final = {  # requests a second, words of a prompt, tokens of an answer
+    "many": (40.0, (100, 500), (10, 40)),
+    "long": (5.0, (1500, 3500), (10, 40)),
+    "few": (1.0, (100, 500), (10, 40)),
+    "batch": (8.0, (500, 1500), (10, 40)),
+}
+_PATIENCE: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What each tenant got in one window. service: tokens a second. ttft_p95: seconds, of requests sent in the window;
+    None where none was answered."""
+
+    service: Mapping[str, float]
+    ttft_p95: Mapping[str, float | None]
+
+    @property
+    def service_gap(self) -> float:
+        one, other = self.service["many"], self.service["long"]
+        return abs(one - other) / fmean((one, other))
+
+    @property
+    def weight_gap(self) -> float:
+        """The share of `batch`, of what is left beside `few`, against that of its weight."""
+        classes = self.service["many"] + self.service["long"] + self.service["few"]
+        wanted = BATCH_WEIGHT / (BATCH_WEIGHT + CHAT_WEIGHT)
+        return abs(self.service["batch"] / (classes + self.service["batch"]) / wanted - 1)
+
+
+def spec(*, queue: bool) -> dict[str, Any]:
+    """The manifest's `spec`."""
+    made: dict[str, Any] = {
+        "model": {"uri": "builtin://tiny-chat"},
+        "engine": {"runtime": "Simulator", "simulator": {"device": {"preset": "GPU", "timeScalePercent": 400}}},
+        "replicas": 2,
+    }
+    classes = [{"name": "chat", "weight": CHAT_WEIGHT}, {"name": "batch", "weight": BATCH_WEIGHT}]
+    return {**made, "flowControl": {"maxRequests": 10_000, "classes": classes}} if queue else made
+
+
+def run(context: Context) -> Report:
+    """Options: pairs."""
+    start, end = (4.0, 14.0) if context.quick else (10.0, 50.0)
+    pairs = context.count("pairs", 2 if context.quick else 5)
+    found: dict[bool, list[Window]] = {False: [], True: []}
+    with ExitStack() as stack, context.progress("fairness", 2 * pairs) as advance:
+        pools = {queue: stack.enter_context(_pool(queue=queue)) for queue in found}
+        for pair in range(pairs):
+            for queue in (pair % 2 == 0, pair % 2 != 0):
+                seed = f"{context.seed} {pair}"
+                url = f"http://127.0.0.1:{pools[queue].port}"
+                answers = asyncio.run(play(url, _tenants(queue=queue), end, seed, _PATIENCE))
+                found[queue].append(window(answers, start, end))
+                advance(1)
+    return _report(found)
+
+
+@contextmanager
+def _pool(*, queue: bool) -> Iterator[LocalPool]:
+    with tempfile.TemporaryDirectory(prefix="plm-") as runtime:
+        keys = Path(runtime, "keys")
+        keys.write_text("".join(f"{name} key-{name}\n" for name in TENANTS))
+        keys.chmod(0o600)
+        name = "queue" if queue else "default"
+        with local_pool(Path(runtime), spec(queue=queue), name, f"--api-keys={keys}") as made:
+            yield made
+
+
+def _tenants(*, queue: bool) -> list[Tenant]:
+    made = []
+    for name, (rate, words, tokens) in TENANTS.items():
+        headers = {"authorization": f"Bearer key-{name}"}
+        if queue:
+            headers["x-plumage-class"] = "batch" if name == "batch" else "chat"
+        made.append(Tenant(name, rate, words, tokens, headers))
+    return made
+
+
+def window(answers: Sequence[Answer], start: float, end: float) -> Window:
+    """Service counts answers that ended in [start, end), in seconds since the load began."""
+    service = dict.fromkeys(TENANTS, 0.0)
+    times: dict[str, list[float]] = {name: [] for name in TENANTS}
+    for one in answers:
+        if one.ended is not None and start <= one.ended < end:
+            service[one.tenant] += one.prompt - one.cached + ANSWER_TOKEN * one.answered
+        if one.first is not None and start <= one.sent < end:
+            times[one.tenant].append(one.first - one.sent)
+    return Window(
+        {name: tokens / (end - start) for name, tokens in service.items()},
+        {name: sorted(all_)[int(0.95 * len(all_))] if all_ else None for name, all_ in times.items()},
+    )
+
+
+def _report(found: Mapping[bool, Sequence[Window]]) -> Report:
+    ttft = {queue: [one.ttft_p95["few"] for one in windows] for queue, windows in found.items()}
+    few = [(plain, queued) for plain, queued in zip(ttft[False], ttft[True], strict=True) if plain and queued]
+    keys: dict[str, Figure] = {
+        "service_gap": max(one.service_gap for one in found[True]),
+        "default_service_gap": max(one.service_gap for one in found[False]),
+        "weight_gap": max(one.weight_gap for one in found[True]),
+        "windows": len(found[True]),
+    }
+    notes = "Without the queue `few` got no answer in some window, so its times have no ratio."
+    if len(few) == len(found[True]):
+        ratio = paired_ratio([plain for plain, _ in few], [queued for _, queued in few])
+        keys |= interval_keys("few_ttft", ratio)
+        notes = f"P95 TTFT of `few`, default ÷ queue: {ratio}."
+    rows = [
+        ("queue" if queue else "default", name, TENANTS[name][0], round(fmean(one.service[name] for one in windows)),
+         _seconds([one.ttft_p95[name] for one in windows]))
+        for queue, windows in found.items() for name in TENANTS
+    ]  # fmt: skip
+    gaps = ", ".join(f"{one.service_gap:.3f}" for one in found[True])
+    table = ResultTable(
+        "Service of tenants that overload a pool together, in tokens a second",
+        ("pool", "tenant", "requests a second", "service", "P95 TTFT, s"),
+        rows,
+        f"{notes} Differences of `many` and `long` in each window of the queue: {gaps}.",
+    )
+    data = {"queue" if queue else "default": [_plain(one) for one in windows] for queue, windows in found.items()}
+    return Report(keys, (table,), lambda figure: _plot(figure, found), data)
+
+
+def _seconds(times: Sequence[float | None]) -> Figure:
+    known = [time for time in times if time is not None]
+    return round(fmean(known), 2) if len(known) == len(times) else "not in all windows"
+
+
+def _plain(one: Window) -> dict[str, Any]:
+    return {"service": dict(one.service), "ttft_p95": dict(one.ttft_p95)}
+
+
+def _plot(figure: Any, found: Mapping[bool, Sequence[Window]]) -> None:
+    axes = figure.subplots()
+    for offset, (queue, windows) in enumerate(found.items()):
+        places = [number + 0.4 * offset for number in range(len(TENANTS))]
+        heights = [fmean(one.service[name] for one in windows) for name in TENANTS]
+        axes.bar(places, heights, width=0.4, label="queue" if queue else "default")
+    axes.set_xticks([number + 0.2 for number in range(len(TENANTS))], list(TENANTS))
+    axes.set_ylabel("service, tokens a second")
+    axes.legend()

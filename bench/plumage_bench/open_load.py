@@ -1,0 +1,106 @@
+"""Requests that reach a pool at a rate, whether or not it keeps up: Poisson arrivals of streamed chats from several
+tenants, each with what it got and when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+
+__all__ = ["Answer", "Tenant", "play"]
+
+_WORDS: Final = ("plan", "read", "write", "check", "file", "test", "open", "close", "run", "build", "move", "merge")
+_CONNECTIONS: Final = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """rate: requests a second. prompt_words and answer_tokens: the least and the most, drawn evenly. headers: what its
+    requests carry, such as its key and its class."""
+
+    name: str
+    rate: float
+    prompt_words: tuple[int, int]
+    answer_tokens: tuple[int, int]
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Answer:
+    """Times are seconds since the load began; None for what did not happen in time. status: 0 if the connection
+    broke. prompt, cached, answered: tokens by the engine's count, 0 without a complete answer."""
+
+    tenant: str
+    sent: float
+    status: int | None = None
+    first: float | None = None
+    ended: float | None = None
+    prompt: int = 0
+    cached: int = 0
+    answered: int = 0
+
+
+async def play(url: str, tenants: Sequence[Tenant], seconds: float, seed: str, patience: float) -> list[Answer]:
+    """Sends for so many seconds, then gives up what has no end after `patience` seconds more."""
+    found: list[Answer] = []
+    limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
+    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=seconds + patience, trust_env=False) as http:
+        began = time.monotonic()
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def send(tenant: Tenant) -> None:
+            rng, due = random.Random(f"{seed} {tenant.name}"), 0.0
+            while (due := due + rng.expovariate(tenant.rate)) < seconds:
+                await asyncio.sleep(began + due - time.monotonic())
+                answer = Answer(tenant.name, due)
+                found.append(answer)
+                tasks.add(asyncio.create_task(_ask(http, _body(rng, tenant), tenant.headers, answer, began)))
+
+        await asyncio.gather(*(send(tenant) for tenant in tenants))
+        if tasks:
+            _, left = await asyncio.wait(tasks, timeout=patience)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    return found
+
+
+def _body(rng: random.Random, tenant: Tenant) -> dict[str, Any]:
+    """A prompt that shares nothing with another one. Its answer has exactly the drawn length."""
+    text = " ".join(f"{rng.choice(_WORDS)}{rng.randrange(1000)}" for _ in range(rng.randint(*tenant.prompt_words)))
+    tokens = rng.randint(*tenant.answer_tokens)
+    return {
+        "model": "tiny-chat", "stream": True, "stream_options": {"include_usage": True}, "max_tokens": tokens,
+        "ignore_eos": True, "messages": [{"role": "user", "content": f"{rng.random()} {text}"}],
+    }  # fmt: skip
+
+
+async def _ask(
+    http: httpx.AsyncClient, body: dict[str, Any], headers: dict[str, str], answer: Answer, began: float
+) -> None:
+    with suppress(httpx.TransportError):
+        async with http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as got:
+            if got.status_code == 200:
+                async for line in got.aiter_lines():
+                    if line.startswith("data: {"):
+                        _read(line, answer, time.monotonic() - began)
+            else:
+                await got.aread()
+            answer.status, answer.ended = got.status_code, time.monotonic() - began
+            return
+    answer.status, answer.ended = 0, time.monotonic() - began
+
+
+def _read(line: str, answer: Answer, now: float) -> None:
+    if answer.first is None:
+        answer.first = now
+    if '"usage"' in line and (usage := json.loads(line[6:]).get("usage")):
+        answer.prompt, answer.answered = usage["prompt_tokens"], usage["completion_tokens"]
+        answer.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
