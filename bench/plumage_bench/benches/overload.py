@@ -3,7 +3,7 @@
 Local pools of two simulated engines, made from manifests that differ in one place:
 
 - none: the default manifest. All requests wait in the engines;
-- limit: `router.maxInFlight` is what the pool can serve in the time of the objective, by its measured rate. More
+- limit: `router.limits.maxInFlight` is what the pool can serve in the time of the objective, by its measured rate. More
   requests get 503 at once. No manifest can know this number beforehand;
 - queue: `flowControl` with a class that has the objective.
 
@@ -71,7 +71,7 @@ def spec(policy: str, rate: float) -> dict[str, Any]:
         "replicas": 2,
     }
     if policy == "limit":
-        return {**made, "router": {"maxInFlight": round(rate * OBJECTIVE)}}
+        return {**made, "router": {"limits": {"maxInFlight": round(rate * OBJECTIVE)}}}
     if policy == "queue":
         objective = {"name": "default", "ttftMilliseconds": round(1000 * OBJECTIVE)}
         return {**made, "flowControl": {"classes": [objective]}}

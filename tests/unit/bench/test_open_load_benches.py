@@ -1,0 +1,101 @@
+"""`overload` and `fairness`: their manifests, and how answers become figures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from plumage.api.v1alpha1 import InferencePool
+from plumage_bench.benches import fairness, overload
+from plumage_bench.open_load import Answer, Tenant, play
+
+
+@pytest.mark.parametrize(
+    "spec", [*(overload.spec(policy, 12.3) for policy in overload.POLICIES), *(fairness.spec(queue=q) for q in (0, 1))]
+)
+def test_specs_are_manifests(spec: dict[str, Any]) -> None:
+    InferencePool.model_validate(
+        {
+            "apiVersion": "inference.plumage.dev/v1alpha1",
+            "kind": "InferencePool",
+            "metadata": {"name": "a"},
+            "spec": spec,
+        }
+    )
+
+
+def test_limit_is_what_the_pool_serves_within_the_objective() -> None:
+    assert overload.spec("limit", 12.3)["router"]["limits"] == {"maxInFlight": round(12.3 * overload.OBJECTIVE)}
+
+
+def test_good_requests_are_complete_and_in_time() -> None:
+    in_time, late = overload.OBJECTIVE - 0.1, overload.OBJECTIVE + 0.1
+    answers = [
+        Answer("all", 1.0, 200, 1.0 + in_time, 9.0, answered=5),  # sent before the window
+        Answer("all", 2.0, 200, 2.0 + in_time, 9.0, answered=5),
+        Answer("all", 3.0, 200, 3.0 + late, 9.0, answered=5),
+        Answer("all", 3.5, 200, 3.5 + in_time, 9.0),  # broken off
+        Answer("all", 3.6, 429, None, 4.0),
+        Answer("all", 3.7),
+        Answer("all", 4.0, 200, 4.0 + in_time, 9.0, answered=5),  # sent after the window
+    ]
+    cell = overload.summary("queue", 3.0, answers, overload.Window(2.0, 4.0))
+    assert (cell.good, cell.answered) == (0.5, 1.0)
+    assert cell.ttft_p95 == pytest.approx(late)
+    assert cell.statuses == {"200": 3, "429": 1, "None": 1}
+
+
+def test_service_is_what_was_computed_and_twice_what_was_answered() -> None:
+    answers = [
+        Answer("many", 0.0, 200, 1.0, 2.0, prompt=100, cached=40, answered=20),
+        Answer("long", 0.0, 200, 1.0, 2.5, prompt=70, cached=0, answered=5),
+        Answer("few", 1.5, 200, 1.8, 1.9, prompt=10, cached=0, answered=5),
+        Answer("batch", 0.0, 200, 1.0, 2.0, prompt=40, cached=0, answered=5),
+        Answer("batch", 0.0, 200, 1.0, 9.0, prompt=4000, cached=0, answered=5),  # ended after the window
+        Answer("batch", 0.0, 429, None, 2.0),
+    ]
+    window = fairness.window(answers, 1.0, 3.0)
+    assert window.service == {"many": 50.0, "long": 40.0, "few": 10.0, "batch": 25.0}
+    assert window.service_gap == pytest.approx(10 / 45)
+    assert window.weight_gap == pytest.approx(0.0)
+    assert window.ttft_p95["few"] == pytest.approx(0.3)
+    assert window.ttft_p95["many"] is None
+
+
+async def test_load_is_repeated_by_its_seed_and_gives_up_what_never_ends() -> None:
+    bodies: list[Any] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        size = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        body = json.loads(await reader.readexactly(size))
+        bodies.append(body)
+        assert b"x-tenant: a" in head
+        if body["max_tokens"] % 3 == 0:  # never ends
+            writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            await reader.read()
+        elif body["max_tokens"] % 3 == 1:
+            usage = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
+            text = b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\ndata: [DONE]\n\n"
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(text), text))
+        else:
+            writer.write(b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        tenant = Tenant("a", 100.0, (5, 9), (1, 9), {"x-tenant": "a"})
+        found = await play(url, [tenant], 0.3, "seed", 0.3)
+        first, bodies[:] = sorted(map(json.dumps, bodies)), []
+        again = await play(url, [tenant], 0.3, "seed", 0.3)
+    assert len(found) == len(again) > 10
+    assert [one.sent for one in found] == [one.sent for one in again]
+    assert first == sorted(map(json.dumps, bodies))
+    by_status = {one.status: one for one in found}
+    assert set(by_status) == {None, 200, 429}
+    assert (by_status[200].prompt, by_status[200].cached, by_status[200].answered) == (7, 2, 3)
+    assert by_status[200].first is not None
+    assert by_status[None].ended is by_status[429].first is None
