@@ -29,6 +29,8 @@ class Histogram:
     def add_all(self, values: Iterable[float]) -> None:
         """Of many values faster than `add`: sorts them, then searches once for each bound."""
         ordered = sorted(values)
+        if not ordered:  # a router's tick finds none as long as there are no requests
+            return
         self._sum += sum(ordered)
         start = 0
         for index, bound in enumerate(self.bounds):

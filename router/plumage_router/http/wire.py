@@ -6,6 +6,7 @@ Header names are lower-case everywhere. Status lines are built once, since the c
 from __future__ import annotations
 
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 
 __all__ = [
@@ -34,7 +35,13 @@ def status_line(status: int) -> bytes:
 
 def wall_date(now: float) -> bytes:
     """The line of the Date header. now: seconds since the epoch."""
-    return b"date: " + formatdate(now, usegmt=True).encode() + b"\r\n"
+    return _date_of(int(now))
+
+
+@lru_cache(maxsize=1)
+def _date_of(second: int) -> bytes:
+    """Several listeners ask in each tick, and a second has ten ticks."""
+    return b"date: " + formatdate(second, usegmt=True).encode() + b"\r\n"
 
 
 def origin_form(target: bytes) -> bytes:
