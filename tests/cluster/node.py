@@ -62,7 +62,8 @@ class Node:
 
     def kubelet_config(self) -> str:
         """No cgroups: the machine may have cgroups v1 or hybrid, and nothing there may raise a limit. Intervals are
-        short, since the defaults suit large clusters. Every client in the cluster's network may call a kubelet."""
+        short, since the defaults suit large clusters. A Lease says that a node lives; its status is sent only when it
+        changes. Every client in the cluster's network may call a kubelet."""
         return f"""\
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -86,7 +87,10 @@ makeIPTablesUtilChains: false
 imageGCHighThresholdPercent: 100
 evictionHard: {{nodefs.available: "0%", nodefs.inodesFree: "0%", imagefs.available: "0%"}}
 podLogsDir: {self.folder / "logs"}
+nodeLeaseDurationSeconds: 8
 nodeStatusUpdateFrequency: 2s
+nodeStatusReportFrequency: 5m
+volumeStatsAggPeriod: -1s
 syncFrequency: 10s
 crashLoopBackOff: {{maxContainerRestartPeriod: 5s}}
 maxPods: 200

@@ -43,10 +43,10 @@ TARGETS = {
     "QueueWait": ({"targetMilliseconds": 20}, {"targetMilliseconds": 600_000}),
     "KvCacheUsage": ({"targetPercent": 2}, {"targetPercent": 100}),
 }
-STEADY = {"groups": 4, "prefix_words": 100, "turns": 1, "workers": 8, "pace_s": 0.5, "answer_tokens": 60}
-ENGINE = {  # four concurrent requests; waiting ones fill much of the cache
+STEADY = {"groups": 4, "prefix_words": 100, "turns": 1, "workers": 8, "pace_s": 0.5, "answer_tokens": 20}
+ENGINE = {  # four concurrent requests; waiting ones fill much of the cache. Each token costs CPU time, so a slow device
     "runtime": "Simulator",
-    "simulator": {"cacheBlocks": 1000, "maxNumSeqs": 4},
+    "simulator": {"cacheBlocks": 1000, "maxNumSeqs": 4, "device": {"preset": "GPU", "timeScalePercent": 300}},
 }
 # The cache of one replica has room for half of the prefixes, those of two for all.
 SHARED = {"groups": 24, "prefix_words": 100, "turns": 1, "workers": 2, "pace_s": 0.7, "answer_tokens": 4}
@@ -96,8 +96,9 @@ print(json.dumps({"answered": results.count(True), "lost": [one for one in resul
 def hits(access: Access, installed: None) -> Iterator[dict[str, Pool]]:
     """Two pools under load. `shared` has one replica and prefixes that repeat. `unique` has two replicas, of which none
     is needed, since its prefixes never repeat."""
+    least, one_router = {"shared": 1, "unique": 2}, {"replicas": 1}
     made = {
-        name: applied(access, name, SMALL, {**HITS, "minReplicas": n}) for name, n in (("shared", 1), ("unique", 2))
+        name: applied(access, name, SMALL, {**HITS, "minReplicas": n}, router=one_router) for name, n in least.items()
     }
     loads = [chat(access, made["shared"], **SHARED), chat(access, made["unique"], **UNIQUE)]
     change(access, made["unique"], {"autoscaling": {"minReplicas": 1}})
@@ -138,7 +139,7 @@ def test_requests_in_flight_scale_pool(access: Access, sizes: Pool) -> None:
     change(access, sizes, {"autoscaling": {"minReplicas": 1, "metrics": metrics}})
     until(lambda: ready(access, sizes) == 1, "minReplicas are there")
     with ThreadPoolExecutor(1) as pool:
-        load = pool.submit(access.inside, sizes.namespace, CLIENTS, sizes.host, "8", "40", "400")
+        load = pool.submit(access.inside, sizes.namespace, CLIENTS, sizes.host, "8", "40", "130")
         until(lambda: ready(access, sizes) == 2, f"it grew: {status(access, sizes)}")
         assert "RequestsInFlight" in status(access, sizes)["autoscaling"]["decision"]
         assert json.loads(load.result())["lost"] == []
@@ -147,6 +148,7 @@ def test_requests_in_flight_scale_pool(access: Access, sizes: Pool) -> None:
 
 
 def test_coldest_replica_is_deleted_instead_of_youngest(access: Access, sizes: Pool, request: Any) -> None:
+    shrunk(access, sizes)
     change(access, sizes, {"autoscaling": {"minReplicas": 2}})
     until(lambda: ready(access, sizes) == 2, "minReplicas are there")
     old, young = engines(access, sizes)
@@ -171,6 +173,7 @@ def test_coldest_replica_is_deleted_instead_of_youngest(access: Access, sizes: P
 @pytest.mark.usefixtures("steady")
 @pytest.mark.parametrize("metric", TARGETS)
 def test_each_metric_scales_pool(access: Access, sizes: Pool, metric: str) -> None:
+    shrunk(access, sizes)
     change(access, sizes, {"autoscaling": by(metric, 0)})
     until(lambda: ready(access, sizes) == 2, f"it grew: {status(access, sizes)}")
     change(access, sizes, {"autoscaling": by(metric, 1)})
@@ -181,7 +184,7 @@ def test_each_metric_scales_pool(access: Access, sizes: Pool, metric: str) -> No
 
 @pytest.mark.usefixtures("steady")
 def test_dry_run_reports_decision_and_changes_nothing(access: Access, sizes: Pool) -> None:
-    until(lambda: wanted(access, sizes) == 1 and len(engines(access, sizes)) == 1, "one replica is there")
+    shrunk(access, sizes)
     before = deployment(access, sizes)["metadata"]["generation"]
     change(access, sizes, {"autoscaling": {**by("TotalTokensPerSecond", 0), "dryRun": True}})
     until(lambda: condition(access, sizes, "Scaling")["reason"] == "DryRun", f"it would: {status(access, sizes)}")
@@ -221,13 +224,14 @@ def test_hit_ratio_adds_no_replica_if_curve_predicts_no_gain(access: Access, hit
     print(message)
 
 
-def applied(access: Access, name: str, engine: Mapping[str, Any], autoscaling: Mapping[str, Any]) -> Pool:
+def applied(access: Access, name: str, engine: Mapping[str, Any], autoscaling: Mapping[str, Any], **more: Any) -> Pool:
     """A pool in a namespace of the same name. Its new replicas start with an empty cache."""
     spec = {
         "model": {"uri": "builtin://tiny-chat"},
         "engine": engine,
         "autoscaling": autoscaling,
         "directory": {"warmup": {"enabled": False}},
+        **more,
     }
     kind = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": name}}
     return apply_pool(access, name, name, json.dumps({**kind, "spec": spec}))
@@ -243,21 +247,26 @@ def by(metric: str, side: int) -> dict[str, Any]:
 
 def said(access: Access, pool: Pool) -> list[str]:
     """The messages of the pool's events."""
-    events = access.kubectl("-n", pool.namespace, "get", "events", "-o", "json")
-    return [one["message"] for one in json.loads(events)["items"] if one["involvedObject"]["kind"] == "InferencePool"]
+    events = access.api.listed("events", pool.namespace)
+    return [one["message"] for one in events if one["involvedObject"]["kind"] == "InferencePool"]
 
 
 def has_event(access: Access, pool: Pool, beginning: str) -> bool:
     return any(one.startswith(beginning) for one in said(access, pool))
 
 
+def shrunk(access: Access, pool: Pool) -> None:
+    """Waits for the end of a scale-down to one replica. Until then the Deployment's status has the number before."""
+    numbers = (wanted, ready, lambda *whose: len(engines(*whose)))
+    until(lambda: all(number(access, pool) == 1 for number in numbers), "one replica is there")
+
+
 def change(access: Access, pool: Pool, spec: dict[str, Any]) -> None:
-    patch = json.dumps({"spec": spec})
-    access.kubectl("-n", pool.namespace, "patch", f"ppool/{pool.name}", "--type=merge", "-p", patch)
+    access.api.patch("inferencepools", pool.name, pool.namespace, {"spec": spec})
 
 
 def status(access: Access, pool: Pool) -> dict[str, Any]:
-    found: dict[str, Any] = access.get("inferencepools", pool.name, pool.namespace)["status"]
+    found: dict[str, Any] = access.api.get("inferencepools", pool.name, pool.namespace)["status"]
     return found
 
 
@@ -267,7 +276,7 @@ def condition(access: Access, pool: Pool, type_: str) -> dict[str, Any]:
 
 
 def deployment(access: Access, pool: Pool) -> dict[str, Any]:
-    return access.get("deployment", f"{pool.name}-engine", pool.namespace)
+    return access.api.get("deployments", f"{pool.name}-engine", pool.namespace)
 
 
 def wanted(access: Access, pool: Pool) -> int:
@@ -280,6 +289,5 @@ def ready(access: Access, pool: Pool) -> int:
 
 def reasons(access: Access, pool: Pool) -> set[str]:
     """The reasons of the pool's events."""
-    events = access.kubectl("-n", pool.namespace, "get", "events", "-o", "json")
-    own = [one for one in json.loads(events)["items"] if one["involvedObject"]["kind"] == "InferencePool"]
-    return {one["reason"] for one in own}
+    events = access.api.listed("events", pool.namespace)
+    return {one["reason"] for one in events if one["involvedObject"]["kind"] == "InferencePool"}

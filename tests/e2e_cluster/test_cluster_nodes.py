@@ -104,7 +104,7 @@ def test_pod_of_local_image_is_reachable_by_address_and_name(access: Access, nam
     access.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(deployment))
     access.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(service))
     access.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=300s")
-    address = access.get("service", "web", namespace)["spec"]["clusterIP"]
+    address = access.api.get("services", "web", namespace)["spec"]["clusterIP"]
     names = (address, "web", f"web.{namespace}", f"web.{namespace}.svc.cluster.local")
     fetched = access.inside(
         namespace, _FETCH, *(f"http://{name}/" for name in names), image="localhost/plumage-test-hello:1"
@@ -120,7 +120,7 @@ def test_killed_container_restarts(access: Access, own: lifecycle.Cluster, names
     own.kill_container(f"{namespace}/web", "web")
 
     def restarted() -> bool:
-        (status,) = access.get("pod", "web", namespace)["status"]["containerStatuses"]
+        (status,) = access.api.get("pods", "web", namespace)["status"]["containerStatuses"]
         return bool(status["restartCount"] == 1 and status["ready"])
 
     until(restarted, "the container is there again, once restarted")
@@ -135,7 +135,7 @@ def test_missing_image_is_reported_as_by_a_registry(access: Access, namespace: s
     access.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(pod))
 
     def reason() -> str:
-        (status,) = access.get("pod", "lost", namespace)["status"].get("containerStatuses", [{}])
+        (status,) = access.api.get("pods", "lost", namespace)["status"].get("containerStatuses", [{}])
         return str(status.get("state", {}).get("waiting", {}).get("reason"))
 
     until(lambda: reason() in ("ErrImagePull", "ImagePullBackOff"), "the pull failed")

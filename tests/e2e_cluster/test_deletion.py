@@ -19,6 +19,7 @@ SPEC = {
     "model": {"uri": "builtin://tiny-chat"},
     "engine": {"runtime": "Simulator", "simulator": {"device": {"preset": "GPU", "timeScalePercent": 1000}}},
     "replicas": 1,
+    "router": {"replicas": 1},
     "rollout": {"drainTimeoutSeconds": 60},  # Kubernetes checks a namespace again after half of the grace period
 }
 DELETE = {
@@ -64,17 +65,17 @@ def test_deletion_completes_stream_then_removes_all_objects(
     pool, stream = leaving[what].pool, leaving[what].stream
     assert stream.end() == {"pieces": TOKENS, "usage": TOKENS, "done": True, "why": ""}
     kept = made_by_users([pool.namespace]) if what == "pool" else frozenset()
+    until_gone(lambda: access.api.names("pods", pool.namespace))  # a listing of all kinds takes much longer
     until_gone(lambda: [one for one in listing(access) - kept if pool.namespace in one.split()])
 
 
 def all_end(access: Access, pool: Pool) -> bool:
-    chosen = ("get", "pods", "-l", f"inference.plumage.dev/pool={pool.name}", "-o", "json")
-    pods = json.loads(access.kubectl("-n", pool.namespace, *chosen))["items"]
+    pods = access.api.listed("pods", pool.namespace, f"inference.plumage.dev/pool={pool.name}")
     return all("deletionTimestamp" in pod["metadata"] for pod in pods)
 
 
-def services(access: Access, pool: Pool) -> str:
-    return access.kubectl("-n", pool.namespace, "get", "services,endpointslices", "-o", "name")
+def services(access: Access, pool: Pool) -> list[str]:
+    return [name for kind in ("services", "endpointslices") for name in access.api.names(kind, pool.namespace)]
 
 
 def manifest(name: str) -> str:

@@ -114,7 +114,7 @@ def _manifest(name: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def pool(access: Access, installed: None) -> Iterator[Pool]:
+def referring(access: Access, installed: None) -> Iterator[Pool]:
     access.namespace(NAMESPACE)
     theirs = "\n---\n".join(map(json.dumps, _server(access.image)))
     access.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=theirs)
@@ -125,9 +125,9 @@ def pool(access: Access, installed: None) -> Iterator[Pool]:
 
 
 @pytest.fixture(scope="module")
-def answers(access: Access, pool: Pool) -> dict[str, Any]:
+def answers(access: Access, referring: Pool) -> dict[str, Any]:
     server = f"{SERVER}.{NAMESPACE}.svc.cluster.local"
-    answer: dict[str, Any] = json.loads(access.inside(NAMESPACE, _CLIENT + _ASK, pool.host, server, KEY, PASSWORD))
+    answer: dict[str, Any] = json.loads(access.inside(NAMESPACE, _CLIENT + _ASK, referring.host, server, KEY, PASSWORD))
     return answer
 
 
@@ -136,25 +136,29 @@ def test_only_valid_key_is_answered(answers: dict[str, Any]) -> None:
     assert answers["other"] == answers["without"] == [401, "invalid_api_key"]
 
 
-def test_agent_and_router_share_directory_with_password(access: Access, pool: Pool, answers: dict[str, Any]) -> None:
+def test_agent_and_router_share_directory_with_password(
+    access: Access, referring: Pool, answers: dict[str, Any]
+) -> None:
     assert answers["refusal"].startswith("Authentication required"), "without it there is no access"
     assert answers["router"]["degraded"] == 0
     assert answers["router"]["changes"] > 0, "the router has read what the agent wrote"
-    assert any(f"{pool.name}-engine-" in name and name.endswith(":beat") for name in answers["kept"]), answers["kept"]
-    conditions = access.get("inferencepools", pool.name, NAMESPACE)["status"]["conditions"]
+    assert any(f"{referring.name}-engine-" in name and name.endswith(":beat") for name in answers["kept"]), answers[
+        "kept"
+    ]
+    conditions = access.api.get("inferencepools", referring.name, NAMESPACE)["status"]["conditions"]
     assert [one["reason"] for one in conditions if one["type"] == "DirectoryReady"] == ["External"]
-    assert access.get("deployment", f"{pool.name}-directory", NAMESPACE) == {}, "it has none of its own"
+    assert access.api.get("deployments", f"{referring.name}-directory", NAMESPACE) == {}, "it has none of its own"
 
 
-def test_rotated_key_is_valid_without_restart(access: Access, pool: Pool, answers: dict[str, Any]) -> None:
+def test_rotated_key_is_valid_without_restart(access: Access, referring: Pool, answers: dict[str, Any]) -> None:
     """The kubelet updates the pod's files within its sync period, and the router reads them again."""
     assert answers["with"] == "length", "the old key was accepted until now"
-    chosen = f"inference.plumage.dev/pool={pool.name},app.kubernetes.io/component=router"
+    chosen = f"inference.plumage.dev/pool={referring.name},app.kubernetes.io/component=router"
     shown = "jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount}{end}"
     routers = access.kubectl("-n", NAMESPACE, "get", "pods", "-l", chosen, "-o", shown)
     change = json.dumps({"stringData": {"keys": f"shop {NEXT}\n"}})
     access.kubectl("-n", NAMESPACE, "patch", "secret", SECRET, "--type=merge", "-p", change)
-    answered = json.loads(access.inside(NAMESPACE, _CLIENT + _ASK_AGAIN, pool.host, NEXT, KEY))
+    answered = json.loads(access.inside(NAMESPACE, _CLIENT + _ASK_AGAIN, referring.host, NEXT, KEY))
     assert answered == ["length", [401, "invalid_api_key"]]
     assert access.kubectl("-n", NAMESPACE, "get", "pods", "-l", chosen, "-o", shown) == routers
     assert routers.endswith(" 0")

@@ -122,7 +122,7 @@ class Story:
         since = min(one.began for one in self.unwatched)
         while True:
             now = time.time()
-            run = self.load.run(f"--since={now - since + 1:.0f}s")
+            run = self.load.run(now - since + 1)
             known = run.known_until(now)
             if known >= over or self._is_sure(run, known):
                 break
@@ -148,7 +148,7 @@ class Story:
         assert self.fleet.pods("engine") == engines
 
     def _is_routed(self) -> bool:
-        rows = self.load.run(f"--since={_LOOK_S:.0f}s").rows
+        rows = self.load.run(_LOOK_S).rows
         return bool(rows) and {row.policy for row in rows} == {self.policy}
 
     def watch_new_replicas(self, name: str, old: set[str], since: float) -> None:
@@ -224,14 +224,15 @@ def _tell(story: Story) -> None:
     story.watch()
     for name, act in (
         ("node drained", lambda: fleet.drain(2)),
-        ("directory restarted empty", lambda: fleet.lose(fleet.pods("directory")[0])),
-        ("agent killed", lambda: fleet.kill(fleet.pods("engine")[0], "agent")),
         (_KILLED, lambda: fleet.kill(fleet.pods("engine")[0], "engine")),
         (_LOST, lambda: fleet.lose(fleet.pods("engine")[0])),
         (_FROZEN, lambda: fleet.freeze(2, _FROZEN_S)),
     ):
         story.suffer(name, act)
         story.watch()
+    story.suffer("directory restarted empty", lambda: fleet.lose(fleet.pods("directory")[0]))
+    story.suffer("agent killed", lambda: fleet.kill(fleet.pods("engine")[0], "agent"))
+    story.watch()
     story.route(_IN_TURN)
     old = set(fleet.pods("engine"))
     since = story.suffer("scale 2 → 4, warmed", lambda: fleet.scale(4), lasting=True)

@@ -79,6 +79,6 @@ def test_gateway_serves_both_models_until_pool_is_deleted(access: Access, pools:
     access.kubectl("-n", NAMESPACE, "delete", "inferencegateway/front", "--timeout=60s")
     reason = "GatewayMissing"
     until(
-        lambda: reason in access.kubectl("-n", NAMESPACE, "get", "ppool", "chat", "-o", "json"),
+        lambda: reason in json.dumps(access.api.get("inferencepools", "chat", NAMESPACE)),
         "the pool reports the reason",
     )

@@ -80,7 +80,7 @@ def test_fields_are_explained(access: Access, pool: Pool) -> None:
 
 
 def test_chat_streams_through_router_service(access: Access, pool: Pool) -> None:
-    port = access.get("service", f"{pool.name}-router", pool.namespace)["spec"]["ports"][0]["port"]
+    port = access.api.get("services", f"{pool.name}-router", pool.namespace)["spec"]["ports"][0]["port"]
     url = f"http://{pool.host}:{port}/v1/chat/completions"
     *events, end = access.inside(pool.namespace, _CHAT, url, "tiny-chat").splitlines()
     assert end == "[DONE]"

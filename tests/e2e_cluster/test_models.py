@@ -127,9 +127,7 @@ def test_engine_runs_from_engine_image(access: Access, pools: dict[str, Pool], m
 
 def _pods(access: Access, pool: Pool) -> list[dict[str, Any]]:
     selected = f"app.kubernetes.io/instance={pool.name}"
-    listed = access.kubectl("-n", pool.namespace, "get", "pods", "-l", selected, "-o", "json")
-    found: list[dict[str, Any]] = json.loads(listed)["items"]
-    return found
+    return access.api.listed("pods", pool.namespace, selected)
 
 
 def _folder(folder: Path, words: str) -> Path:

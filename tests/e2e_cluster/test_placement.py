@@ -33,8 +33,7 @@ def test_replicas_spread_and_node_selector_places_components(access: Access, spr
     try:
         here = {"nodeSelector": {LABEL: "here"}}
         spec = {"engine": here, "router": here, "directory": {"managed": here}}
-        change = json.dumps({"spec": spec})
-        access.kubectl("-n", spread.namespace, "patch", "ppool", spread.name, "--type=merge", "-p", change)
+        access.api.patch("inferencepools", spread.name, spread.namespace, {"spec": spec})
         for part in PARTS:
             until(
                 lambda part=part: nodes(access, spread, part) == {"node-1"},
@@ -47,5 +46,4 @@ def test_replicas_spread_and_node_selector_places_components(access: Access, spr
 def nodes(access: Access, pool: Pool, part: str) -> set[str]:
     """The nodes of the part's pods, including draining ones."""
     chosen = f"inference.plumage.dev/pool={pool.name},app.kubernetes.io/component={part}"
-    listed = json.loads(access.kubectl("-n", pool.namespace, "get", "pods", "-l", chosen, "-o", "json"))
-    return {str(one["spec"].get("nodeName")) for one in listed["items"]}
+    return {str(one["spec"].get("nodeName")) for one in access.api.listed("pods", pool.namespace, chosen)}

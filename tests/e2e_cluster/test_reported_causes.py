@@ -146,6 +146,7 @@ def _manifest(name: str, **spec: Any) -> dict[str, Any]:
         "model": {"uri": "builtin://tiny-chat"},
         "replicas": 1,
         "engine": {"runtime": "Simulator"},
+        "router": {"replicas": 1},
         "rollout": {"drainTimeoutSeconds": 5},
     }
     kind = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": name}}
@@ -153,22 +154,18 @@ def _manifest(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def _set_image(access: Access, pool: Pool, image: str | None) -> None:
-    patch = json.dumps({"spec": {"engine": {"image": image}}})
-    access.kubectl("-n", pool.namespace, "patch", f"ppool/{pool.name}", "--type=merge", "-p", patch)
+    access.api.patch("inferencepools", pool.name, pool.namespace, {"spec": {"engine": {"image": image}}})
 
 
 def _condition(access: Access, pool: Pool, type_: str) -> dict[str, Any]:
     """A condition of the pool; empty while the status does not have it."""
-    status = access.get("inferencepools", pool.name, pool.namespace).get("status", {})
+    status = access.api.get("inferencepools", pool.name, pool.namespace).get("status", {})
     return next((one for one in status.get("conditions", ()) if one["type"] == type_), {})
 
 
 def _engines(access: Access, pool: Pool) -> list[dict[str, Any]]:
     chosen = f"inference.plumage.dev/pool={pool.name},app.kubernetes.io/component=engine"
-    found: list[dict[str, Any]] = json.loads(
-        access.kubectl("-n", pool.namespace, "get", "pods", "-l", chosen, "-o", "json")
-    )["items"]
-    return found
+    return access.api.listed("pods", pool.namespace, chosen)
 
 
 def _serving(access: Access, pool: Pool) -> dict[str, list[int]]:

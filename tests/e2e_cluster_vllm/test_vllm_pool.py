@@ -57,7 +57,7 @@ def _body(text: str, tokens: int) -> str:
 
 
 def _chats(access: Access, pool: Pool, *bodies: str) -> list[dict[str, Any]]:
-    port = access.get("service", f"{pool.name}-router", pool.namespace)["spec"]["ports"][0]["port"]
+    port = access.api.get("services", f"{pool.name}-router", pool.namespace)["spec"]["ports"][0]["port"]
     printed = access.inside(pool.namespace, _CHATS, f"http://{pool.host}:{port}/v1/chat/completions", *bodies)
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
@@ -105,7 +105,7 @@ def test_status_shows_the_hit_ratio(access: Access, pool: Pool) -> None:
 
     def seen() -> bool:
         _chats(access, pool, _body(_TURN * 4, 4))
-        return int(access.get("inferencepool", pool.name, pool.namespace)["status"].get("hitRatioPercent", 0)) > 0
+        return int(access.api.get("inferencepools", pool.name, pool.namespace)["status"].get("hitRatioPercent", 0)) > 0
 
     until(seen, "the pool's status has a hit ratio")
     header, row = access.kubectl("-n", pool.namespace, "get", "ppool").splitlines()
@@ -145,7 +145,7 @@ def test_deleted_pod_ends_its_stream_first(access: Access, pool: Pool) -> None:
         (answer,) = asking.result()
     assert answer["done"]
     assert answer["usage"]["completion_tokens"] == _LONG
-    until(lambda: not access.get("pod", engine, pool.namespace), f"{engine} is gone")
+    until(lambda: not access.api.get("pods", engine, pool.namespace), f"{engine} is gone")
 
 
 def _streams(access: Access, pool: Pool) -> bool:
@@ -153,7 +153,9 @@ def _streams(access: Access, pool: Pool) -> bool:
 
 
 def _ends(access: Access, pool: Pool, name: str) -> bool:
-    return "deletionTimestamp" in access.get("pod", name, pool.namespace).get("metadata", {"deletionTimestamp": ""})
+    return "deletionTimestamp" in access.api.get("pods", name, pool.namespace).get(
+        "metadata", {"deletionTimestamp": ""}
+    )
 
 
 def _plumage(access: Access, *words: str) -> str:

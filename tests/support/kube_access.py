@@ -1,18 +1,19 @@
-"""What a test does with any cluster: kubectl, helm, a client that runs inside, and waits. Only `own` needs the test
-cluster."""
+"""What a test does with any cluster: requests, kubectl, helm, a client that runs inside, and waits. Only `own` needs
+the test cluster."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from cluster.lifecycle import Cluster
+from support.kube_api import KubeApi
 from support.waiting import looks
 
 __all__ = ["Access", "client_pod", "until"]
@@ -40,6 +41,11 @@ class Access:
     image: str
     own: Cluster | None
 
+    @cached_property
+    def api(self) -> KubeApi:
+        """For what tests ask again and again."""
+        return KubeApi(self.kubeconfig)
+
     def kubectl(self, *args: str, stdin: str | None = None, check: bool = True) -> str:
         """kubectl's output. If it fails the test fails, with its output."""
         return self._run("kubectl", args, stdin, check).stdout
@@ -50,12 +56,6 @@ class Access:
         assert ran.returncode != 0, f"{program} {' '.join(args)} did not fail"
         return ran.stderr
 
-    def get(self, kind: str, name: str, namespace: str) -> dict[str, Any]:
-        """An object, or an empty one if it does not exist."""
-        output = self.kubectl("-n", namespace, "get", kind, name, "-o", "json", "--ignore-not-found")
-        found: dict[str, Any] = json.loads(output) if output.strip() else {}
-        return found
-
     def helm(self, *args: str) -> str:
         return self._run("helm", args, None, True).stdout
 
@@ -63,26 +63,26 @@ class Access:
         """Makes a namespace in which only restricted pods may run, and waits for its service account."""
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-        self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
-        until(lambda: bool(self.get("serviceaccount", "default", name)), f"{name} has its service account")
+        self.api.create("namespaces", "", manifest)
+        until(lambda: bool(self.api.get("serviceaccounts", "default", name)), f"{name} has its service account")
 
     def inside(self, namespace: str, script: str, *args: str, image: str | None = None) -> str:
         """Runs a Python script in a pod, which reaches Services by name as any client there does. Returns its output.
         If the script fails the test fails, with its output."""
         name = f"client-{uuid.uuid4().hex[:8]}"
         pod = client_pod(name, image or self.image, script, args)
-        self.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(pod))
+        self.api.create("pods", namespace, pod)
         try:
             ended = ("Succeeded", "Failed")
             until(lambda: self._phase(namespace, name) in ended, f"{name} in {namespace} ended", _CLIENT_S)
-            printed = self.kubectl("-n", namespace, "logs", name)
+            printed = self.api.log(name, namespace)
             assert self._phase(namespace, name) == "Succeeded", printed
             return printed
         finally:
-            self.kubectl("-n", namespace, "delete", "pod", name, "--wait=false", check=False)
+            self.api.delete("pods", name, namespace)
 
     def _phase(self, namespace: str, name: str) -> str:
-        return str(self.get("pod", name, namespace).get("status", {}).get("phase"))
+        return str(self.api.get("pods", name, namespace).get("status", {}).get("phase"))
 
     def _run(
         self, program: str, args: tuple[str, ...], stdin: str | None, check: bool

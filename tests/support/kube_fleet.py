@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -99,7 +98,7 @@ class Fleet:
     def roll(self, change: Mapping[str, Any]) -> None:
         """Changes the pool's spec so that its engines are replaced."""
         before = self._deployment("engine")["metadata"]["generation"]
-        self._kubectl("patch", f"ppool/{self.pool.name}", "--type=merge", "-p", json.dumps({"spec": change}))
+        self.access.api.patch("inferencepools", self.pool.name, self.pool.namespace, {"spec": change})
         until(lambda: self._deployment("engine")["metadata"]["generation"] > before, "the operator rolls the engines")
 
     def following(self, component: str) -> AbstractContextManager[Followed]:
@@ -110,12 +109,12 @@ class Fleet:
     def route(self, policy: str) -> None:
         """Changes the pool's spec so that nothing is replaced: routers read their file again."""
         change = {"spec": {"router": {"policy": policy}}}
-        self._kubectl("patch", f"ppool/{self.pool.name}", "--type=merge", "-p", json.dumps(change))
+        self.access.api.patch("inferencepools", self.pool.name, self.pool.namespace, change)
 
     def delete(self, pod: str) -> None:
         """Deletes a pod gracefully, as a person or the eviction of a drained node does."""
         self._kubectl("delete", "pod", pod, "--wait=false")
-        until(lambda: not self.access.get("pod", pod, self.pool.namespace), f"{pod} has ended")
+        until(lambda: not self.access.api.get("pods", pod, self.pool.namespace), f"{pod} has ended")
 
     def lose(self, pod: str) -> None:
         """Deletes a pod at once. Another one replaces it."""
@@ -169,7 +168,7 @@ class Fleet:
     def _is_whole(self) -> bool:
         """Reads the pods themselves: the status of a Deployment may not show the loss of a pod yet."""
         chosen = f"inference.plumage.dev/pool={self.pool.name}"
-        deployments = json.loads(self._kubectl("get", "deployments", "-l", chosen, "-o", "json"))["items"]
+        deployments = self.access.api.listed("deployments", self.pool.namespace, chosen)
         pods = self._pods(self.pool.namespace, chosen)
         wanted = sum(one["spec"]["replicas"] for one in deployments)
         settled = len(deployments) == 3 and all(_is_settled(one) for one in deployments)
@@ -180,16 +179,15 @@ class Fleet:
         return {pod["metadata"]["uid"] for pod in self._pods(self.pool.namespace, chosen)}
 
     def _deployment(self, part: str) -> dict[str, Any]:
-        return self.access.get("deployment", f"{self.pool.name}-{part}", self.pool.namespace)
+        return self.access.api.get("deployments", f"{self.pool.name}-{part}", self.pool.namespace)
 
     def _restarts(self, pod: str, container: str) -> int:
-        status = self.access.get("pod", pod, self.pool.namespace)["status"]
+        status = self.access.api.get("pods", pod, self.pool.namespace)["status"]
         statuses = [*status.get("containerStatuses", ()), *status.get("initContainerStatuses", ())]
         return sum(one["restartCount"] for one in statuses if one["name"] == container)
 
     def _pods(self, namespace: str, selector: str) -> list[dict[str, Any]]:
-        words = ("get", "pods", "-l", selector, "--sort-by=.metadata.creationTimestamp", "-o", "json")
-        found = json.loads(self.access.kubectl("-n", namespace, *words))["items"]
+        found = self.access.api.listed("pods", namespace, selector)
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def _kubectl(self, *args: str) -> str:

@@ -24,8 +24,7 @@ print(json.dumps({name: reported(address) for name, address in json.loads(sys.ar
 def engines(access: Access, pool: Pool) -> list[str]:
     """Engines that do not terminate, oldest first."""
     chosen = f"inference.plumage.dev/pool={pool.name},app.kubernetes.io/component=engine"
-    words = ("get", "pods", "-l", chosen, "--sort-by=.metadata.creationTimestamp", "-o", "json")
-    pods = json.loads(access.kubectl("-n", pool.namespace, *words))["items"]
+    pods = access.api.listed("pods", pool.namespace, chosen)
     return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
 
@@ -33,6 +32,8 @@ def hotness(access: Access, pool: Pool) -> dict[str, float]:
     """The hotness that each engine's agent reports. The request has the token of a peer."""
     account = ("create", "token", f"{pool.name}-engine", "--audience=plumage")
     token = access.kubectl("-n", pool.namespace, *account).strip()
-    addresses = {name: access.get("pod", name, pool.namespace)["status"]["podIP"] for name in engines(access, pool)}
+    addresses = {
+        name: access.api.get("pods", name, pool.namespace)["status"]["podIP"] for name in engines(access, pool)
+    }
     found: dict[str, float] = json.loads(access.inside(pool.namespace, _ASK, token, json.dumps(addresses)))
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -69,9 +68,8 @@ def upgrade_words(*values: str) -> tuple[str, ...]:
 
 
 def revision(access: Access) -> str:
-    """The revision of the release that is deployed now."""
-    history = access.helm("history", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--output", "json")
-    return str(json.loads(history)[-1]["revision"])
+    """The release's last revision."""
+    return str(max(_revisions(access)))
 
 
 def rollback(access: Access, to: str) -> None:
@@ -80,7 +78,13 @@ def rollback(access: Access, to: str) -> None:
 
 
 def is_installed(access: Access) -> bool:
-    return RELEASE in access.helm("list", "--namespace", OPERATOR_NAMESPACE, "--short").split()
+    return bool(_revisions(access))
+
+
+def _revisions(access: Access) -> list[int]:
+    """Helm keeps each revision in a Secret; an uninstall removes all."""
+    kept = access.api.heads("secrets", OPERATOR_NAMESPACE, f"owner=helm,name={RELEASE}")
+    return [int(one["labels"]["version"]) for one in kept]
 
 
 def uninstall(access: Access) -> None:
@@ -104,19 +108,18 @@ def remove_pool(access: Access, pool: Pool) -> None:
 
 
 def children(access: Access, pool: Pool) -> list[str]:
-    kinds = "deployments,services,configmaps,networkpolicies,poddisruptionbudgets,rolebindings,pods"
+    kinds = "deployments services configmaps networkpolicies poddisruptionbudgets rolebindings pods"
     selected = f"app.kubernetes.io/name=plumage,app.kubernetes.io/instance={pool.name}"
-    return access.kubectl("-n", pool.namespace, "get", kinds, "-l", selected, "-o", "name").split()
+    found = ((kind, access.api.names(kind, pool.namespace, selected)) for kind in kinds.split())
+    return [f"{kind}/{name}" for kind, names in found for name in names]
 
 
 def listing(access: Access) -> frozenset[str]:
     """Every object in the cluster, each as `KIND GROUP/VERSION NAMESPACE NAME`. It leaves out Events, which expire, and
     the nodes' own Leases, which kubelets make at any time."""
-    kinds = access.kubectl("api-resources", "--verbs=list", "-o", "name").split()
-    asked = ",".join(kind for kind in kinds if not kind.startswith(("events", "componentstatuses")))
-    columns = "custom-columns=:.kind,:.apiVersion,:.metadata.namespace,:.metadata.name"
-    output = access.kubectl("get", asked, "--all-namespaces", "--ignore-not-found", "--no-headers", "-o", columns)
-    lines = (" ".join(line.split()) for line in output.splitlines() if line.strip())
+    left_out = ("Event", "ComponentStatus")
+    found = [one for one in access.api.everything() if one[0] not in left_out]
+    lines = (" ".join(part or "<none>" for part in one) for one in found)
     return frozenset(line for line in lines if not (line.startswith("Lease ") and " kube-node-lease " in line))
 
 

@@ -70,8 +70,8 @@ class Load:
     def start(cls, access: Access, pool: Pool, **settings: Any) -> Load:
         config = {"host": pool.host, "seconds": _LONGEST_S, "seed": 0, **settings}
         pod = client_pod(_POD, access.image, _CLIENT.read_text(), (json.dumps(config),))
-        until(lambda: not access.get("pod", _POD, pool.namespace), "the load before is gone")
-        access.kubectl("-n", pool.namespace, "apply", "-f", "-", stdin=json.dumps(pod))
+        until(lambda: not access.api.get("pods", _POD, pool.namespace), "the load before is gone")
+        access.api.create("pods", pool.namespace, pod)
         load = cls(access, pool.namespace)
         until(lambda: len(load.run().rows) > 0, "the load's first request is over")
         return load
@@ -79,11 +79,11 @@ class Load:
     def hit_ratio(self) -> float | None:
         """The ratio of the window that ends now."""
         now = time.time()
-        return hit_ratio(self.run(f"--since={2 * WINDOW_S:.0f}s").between(now - WINDOW_S, now))
+        return hit_ratio(self.run(2 * WINDOW_S).between(now - WINDOW_S, now))
 
-    def run(self, *since: str) -> Run:
-        """The report until now. `since`: options of `kubectl logs` that leave older lines out."""
-        logs = self.access.kubectl("-n", self.namespace, "logs", _POD, *since, check=False)
+    def run(self, last_s: float | None = None) -> Run:
+        """The report until now. `last_s`: only the lines of this many seconds."""
+        logs = self.access.api.log(_POD, self.namespace, last_s)
         sent: dict[str, float] = {}
         rows = []
         for line in logs.splitlines():
@@ -101,7 +101,7 @@ class Load:
         return self.run()
 
     def stop(self) -> None:
-        self.access.kubectl("-n", self.namespace, "delete", "pod", _POD, "--wait=false", "--ignore-not-found")
+        self.access.api.delete("pods", _POD, self.namespace)
 
 
 def hit_ratio(rows: Iterable[Row]) -> float | None:

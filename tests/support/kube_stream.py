@@ -71,7 +71,7 @@ class Stream:
         """Returns when the first token has arrived."""
         name = f"stream-{uuid.uuid4().hex[:8]}"
         pod = client_pod(name, access.image, _CLIENT, (pool.host, str(tokens)))
-        access.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(pod))
+        access.api.create("pods", namespace, pod)
         stream = cls(access, namespace, name, tokens)
         until(lambda: bool(stream.lines()), f"the first token of {pool.name} came", _FIRST_S)
         assert stream.under_way(), stream.lines()
@@ -89,4 +89,4 @@ class Stream:
         return found
 
     def lines(self) -> list[str]:
-        return self.access.kubectl("-n", self.namespace, "logs", self.name, check=False).splitlines()
+        return self.access.api.log(self.name, self.namespace).splitlines()
