@@ -47,11 +47,11 @@ class Answer:
     answered: int = 0
 
 
-async def play(url: str, tenants: Sequence[Tenant], seconds: float, seed: str, patience: float) -> list[Answer]:
-    """Sends for so many seconds, then gives up what has no end after `patience` seconds more."""
+async def play(url: str, tenants: Sequence[Tenant], seconds: float, seed: str, after: float) -> list[Answer]:
+    """Sends for so many seconds, then gives up what has no end after `after` seconds more."""
     found: list[Answer] = []
     limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
-    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=seconds + patience, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=seconds + after, trust_env=False) as http:
         began = time.monotonic()
         tasks: set[asyncio.Task[None]] = set()
 
@@ -65,7 +65,7 @@ async def play(url: str, tenants: Sequence[Tenant], seconds: float, seed: str, p
 
         await asyncio.gather(*(send(tenant) for tenant in tenants))
         if tasks:
-            _, left = await asyncio.wait(tasks, timeout=patience)
+            _, left = await asyncio.wait(tasks, timeout=after)
             for task in left:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

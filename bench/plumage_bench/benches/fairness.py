@@ -40,7 +40,7 @@ TENANTS: Final = {  # requests a second, words of a prompt, tokens of an answer
     "few": (1.0, (100, 500), (10, 40)),
     "batch": (8.0, (500, 1500), (10, 40)),
 }
-_PATIENCE: Final = 5.0
+_AFTER: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def run(context: Context) -> Report:
             for queue in (pair % 2 == 0, pair % 2 != 0):
                 seed = f"{context.seed} {pair}"
                 url = f"http://127.0.0.1:{pools[queue].port}"
-                answers = asyncio.run(play(url, _tenants(queue=queue), end, seed, _PATIENCE))
+                answers = asyncio.run(play(url, _tenants(queue=queue), end, seed, _AFTER))
                 found[queue].append(window(answers, start, end))
                 advance(1)
     return _report(found)

@@ -130,8 +130,8 @@ def _rate(plain: LocalPool, window: Window, seed: str) -> float:
 
 def _answers(made: LocalPool, rate: float, window: Window, seed: str) -> list[Answer]:
     tenant = Tenant("all", rate, PROMPT_WORDS, ANSWER_TOKENS)
-    patience = 2 * OBJECTIVE  # an answer takes less than a second after its first token
-    return asyncio.run(play(f"http://127.0.0.1:{made.port}", [tenant], window.end, seed, patience))
+    after = 2 * OBJECTIVE  # an answer takes less than a second after its first token
+    return asyncio.run(play(f"http://127.0.0.1:{made.port}", [tenant], window.end, seed, after))
 
 
 def summary(policy: str, load: float, answers: Sequence[Answer], window: Window) -> Cell:
