@@ -35,10 +35,10 @@ __all__ = ["run"]
 CHAT_WEIGHT, BATCH_WEIGHT = 4, 1
 ANSWER_TOKEN: Final = 2  # prompt tokens
 TENANTS: Final = {  # requests a second, words of a prompt, tokens of an answer
-    "many": (40.0, (100, 500), (10, 40)),
-    "long": (5.0, (1500, 3500), (10, 40)),
-    "few": (1.0, (100, 500), (10, 40)),
-    "batch": (8.0, (500, 1500), (10, 40)),
+    "many": (40.0, (50, 300), (10, 40)),
+    "long": (4.0, (600, 1400), (10, 40)),
+    "few": (1.0, (50, 300), (10, 40)),
+    "batch": (10.0, (200, 600), (10, 40)),
 }
 _AFTER: Final = 5.0
 
@@ -68,7 +68,7 @@ def spec(*, queue: bool) -> dict[str, Any]:
     """The manifest's `spec`."""
     made: dict[str, Any] = {
         "model": {"uri": "builtin://tiny-chat"},
-        "engine": {"runtime": "Simulator", "simulator": {"device": {"preset": "GPU", "timeScalePercent": 400}}},
+        "engine": {"runtime": "Simulator", "simulator": {"device": {"preset": "GPU"}}},
         "replicas": 2,
     }
     classes = [{"name": "chat", "weight": CHAT_WEIGHT}, {"name": "batch", "weight": BATCH_WEIGHT}]
