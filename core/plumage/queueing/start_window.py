@@ -15,8 +15,8 @@ from typing import Final
 
 __all__ = ["LEAST", "StartWindow"]
 
-LEAST: Final = 8
-"""Requests that a replica may have without a first token when it started none. FEATHER chooses among them."""
+LEAST: Final = 2
+"""Requests that a replica may have without a first token when it started none: one starts, one waits (0292)."""
 
 
 class StartWindow:

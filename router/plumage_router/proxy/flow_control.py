@@ -17,9 +17,8 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from plumage.prometheus import exposition
-from plumage.queueing import Cost, FairQueue, StartWindow
+from plumage.queueing import Cost, FairQueue, StartDelay, StartWindow
 from plumage.queueing.fair_queue import ANSWER_WEIGHT
-from plumage.queueing.start_window import LEAST
 from plumage.routing.interface import ReplicaState
 from plumage.settings.router_config import FlowControlConfig, PriorityClassConfig
 from plumage_router.clock import monotonic
@@ -37,6 +36,7 @@ _MEMORY: Final = 64  # requests over which the length of an answer is averaged
 _ANSWER_TOKENS: Final = 256.0  # of an answer, until answers are known
 _LONGEST_RETRY: Final = 60  # seconds
 _EVERY_TENANT: Final = "*"
+_MOST_HELD_BACK: Final = 8  # requests of a replica that do not count while FEATHER holds them back
 
 
 class QueuedRequest(Protocol):
@@ -96,6 +96,7 @@ class FlowControl:
         self._windows: dict[int, StartWindow] = {}  # by slot
         self._draining = False
         self._answer_tokens = _ANSWER_TOKENS
+        self._delay = StartDelay(config.engine_queue if config is not None else 0.0)
         self._waiting: dict[QueuedRequest, tuple[float, Passage]] = {}  # and since when
         self._charged: dict[QueuedRequest, tuple[Passage, Cost]] = {}
         self.wait = BufferedHistogram(SECONDS)
@@ -151,7 +152,7 @@ class FlowControl:
             self.wait.observe(0.0)
             self._pass(request, passage, self._queue.charge(name, passage.tenant, passage.cost))
             return roomy
-        deadline = now + max(passage.objective / 2, passage.objective - self.config.engine_queue)
+        deadline = now + passage.objective - self._delay.likely
         wait = self._queue.wait(name, passage.tenant, deadline, now)
         if now + wait > deadline:
             raise self._refuse(Refusal.OBJECTIVE, wait)
@@ -187,10 +188,11 @@ class FlowControl:
 
     # -- what the engines do ------------------------------------------------------------------------------------------
 
-    def started(self, load: ReplicaState, now: float) -> None:
-        """A replica sent a first token."""
+    def started(self, load: ReplicaState, since: float, now: float) -> None:
+        """A replica sent the first token of a request that was routed at `since`."""
         if self.config is None:
             return
+        self._delay.add(now - since)
         self._window(load).started(now, self.config.engine_queue)
         self._wake()
 
@@ -276,7 +278,7 @@ class FlowControl:
 
     def _has_room(self, load: Load, now: float) -> bool:
         assert self.config is not None
-        held_back = min(LEAST, load.held_back * load.starting // load.waiting) if load.waiting else 0
+        held_back = min(_MOST_HELD_BACK, load.held_back * load.starting // load.waiting) if load.waiting else 0
         return self._window(load).has_room(load.starting - held_back, now, self.config.engine_queue)
 
     def _pass(self, request: QueuedRequest, passage: Passage, cost: Cost) -> None:

@@ -85,8 +85,8 @@ class Decider:
     `pending_seconds`: time until a pending owner expires without an event that confirms it.
     `shadow`: a second policy that decides beside `policy`.
     `share`: reports new chains to other routers. `seconds_per_token`: from routing to first token, for each prompt
-    token that waits at the replica. `started`: called with the replica and the time when a
-    request's first token came or was due.
+    token that waits at the replica. `started`: called with the replica, and with the
+    times when a request was routed and when its first token came or was due.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Decider:
         self.rate = rate or TokenRate()
         self.pending_seconds = pending_seconds
         self.share: Callable[[Sequence[int], int, float], None] | None = None
-        self.started: Callable[[ReplicaState, float], None] | None = None
+        self.started: Callable[[ReplicaState, float, float], None] | None = None
         self.seconds_per_token = 0.0
         self.shadow: Shadow | None = None
         self._load_of = load_of
@@ -183,7 +183,7 @@ class Decider:
         """The replica answered, so it has started the request, perhaps sooner than predicted."""
         prefill = decision.prefill
         if self.started is not None and prefill.visible and prefill.counted:
-            self.started(prefill.load, now)
+            self.started(prefill.load, prefill.since, now)
 
     def work(self, load: ReplicaState) -> float:
         """Seconds of this router's prefill work on a replica, for the other routers."""
@@ -210,7 +210,7 @@ class Decider:
     def _prefill_ended(self, prefill: PrefillWork, now: float) -> None:
         prefill.end()
         if self.started is not None and prefill.visible:
-            self.started(prefill.load, now)
+            self.started(prefill.load, prefill.since, now)
         if prefill.queued >= KV_BLOCK:
             seconds = (now - prefill.since) / prefill.queued
             self.seconds_per_token += 0.05 * (seconds - self.seconds_per_token)

@@ -28,7 +28,7 @@ def test_room_is_the_starts_of_the_last_seconds() -> None:
 def test_idle_replica_takes_a_burst_in_a_few_rounds() -> None:
     """Each round of 20 ms starts all that wait."""
     window, now, rounds = StartWindow(), 100.0, []
-    for _ in range(6):
+    for _ in range(9):
         rounds.append(room(window, now))
         now += 0.02
         for _ in range(rounds[-1]):

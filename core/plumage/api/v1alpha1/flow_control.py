@@ -47,7 +47,7 @@ class PoolFlowControlSpec(Struct):
     engine_queue_milliseconds: Annotated[int, Field(ge=10, le=60_000)] = Field(
         defaults.ENGINE_QUEUE_MILLISECONDS,
         description="About how long a request may wait in an engine. A replica has room while fewer requests wait "
-        "there than it started in this time, or fewer than 8.",
+        "there than it started in this time, or fewer than 2.",
     )
     classes: tuple[PriorityClassSpec, ...] = Field(
         (PriorityClassSpec(name="default"),),
