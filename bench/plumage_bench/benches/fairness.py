@@ -45,8 +45,8 @@ _AFTER: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What each tenant got in one window. service: tokens a second. ttft_p95: seconds, of requests sent in the window;
-    None where none was answered."""
+    """What each tenant got in one window. service: tokens a second. ttft_p95: seconds, of requests sent in the window.
+    One without a first token counts with the time until it was given up. None where none was sent."""
 
     service: Mapping[str, float]
     ttft_p95: Mapping[str, float | None]
@@ -114,14 +114,14 @@ def _tenants(*, queue: bool) -> list[Tenant]:
 
 
 def window(answers: Sequence[Answer], start: float, end: float) -> Window:
-    """Service counts answers that ended in [start, end), in seconds since the load began."""
+    """Service counts answers that ended in [start, end), in seconds since the load began. The load ends at `end`."""
     service = dict.fromkeys(TENANTS, 0.0)
     times: dict[str, list[float]] = {name: [] for name in TENANTS}
     for one in answers:
         if one.ended is not None and start <= one.ended < end:
             service[one.tenant] += one.prompt - one.cached + ANSWER_TOKEN * one.answered
-        if one.first is not None and start <= one.sent < end:
-            times[one.tenant].append(one.first - one.sent)
+        if start <= one.sent < end:
+            times[one.tenant].append((end + _AFTER if one.first is None else one.first) - one.sent)
     return Window(
         {name: tokens / (end - start) for name, tokens in service.items()},
         {name: sorted(all_)[int(0.95 * len(all_))] if all_ else None for name, all_ in times.items()},
@@ -137,7 +137,7 @@ def _report(found: Mapping[bool, Sequence[Window]]) -> Report:
         "weight_gap": max(one.weight_gap for one in found[True]),
         "windows": len(found[True]),
     }
-    notes = "Without the queue `few` got no answer in some window, so its times have no ratio."
+    notes = "`few` sent nothing in some window, so its times have no ratio."
     if len(few) == len(found[True]):
         ratio = paired_ratio([plain for plain, _ in few], [queued for _, queued in few])
         keys |= interval_keys("few_ttft", ratio)
