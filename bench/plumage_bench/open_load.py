@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import ssl
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +18,6 @@ import httpx
 __all__ = ["Answer", "Tenant", "play"]
 
 _WORDS: Final = ("plan", "read", "write", "check", "file", "test", "open", "close", "run", "build", "move", "merge")
-_CONNECTIONS: Final = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class Tenant:
 @dataclass(slots=True)
 class Answer:
     """Times are seconds since the load began; None for what did not happen in time. status: 0 if the connection
-    broke. prompt, cached, answered: tokens by the engine's count, 0 without a complete answer."""
+    broke. late: how long after its time it was sent. prompt, cached, answered: tokens by the engine's count, 0
+    without a complete answer."""
 
     tenant: str
     sent: float
@@ -45,30 +46,38 @@ class Answer:
     prompt: int = 0
     cached: int = 0
     answered: int = 0
+    late: float = 0.0
 
 
 async def play(url: str, tenants: Sequence[Tenant], seconds: float, seed: str, after: float) -> list[Answer]:
-    """Sends for so many seconds, then gives up what has no end after `after` seconds more."""
+    """Sends for so many seconds, then gives up what has no end after `after` seconds more.
+
+    Each request has a connection of its own: httpx searches its pool for each, which takes long with thousands.
+    """
     found: list[Answer] = []
-    limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
-    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=seconds + after, trust_env=False) as http:
-        began = time.monotonic()
-        tasks: set[asyncio.Task[None]] = set()
+    unused = ssl.create_default_context()  # else each client would make one
+    began = time.monotonic()
+    tasks: set[asyncio.Task[None]] = set()
 
-        async def send(tenant: Tenant) -> None:
-            rng, due = random.Random(f"{seed} {tenant.name}"), 0.0
-            while (due := due + rng.expovariate(tenant.rate)) < seconds:
-                await asyncio.sleep(began + due - time.monotonic())
-                answer = Answer(tenant.name, due)
-                found.append(answer)
-                tasks.add(asyncio.create_task(_ask(http, _body(rng, tenant), tenant.headers, answer, began)))
+    async def ask(body: dict[str, Any], headers: dict[str, str], answer: Answer) -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=seconds + after, verify=unused, trust_env=False) as http:
+            answer.late = time.monotonic() - began - answer.sent
+            await _ask(http, body, headers, answer, began)
 
-        await asyncio.gather(*(send(tenant) for tenant in tenants))
-        if tasks:
-            _, left = await asyncio.wait(tasks, timeout=after)
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    async def send(tenant: Tenant) -> None:
+        rng, due = random.Random(f"{seed} {tenant.name}"), 0.0
+        while (due := due + rng.expovariate(tenant.rate)) < seconds:
+            await asyncio.sleep(began + due - time.monotonic())
+            answer = Answer(tenant.name, due)
+            found.append(answer)
+            tasks.add(asyncio.create_task(ask(_body(rng, tenant), tenant.headers, answer)))
+
+    await asyncio.gather(*(send(tenant) for tenant in tenants))
+    if tasks:
+        _, left = await asyncio.wait(tasks, timeout=after)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     return found
 
 

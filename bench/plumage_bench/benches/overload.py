@@ -53,7 +53,8 @@ class Window:
 @dataclass(frozen=True, slots=True)
 class Cell:
     """What one policy made of one load, per second of the window. ttft_p95: of the answered ones; None if there are
-    none. statuses: of all; `None` is for what had no end in time."""
+    none. statuses: of all; `None` is for what had no end in time. late: seconds, the longest that a
+    request was sent after its time."""
 
     policy: str
     load: float
@@ -61,6 +62,7 @@ class Cell:
     answered: float
     ttft_p95: float | None
     statuses: Mapping[str, int]
+    late: float
 
 
 def spec(policy: str, rate: float) -> dict[str, Any]:
@@ -146,6 +148,7 @@ def summary(policy: str, load: float, answers: Sequence[Answer], window: Window)
         answered=len(complete) / seconds,
         ttft_p95=times[int(0.95 * len(times))] if times else None,
         statuses=Counter(str(one.status) for one in counted),
+        late=max(one.late for one in answers),
     )
 
 
@@ -156,6 +159,7 @@ def _report(rate: float, sweep: Sequence[Cell], best: Cell, ours: Sequence[Cell]
         **interval_keys("goodput", ratio),
         **{f"{policy}_over_rate": at_highest[policy] / rate for policy in POLICIES},
         "best": f"{best.policy} at {best.load:g}",
+        "late_ms": 1000 * max(one.late for one in (*sweep, *ours, *against)),
     }
     rows = [
         (one.policy, one.load, round(one.good, 2), round(one.answered, 2),
@@ -176,7 +180,7 @@ def _report(rate: float, sweep: Sequence[Cell], best: Cell, ours: Sequence[Cell]
 
 
 def _plain(one: Cell) -> dict[str, Any]:
-    names = ("policy", "load", "good", "answered", "ttft_p95")
+    names = ("policy", "load", "good", "answered", "ttft_p95", "late")
     return {name: getattr(one, name) for name in names} | {"statuses": dict(one.statuses)}
 
 
