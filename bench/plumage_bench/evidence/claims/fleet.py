@@ -11,6 +11,7 @@ __all__ = ["CLUSTER", "HOT_PATH", "SIZING"]
 _FAULTS = "PLUMAGE_E2E_REPORT=DIR pytest tests/e2e_cluster/test_faults_under_load.py"
 _ROUTER = "plumage bench router peers=1"
 _AGENTS = "plumage bench agents --quick"
+_OVERLOAD = "plumage bench overload --quick pairs=5"
 _VICTIMS = "PLUMAGE_E2E_REPORT=DIR make e2e-victims"
 
 HOT_PATH = (
@@ -53,6 +54,18 @@ HOT_PATH = (
     Claim("… the same minute: the least share of a limit that is used, with uneven load", "quota", Key("least_away"),
           command="plumage bench quota"),
     Claim("… other answers than 200 and 429", "quota", Key("other"), exactly(0), "", "plumage bench quota"),
+    Claim("Queue at three times a pool's load: requests that meet 2 s to the first token ÷ the best policy and load "
+          "(`goodput`)", "overload", Key("goodput"), at_least(0.95), "", _OVERLOAD),
+    Claim("… without the queue: what meets it ÷ what the pool serves", "overload", Key("none_over_rate"),
+          command=_OVERLOAD),
+    Claim("… with a limit of requests in flight that fits the pool", "overload", Key("limit_over_rate"),
+          command=_OVERLOAD),
+    Claim("… with the queue", "overload", Key("queue_over_rate"), command=_OVERLOAD),
+    Claim("Tenants with equal shares of an overloaded pool: the largest difference of their service, of five windows "
+          "(`service_gap`)", "fairness", Key("service_gap"), at_most(0.05), "", "plumage bench fairness"),
+    Claim("… without the queue", "fairness", Key("default_service_gap"), command="plumage bench fairness"),
+    Claim("… P95 to first token of a tenant that sends little, default ÷ queue", "fairness", Key("few_ttft"),
+          at_least(1.0), "", "plumage bench fairness"),
     Claim("Storm of faults: crashes", "storm", Key("crashes"), exactly(0), "", "plumage bench storm"),
     Claim("… answers of 5xx without an error code", "storm", Key("unnamed_5xx"), exactly(0), "",
           "plumage bench storm"),
