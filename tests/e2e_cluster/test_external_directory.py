@@ -142,9 +142,8 @@ def test_agent_and_router_share_directory_with_password(
     assert answers["refusal"].startswith("Authentication required"), "without it there is no access"
     assert answers["router"]["degraded"] == 0
     assert answers["router"]["changes"] > 0, "the router has read what the agent wrote"
-    assert any(f"{referring.name}-engine-" in name and name.endswith(":beat") for name in answers["kept"]), answers[
-        "kept"
-    ]
+    kept, engine = answers["kept"], f"{referring.name}-engine-"
+    assert any(engine in name and name.endswith(":beat") for name in kept), kept
     conditions = access.api.get("inferencepools", referring.name, NAMESPACE)["status"]["conditions"]
     assert [one["reason"] for one in conditions if one["type"] == "DirectoryReady"] == ["External"]
     assert access.api.get("deployments", f"{referring.name}-directory", NAMESPACE) == {}, "it has none of its own"

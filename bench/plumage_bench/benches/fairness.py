@@ -3,10 +3,10 @@
 Local pools of two simulated engines, made from manifests: the default, and one with `flowControl`. Each of four
 tenants has a key:
 
-- many: short prompts, at twice the pool's rate in tokens;
-- long: long prompts, at 0.8 of it;
-- few: a request a second or so, far less than its share;
-- batch: of another class with a quarter of the weight, at the pool's rate.
+- many: short prompts, about twice the tokens that the pool serves;
+- long: long prompts, about as many tokens as it serves;
+- few: a request a second, far less than its share;
+- batch: of another class with a quarter of the weight, about as many tokens as `long`.
 
 Service is what the queue shares: the prompt's tokens that were computed, and the answer's twice (VTC, section 4).
 `service_gap`: the largest difference between `many` and `long`, whose shares are equal, ÷ their mean, of all windows.
@@ -40,7 +40,7 @@ TENANTS: Final = {  # requests a second, words of a prompt, tokens of an answer
     "few": (1.0, (50, 300), (10, 40)),
     "batch": (10.0, (200, 600), (10, 40)),
 }
-_AFTER: Final = 5.0
+_AFTER: Final = 5.0  # seconds after the load in which answers may still end
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Window:
 
     @property
     def weight_gap(self) -> float:
-        """The share of `batch`, of what is left beside `few`, against that of its weight."""
+        """How far the share of `batch` is from that of its weight, relative to it."""
         classes = self.service["many"] + self.service["long"] + self.service["few"]
         wanted = BATCH_WEIGHT / (BATCH_WEIGHT + CHAT_WEIGHT)
         return abs(self.service["batch"] / (classes + self.service["batch"]) / wanted - 1)

@@ -7,7 +7,7 @@ Local pools of two simulated engines, made from manifests that differ in one pla
   requests get 503 at once. No manifest can know this number beforehand;
 - queue: `flowControl` with a class that has the objective.
 
-Prompts share nothing. The pool's rate is measured first, under twice the load that it can serve. Goodput is the
+Prompts share nothing. The pool's rate is measured first, under more load than it can serve. Goodput is the
 requests a second that met the objective and were answered completely, among those sent in the window. `goodput` is
 `queue` at the highest load ÷ the best of all other cells of the sweep, which is measured again beside it.
 """
@@ -35,7 +35,7 @@ LOADS, LOADS_QUICK = (0.8, 1.0, 1.5, 2.0, 3.0), (1.0, 3.0)  # of the pool's rate
 PAIRS, PAIRS_QUICK = 5, 2
 HIGHEST: Final = 3.0
 POLICIES: Final = ("none", "limit", "queue")
-ABOUT: Final = 24.0  # requests a second that the pool can surely not serve
+ABOUT: Final = 24.0  # requests a second, more than the pool serves (about 19)
 PROMPT_WORDS, ANSWER_TOKENS = (50, 400), (10, 40)
 
 

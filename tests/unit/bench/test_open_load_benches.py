@@ -14,7 +14,11 @@ from plumage_bench.open_load import Answer, Tenant, play
 
 
 @pytest.mark.parametrize(
-    "spec", [*(overload.spec(policy, 12.3) for policy in overload.POLICIES), *(fairness.spec(queue=q) for q in (0, 1))]
+    "spec",
+    [
+        *(overload.spec(policy, 12.3) for policy in overload.POLICIES),
+        *(fairness.spec(queue=queue) for queue in (False, True)),
+    ],
 )
 def test_specs_are_manifests(spec: dict[str, Any]) -> None:
     InferencePool.model_validate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -24,10 +25,10 @@ def test_equal_delays_are_the_estimate() -> None:
 
 
 @pytest.mark.parametrize("draw", [lambda rng: rng.expovariate(2.0), lambda rng: rng.uniform(0.1, 0.9)])
-def test_most_delays_are_shorter(draw: object) -> None:
+def test_most_delays_are_shorter(draw: Callable[[random.Random], float]) -> None:
     rng, delay, shorter = random.Random(7), StartDelay(0.5), 0
     for number in range(4000):
-        seconds = draw(rng)  # type: ignore[operator]
+        seconds = draw(rng)
         if number >= 1000:
             shorter += seconds <= delay.likely
         delay.add(seconds)
