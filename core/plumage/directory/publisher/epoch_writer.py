@@ -146,8 +146,13 @@ class EpochWriter:
         return due
 
     def _lost_entries(self, stream: dict[str, Any]) -> bool:
-        """A failover may lose the last entries although the server acknowledged them."""
-        return sequence(stream["last-generated-id"]) < self._publication.outbox.acknowledged
+        """A failover may lose the last entries although the server acknowledged them.
+
+        Where newer entries were appended after it, only their count shows that some before them are missing."""
+        last, first = sequence(stream["last-generated-id"]), stream["first-entry"]
+        if last < self._publication.outbox.acknowledged:
+            return True
+        return first is not None and stream["length"] < last - sequence(first[0]) + 1
 
     def _check(self, results: Sequence[Any]) -> None:
         """A refused write leaves a gap, which only a new epoch closes. A refused repetition is no error."""
