@@ -147,7 +147,8 @@ async def test_lost_last_entries_are_detected(world: Any, until: Any, client: Re
     assert router.mirror.match(CHAIN) == {0: WHOLE}
 
 
-async def test_lost_entries_before_newer_ones_are_detected(world: Any, until: Any, client: Redis) -> None:
+@pytest.mark.parametrize("lost", ["last entries", "log", "log and snapshot"])
+async def test_lost_entries_before_newer_ones_are_detected(world: Any, until: Any, client: Redis, lost: str) -> None:
     """An engine in use appends entries between the loss and the next heartbeat, and a router reads them as a gap."""
     writer = await world.writer(heartbeat_seconds=3)
     await until(lambda: sent(writer))
@@ -156,10 +157,14 @@ async def test_lost_entries_before_newer_ones_are_detected(world: Any, until: An
     writer.publish(held(CHAIN[:5]))
     await until(lambda: sent(writer))
     epoch = writer.epoch
-    await client.restore(log, 60_000, early, replace=True)
+    if lost == "last entries":
+        await client.restore(log, 60_000, early, replace=True)
+    else:
+        await client.unlink(log, *([Keys("p", "r0").snap(epoch)] if "snapshot" in lost else []))
     writer.publish(held(CHAIN)[5:])
     await until(lambda: sent(writer))
     assert (await client.xinfo_stream(log))["last-generated-id"] == f"{writer._publication.outbox.last}-0".encode()
+    assert writer.epoch == epoch
     writer._timer.expire()
     router = await world.router()
     await until(lambda: writer.epoch not in (None, epoch) and in_step(writer, router))

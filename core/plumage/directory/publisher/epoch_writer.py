@@ -85,7 +85,13 @@ class EpochWriter:
         if counter is not None and not isinstance(counter, Exception) and int(counter) > self._registered:
             self.superseded = True
             log.error("another writer registered replica %s; this one stops", keys.replica)
-        elif counter is None or isinstance(stream, Exception) or self._lost_entries(stream):
+        elif (
+            counter is None
+            or isinstance(counter, Exception)
+            or int(counter) < self._registered
+            or isinstance(stream, Exception)
+            or self._lost_entries(stream)
+        ):
             log.warning("the directory lost entries of %s; writing all of them again", keys.replica)
             publication.start_over()
         else:
@@ -148,11 +154,14 @@ class EpochWriter:
     def _lost_entries(self, stream: dict[str, Any]) -> bool:
         """A failover may lose the last entries although the server acknowledged them.
 
-        Where newer entries were appended after it, only their count shows that some before them are missing."""
+        Where newer entries were appended after it, the number of the first one or their count shows what is missing."""
         last, first = sequence(stream["last-generated-id"]), stream["first-entry"]
         if last < self._publication.outbox.acknowledged:
             return True
-        return first is not None and stream["length"] < last - sequence(first[0]) + 1
+        if first is None:
+            return False
+        oldest = sequence(first[0])
+        return oldest > self._schedule.trim_before or stream["length"] < last - oldest + 1
 
     def _check(self, results: Sequence[Any]) -> None:
         """A refused write leaves a gap, which only a new epoch closes. A refused repetition is no error."""
