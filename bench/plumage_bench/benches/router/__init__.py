@@ -8,7 +8,8 @@ The added latency is measured at a low rate, together with the machine's noise (
 are measured beside ours (`peers`); `peers=FOLDER` says where their programs are.
 
 No request streams: the mock sends each answer at once and complete, and the load generator reads answers by their
-length. Our router checks API keys and traces one request in a hundred.
+length. Our router checks API keys, counts each request against quotas of every kind, and traces one request in a
+hundred.
 """
 
 from __future__ import annotations

@@ -163,7 +163,8 @@ class Comparison:
             rows,
             notes=(
                 f"Medians of {rounds} rounds; {' and '.join(sorted({str(n) for n in SIZES.values()}))} connections. "
-                f"Ours reads a directory with live events and checks API keys; nothing is traced.{missing}"
+                f"Ours reads a directory with live events, checks API keys, counts quotas and traces one request in a "
+                f"hundred.{missing}"
             ),
         )
 

@@ -19,10 +19,12 @@ from types import TracebackType
 from typing import Any
 
 from plumage.api.v1alpha1.exposure import TracingSpec
+from plumage.api.v1alpha1.quotas import QuotaSpec
 from plumage.directory.server.local_server import LocalServer
 from plumage.errors import ConfigurationError
 from plumage.prometheus.parser import samples
 from plumage.settings.router import tracing_config
+from plumage.settings.router_config import QuotaConfig
 from plumage_bench.benches.router.prompts import MODEL, PREFIXES, SIZE, make_bodies, write_bodies
 from plumage_bench.guarded import GUARDED
 from plumage_bench.ours import Ours
@@ -37,6 +39,16 @@ PLAIN = Ours({"router.policy": "RoundRobin"})
 OURS_NAME = "router"
 """The target that is ours with LBGR and the directory."""
 TENANT = "load"
+# Every kind of limit, so that each request is counted. None refuses one.
+QUOTA = QuotaSpec.model_validate(
+    {
+        "tenant": TENANT,
+        "requestsPerMinute": 10**9,
+        "tokensPerMinute": 10**12,
+        "tokensPerDay": 10**12,
+        "concurrentRequests": 10**9,
+    }
+)
 API_KEY = "sk-load-0123456789abcdef0123456789abcdef"  # as in native/load.c
 SMALL = 1024  # bytes of a small request's text
 BESIDE = 16  # connections of the long and of the small requests that arrive together
@@ -295,6 +307,7 @@ class Rig:
             FOLDER, directory, port, pool=POOL, model={"name": MODEL, "modelFolder": FOLDER},
             membershipFile=str(members), seed=self._seed, saltKeyFile=str(self._salt_key),
             auth={"adminKeyFile": str(self._admin_key), "apiKeysFile": str(self._api_keys)}, tracing=tracing,
+            quotas=[QuotaConfig(**QUOTA.model_dump()).written()],
         )  # fmt: skip
         path = self._folder / f"{name}.json"
         path.write_text(json.dumps(config))
