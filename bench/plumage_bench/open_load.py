@@ -23,13 +23,19 @@ _WORDS: Final = ("plan", "read", "write", "check", "file", "test", "open", "clos
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """rate: requests a second. prompt_words and answer_tokens: the least and the most, drawn evenly. headers: what its
-    requests carry, such as its key and its class."""
+    requests carry, such as its key and its class.
+
+    documents: each prompt begins with one of so many texts of `document_words` words, drawn evenly. With 0, prompts
+    share nothing.
+    """
 
     name: str
     rate: float
     prompt_words: tuple[int, int]
     answer_tokens: tuple[int, int]
     headers: dict[str, str] = field(default_factory=dict)
+    documents: int = 0
+    document_words: int = 0
 
 
 @dataclass(slots=True)
@@ -82,13 +88,21 @@ async def play(url: str, tenants: Sequence[Tenant], seconds: float, seed: str, a
 
 
 def _body(rng: random.Random, tenant: Tenant) -> dict[str, Any]:
-    """A prompt that shares nothing with another one. Its answer has exactly the drawn length."""
-    text = " ".join(f"{rng.choice(_WORDS)}{rng.randrange(1000)}" for _ in range(rng.randint(*tenant.prompt_words)))
+    """Its answer has exactly the drawn length."""
+    text = f"{rng.random()} {_text(rng, rng.randint(*tenant.prompt_words))}"
+    if tenant.documents:
+        number = rng.randrange(tenant.documents)
+        document = random.Random(f"{tenant.name} document {number}")
+        text = f"{_text(document, tenant.document_words)}\n{text}"
     tokens = rng.randint(*tenant.answer_tokens)
     return {
         "model": "tiny-chat", "stream": True, "stream_options": {"include_usage": True}, "max_tokens": tokens,
-        "ignore_eos": True, "messages": [{"role": "user", "content": f"{rng.random()} {text}"}],
+        "ignore_eos": True, "messages": [{"role": "user", "content": text}],
     }  # fmt: skip
+
+
+def _text(rng: random.Random, words: int) -> str:
+    return " ".join(f"{rng.choice(_WORDS)}{rng.randrange(1000)}" for _ in range(words))
 
 
 async def _ask(

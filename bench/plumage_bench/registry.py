@@ -154,6 +154,13 @@ _ALL = (
         options=(("pairs", "pairs of runs, five"),),
     ),
     Benchmark(
+        "sloscore",
+        "requests that meet their objective when a queue orders by cached prefix, time left and cost, not by arrival",
+        quick_budget=300,
+        quick_omits="two of three loads, 12 of the 30 seconds of each",
+        options=(("pairs", "pairs of runs, five"),),
+    ),
+    Benchmark(
         "fairness",
         "what tenants and classes get of a pool that they overload together, with the router's queue and without",
         quick_budget=240,

@@ -57,6 +57,7 @@ SEED: Final = 0
 QUEUE_REQUESTS: Final = 1_000
 QUEUE_SECONDS: Final = 60
 ENGINE_QUEUE_MILLISECONDS: Final = 500
+QUEUE_ORDER: Final = "Deadline"
 
 # spec.router
 ROUTING_POLICY: Final = "Lbgr"

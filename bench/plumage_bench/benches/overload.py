@@ -28,7 +28,7 @@ from plumage_bench.local_pool import LocalPool, local_pool
 from plumage_bench.open_load import Answer, Tenant, play
 from plumage_bench.pairs import paired_ratio
 
-__all__ = ["run"]
+__all__ = ["Window", "pool_of", "run"]
 
 OBJECTIVE: Final = 2.0  # seconds to the first token
 LOADS, LOADS_QUICK = (0.8, 1.0, 1.5, 2.0, 3.0), (1.0, 3.0)  # of the pool's rate
@@ -85,11 +85,11 @@ def run(context: Context) -> Report:
     loads, window = (LOADS_QUICK, Window(4, 12)) if context.quick else (LOADS, Window(8, 28))
     pairs = context.count("pairs", PAIRS_QUICK if context.quick else PAIRS)
     with context.progress("overload", 1 + len(POLICIES) * len(loads) + 2 * pairs) as advance:
-        with pool("none", 0.0) as plain:
+        with pool_of(spec("none", 0.0), "none") as plain:
             rate = _rate(plain, Window(8, 28), f"{context.seed} rate")
         advance(1)
         with ExitStack() as stack:
-            pools = {policy: stack.enter_context(pool(policy, rate)) for policy in POLICIES}
+            pools = {policy: stack.enter_context(pool_of(spec(policy, rate), policy)) for policy in POLICIES}
 
             def cell(policy: str, load: float, seed: str) -> Cell:
                 answers = _answers(pools[policy], load * rate, window, f"{context.seed} {load} {seed}")
@@ -104,11 +104,9 @@ def run(context: Context) -> Report:
 
 
 @contextmanager
-def pool(policy: str, rate: float) -> Iterator[LocalPool]:
-    with (
-        tempfile.TemporaryDirectory(prefix="plm-") as runtime,
-        local_pool(Path(runtime), spec(policy, rate), policy) as made,
-    ):
+def pool_of(spec: Mapping[str, Any], name: str) -> Iterator[LocalPool]:
+    """A local pool of the manifest's `spec`."""
+    with tempfile.TemporaryDirectory(prefix="plm-") as runtime, local_pool(Path(runtime), spec, name) as made:
         yield made
 
 

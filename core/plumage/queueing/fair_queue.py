@@ -1,8 +1,8 @@
-"""The order of waiting requests: classes share by weight, tenants of a class equally, and deadlines order a tenant's.
+"""The order of waiting requests: by weight among classes, equal among tenants, by deadline or score in a tenant.
 
 Each class and each tenant has a counter of its service, in tokens. The class with the least service goes next. In it
-the tenant with the least service goes, and of that tenant the request with the earliest deadline. Nobody starves,
-because each choice raises the counters of the chosen ones only.
+the tenant with the least service goes, and of that tenant the request with the earliest deadline, or with the least
+score (`slo_score`). No tenant starves, because each choice raises the counters of the chosen ones only.
 
 A class or tenant that had nothing to send gets no credit for that time: its counter begins at that of the one that was
 served last (start-time fair queueing, Goyal et al. 1996). A request costs its expected tokens when it goes. Its real
@@ -12,10 +12,13 @@ cost is settled when it ends, as in VTC (Sheng et al. 2024, "Fairness in Serving
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from plumage.queueing.slo_score import CANDIDATES, slo_score
 
 __all__ = ["ANSWER_WEIGHT", "Cost", "FairQueue"]
 
@@ -38,9 +41,11 @@ class Cost(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Entry(Generic[Item]):
-    item: Item | None  # None once it was removed
+    item: Item
     tokens: float
+    since: float
     deadline: float
+    number: int
     tenant: _Tenant[Item]
 
 
@@ -49,10 +54,9 @@ class _Tenant(Generic[Item]):
     name: str
     class_: _Class[Item]
     service: float = 0.0
-    heap: list[tuple[float, int, _Entry[Item]]] = field(default_factory=list)
-    waiting: int = 0
+    entries: list[_Entry[Item]] = field(default_factory=list)  # by deadline
+    cheapest: list[_Entry[Item]] = field(default_factory=list)  # the same by tokens
     tokens: float = 0.0
-    latest: float = 0.0  # deadline of its waiting items, at least
     number: int = 0  # of its entry in the class's heap; others are out of date
 
 
@@ -99,38 +103,37 @@ class FairQueue(Generic[Item]):
         first = next(iter(self._classes))
         for gone in old.values():
             for tenant in gone.tenants.values():
-                for _, _, entry in sorted(tenant.heap, key=lambda one: one[:2]):
-                    if (item := entry.item) is not None:
-                        self._forget(item, entry)
-                        self._insert(item, first, tenant.name, entry.tokens, entry.deadline)
+                for entry in list(tenant.entries):
+                    self._forget(entry)
+                    self._insert(entry.item, first, tenant.name, entry.tokens, entry.since, entry.deadline)
 
     def add(self, item: Item, name: str, tenant: str, tokens: float, deadline: float, now: float) -> None:
         """The item waits. name: of its class. tokens: its expected cost."""
         self._clock(now)
-        self._insert(item, name, tenant, tokens, deadline)
+        self._insert(item, name, tenant, tokens, now, deadline)
 
     def remove(self, item: Item) -> None:
         """The item does not wait any more. Items that do not wait are ignored."""
         entry = self._entries.get(item)
         if entry is not None:
-            self._forget(item, entry)
+            self._forget(entry)
 
-    def next(self, now: float) -> tuple[Item, Cost]:
-        """Takes out the item that goes next. IndexError if none waits."""
+    def next(self, now: float, compute: Callable[[Item], float] | None = None) -> tuple[Item, Cost]:
+        """Takes out the item that goes next. IndexError if none waits.
+
+        compute: the tokens that an item would need now, to choose by score; None to choose by deadline.
+        """
         self._clock(now)
         chosen = min((one for one in self._classes.values() if one.waiting), key=lambda one: one.service, default=None)
         if chosen is None:
             raise IndexError("nothing waits")
         tenant = self._least_served(chosen)
-        while True:
-            _, _, entry = heappop(tenant.heap)
-            if (item := entry.item) is not None:
-                break
-        self._forget(item, entry)
+        entry = tenant.entries[0] if compute is None else _least_score(tenant, now, compute)
+        self._forget(entry)
         self._served += entry.tokens
-        if tenant.waiting:
+        if tenant.entries:
             self._activate(tenant)
-        return item, self._charge(chosen, tenant, entry.tokens)
+        return entry.item, self._charge(chosen, tenant, entry.tokens)
 
     def charge(self, name: str, tenant: str, tokens: float) -> Cost:
         """An item of the class goes without having waited."""
@@ -150,22 +153,26 @@ class FairQueue(Generic[Item]):
         tenant = class_.tenants.get(cost.tenant)
         if tenant is not None:
             tenant.service += more
-            if tenant.waiting and more < 0:
+            if tenant.entries and more < 0:
                 self._activate(tenant)
 
-    def wait(self, name: str, tenant: str, deadline: float, now: float) -> float:
+    def wait(self, name: str, tenant: str, deadline: float, now: float, *, score: float | None = None) -> float:
         """Seconds until a new item of the tenant would go, by the speed of the service so far; 0 while it is unknown.
 
-        The class and the tenant get their shares of the service while others wait.
+        The class and the tenant get their shares of the service while others wait. score: the item's expected tokens
+        where scores order a tenant's items; None where deadlines do.
         """
         self._clock(now)
         class_ = self._classes[name]
         known = class_.tenants.get(tenant)
-        if known is None or not known.waiting or self._busy < _LEAST_BUSY or not self._served:
+        if known is None or not known.entries or self._busy < _LEAST_BUSY or not self._served:
             return 0.0
         mine = known.tokens
-        if deadline < known.latest:
-            mine = sum(entry.tokens for at, _, entry in known.heap if at <= deadline and entry.item is not None)
+        if score is not None:
+            cheaper = bisect_right(known.cheapest, score, key=lambda one: one.tokens)
+            mine = sum(entry.tokens for entry in known.cheapest[:cheaper])
+        elif deadline < known.entries[-1].deadline:
+            mine = sum(entry.tokens for entry in known.entries if entry.deadline <= deadline)
         weights = sum(one.weight for one in self._classes.values() if one.waiting)
         ahead = min(self._tokens, mine * class_.backlogged * weights / class_.weight)
         return ahead * self._busy / self._served
@@ -179,15 +186,14 @@ class FairQueue(Generic[Item]):
         full = max(self._classes.values(), key=lambda one: one.waiting / one.weight)
         if not full.waiting:
             return None
-        most = max(full.tenants.values(), key=lambda one: one.waiting)
+        most = max(full.tenants.values(), key=lambda one: len(one.entries))
         known = own.tenants.get(tenant)
         if full is own:
-            if (known.waiting if known is not None else 0) + 1 >= most.waiting:
+            if (len(known.entries) if known is not None else 0) + 1 >= len(most.entries):
                 return None
         elif (own.waiting + 1) / own.weight >= full.waiting / full.weight:
             return None
-        newest = max((one for one in most.heap if one[2].item is not None), key=lambda one: one[1])
-        return newest[2].item
+        return max(most.entries, key=lambda one: one.number).item
 
     def late(self, now: float) -> list[Item]:
         """The items whose deadline has passed. They wait until they are removed."""
@@ -199,47 +205,41 @@ class FairQueue(Generic[Item]):
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _insert(self, item: Item, name: str, tenant: str, tokens: float, deadline: float) -> None:
+    def _insert(self, item: Item, name: str, tenant: str, tokens: float, since: float, deadline: float) -> None:
         class_ = self._classes[name]
         known = self._tenant(class_, tenant)
         if not class_.waiting:
             class_.service = max(class_.service, self._floor)
-        entry = self._entries[item] = _Entry(item, tokens, deadline, known)
         self._number += 1
-        heappush(known.heap, (deadline, self._number, entry))
-        if not known.waiting:
+        entry = self._entries[item] = _Entry(item, tokens, since, deadline, self._number, known)
+        if not known.entries:
             known.service = max(known.service, class_.floor)
-            known.latest = deadline
             class_.backlogged += 1
+        insort(known.entries, entry, key=_by_deadline)
+        insort(known.cheapest, entry, key=_by_tokens)
+        if len(known.entries) == 1:
             self._activate(known)
-        known.latest = max(known.latest, deadline)
-        known.waiting += 1
         class_.waiting += 1
         known.tokens += tokens
         self._tokens += tokens
 
-    def _forget(self, item: Item, entry: _Entry[Item]) -> None:
-        """Its heap entry stays until it comes to the top, or until most entries are such."""
-        del self._entries[item]
+    def _forget(self, entry: _Entry[Item]) -> None:
+        del self._entries[entry.item]
         tenant = entry.tenant
-        class_, entry.item = tenant.class_, None
-        tenant.waiting -= 1
+        for entries, key in ((tenant.entries, _by_deadline), (tenant.cheapest, _by_tokens)):
+            del entries[bisect_left(entries, key(entry), key=key)]
+        class_ = tenant.class_
         class_.waiting -= 1
+        class_.backlogged -= not tenant.entries
         tenant.tokens -= entry.tokens
         self._tokens -= entry.tokens
-        if not tenant.waiting:
-            class_.backlogged -= 1
-            tenant.heap.clear()
-        elif len(tenant.heap) > 2 * tenant.waiting + 64:
-            tenant.heap = [one for one in tenant.heap if one[2].item is not None]
-            heapify(tenant.heap)
 
     def _tenant(self, class_: _Class[Item], name: str) -> _Tenant[Item]:
         known = class_.tenants.get(name)
         if known is None:
             if len(class_.tenants) >= _MAX_IDLE + class_.backlogged:
                 # Service that is not above the floor means nothing, so the least served tenants are forgotten.
-                idle = sorted((one for one in class_.tenants.values() if not one.waiting), key=lambda one: one.service)
+                idle = sorted((one for one in class_.tenants.values() if not one.entries), key=lambda one: one.service)
                 for one in idle[: max(1, len(idle) // 2)]:
                     del class_.tenants[one.name]
             known = class_.tenants[name] = _Tenant(name, class_)
@@ -252,14 +252,14 @@ class FairQueue(Generic[Item]):
         class_ = tenant.class_
         heappush(class_.active, (tenant.service, self._number, tenant))
         if len(class_.active) > 2 * class_.backlogged + 64:
-            class_.active = [one for one in class_.active if one[1] == one[2].number and one[2].waiting]
+            class_.active = [one for one in class_.active if one[1] == one[2].number and one[2].entries]
             heapify(class_.active)
 
     def _least_served(self, class_: _Class[Item]) -> _Tenant[Item]:
         """Takes the entry of the least served tenant out of the heap."""
         while True:
             service, number, tenant = heappop(class_.active)
-            if number != tenant.number or not tenant.waiting:
+            if number != tenant.number or not tenant.entries:
                 continue
             if service == tenant.service:
                 return tenant
@@ -284,3 +284,17 @@ class FairQueue(Generic[Item]):
             self._busy *= fade
             if self._entries:
                 self._busy += passed
+
+
+def _by_deadline(entry: _Entry[Any]) -> tuple[float, int]:
+    return entry.deadline, entry.number
+
+
+def _by_tokens(entry: _Entry[Any]) -> tuple[float, int]:
+    return entry.tokens, entry.number
+
+
+def _least_score(tenant: _Tenant[Item], now: float, compute: Callable[[Item], float]) -> _Entry[Item]:
+    """Of some of the tenant's entries. Of equal scores the one with the earliest deadline."""
+    candidates = [*tenant.entries[:CANDIDATES], *tenant.cheapest[:CANDIDATES]]
+    return min(candidates, key=lambda one: slo_score(compute(one.item), one.since, one.deadline, now))

@@ -24,13 +24,15 @@ class Randomness(Protocol):
 @dataclass(slots=True)
 class ReplicaState:
     """What the router knows of one replica when a request arrives. routed: this router's requests in flight there.
-    starting: those of them without a first token, as far as it can be seen or predicted.
+    starting: those of them without a first token, as far as it can be seen or predicted. starting_work: in tokens
+    to compute, and `queueing.start_window.REQUEST` for each.
 
     The other values are the engine's last report. They may be stale, or zero where the report is missing."""
 
     slot: int
     routed: int = 0
     starting: int = 0
+    starting_work: float = 0.0
     running: int = 0
     waiting: int = 0
     held_back: int = 0  # waiting requests that FEATHER holds back on purpose

@@ -149,6 +149,7 @@ def _flow_control(spec: PoolFlowControlSpec | None) -> FlowControlConfig | None:
         max_requests=spec.max_requests,
         max_seconds=spec.max_seconds,
         engine_queue=spec.engine_queue_milliseconds / 1000,
+        order=spec.order,
         classes=tuple(classes),
     )
 

@@ -18,6 +18,7 @@ from plumage import defaults
 from plumage.directory.client.file_options import with_file_options
 from plumage.incluster.config import ApiServerConfig
 from plumage.quantity import Quantity
+from plumage.queueing import QueueOrder
 from plumage.quotas import Limit
 from plumage.routing import policy_options
 from plumage.version_skew import Settings, refuse_newer
@@ -279,12 +280,14 @@ class PriorityClassConfig(Settings):
 class FlowControlConfig(Settings):
     """The queue of requests that no replica has room for (`proxy/flow_control.py`).
 
-    engine_queue: seconds that a request may wait in an engine. classes: the first is that of requests that name none.
+    engine_queue: seconds that a request may wait in an engine. order: of a tenant's requests. classes: the first is
+    that of requests that name none.
     """
 
     max_requests: Count
     max_seconds: Seconds
     engine_queue: Seconds
+    order: QueueOrder = defaults.QUEUE_ORDER
     classes: tuple[PriorityClassConfig, ...] = Field(min_length=1)
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from plumage.prometheus import exposition
-from plumage.queueing import Cost, FairQueue, StartDelay, StartWindow
+from plumage.queueing import Cost, FairQueue, Match, PromptCost, StartDelay, StartWindow
 from plumage.queueing.fair_queue import ANSWER_WEIGHT
 from plumage.routing.interface import ReplicaState
 from plumage.settings.router_config import FlowControlConfig, PriorityClassConfig
@@ -25,13 +25,14 @@ from plumage_router.clock import monotonic
 from plumage_router.fleet.replicas import Fleet, Load, Replica
 from plumage_router.http.errors import RequestError, bad_header, class_refused, objective_missed, queue_full
 from plumage_router.metrics import SECONDS, BufferedHistogram
+from plumage_router.routing.decider import PrefillWork
 
 __all__ = ["FlowControl", "Passage", "QueuedRequest", "Spent"]
 
 CLASS_HEADER: Final = b"x-plumage-class"
 OBJECTIVE_HEADER: Final = b"x-plumage-ttft-milliseconds"
 _LEAST_OBJECTIVE, _MOST_OBJECTIVE = 10, 3_600_000  # milliseconds, as in the manifest
-_AT_ONCE: Final = 64  # requests that leave the queue before other work gets its turn
+_AT_ONCE: Final = 8  # requests that leave the queue before other work gets its turn
 _MEMORY: Final = 64  # requests over which the length of an answer is averaged
 _ANSWER_TOKENS: Final = 256.0  # of an answer, until answers are known
 _LONGEST_RETRY: Final = 60  # seconds
@@ -63,6 +64,7 @@ class Passage(NamedTuple):
     """Where a request belongs, and what it is expected to cost.
 
     `objective`: seconds within which its first token is wanted. `answers`: how many it asks for, of `answer_tokens`.
+    `chunks`: the chain of its prompt.
     """
 
     class_name: str
@@ -71,6 +73,7 @@ class Passage(NamedTuple):
     prompt_tokens: float
     answers: int
     answer_tokens: float
+    chunks: Sequence[int]
 
     @property
     def cost(self) -> float:
@@ -86,18 +89,30 @@ class Spent(NamedTuple):
     complete: bool
 
 
-class FlowControl:
-    """config: None sends every request on at once. `passed`: requests that were sent on, by class."""
+class _Waiting(NamedTuple):
+    since: float
+    passage: Passage
+    cost: PromptCost
 
-    def __init__(self, config: FlowControlConfig | None, fleet: Fleet, *, loop: asyncio.AbstractEventLoop) -> None:
+
+class FlowControl:
+    """config: None sends every request on at once. match: (chunks, tokens) that each slot holds of a chain.
+
+    `passed`: requests that were sent on, by class.
+    """
+
+    def __init__(
+        self, config: FlowControlConfig | None, fleet: Fleet, match: Match, *, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._loop = loop
         self._fleet = fleet
+        self._match = match
         fleet.listen(self._replica_changed)
         self._windows: dict[int, StartWindow] = {}  # by slot
         self._draining = False
         self._answer_tokens = _ANSWER_TOKENS
         self._delay = StartDelay(config.engine_queue if config is not None else 0.0)
-        self._waiting: dict[QueuedRequest, tuple[float, Passage]] = {}  # and since when
+        self._waiting: dict[QueuedRequest, _Waiting] = {}
         self._charged: dict[QueuedRequest, tuple[Passage, Cost]] = {}
         self.wait = BufferedHistogram(SECONDS)
         self.refused: Counter[Refusal] = Counter()
@@ -127,6 +142,7 @@ class FlowControl:
         prompt_tokens: float,
         answers: int,
         most_tokens: int | None,
+        chunks: Sequence[int],
     ) -> Passage | None:
         """Where the request belongs; None without flow control. Raises RequestError for a wrong or refused header.
 
@@ -139,7 +155,7 @@ class FlowControl:
         wanted = _objective(headers.get(OBJECTIVE_HEADER))
         longest = class_.objective or config.max_seconds
         answer = self._answer_tokens if most_tokens is None else min(self._answer_tokens, most_tokens)
-        return Passage(class_.name, tenant, min(wanted or longest, longest), prompt_tokens, answers, answer)
+        return Passage(class_.name, tenant, min(wanted or longest, longest), prompt_tokens, answers, answer, chunks)
 
     def enter(
         self, request: QueuedRequest, passage: Passage, candidates: Sequence[Load], now: float
@@ -153,7 +169,11 @@ class FlowControl:
             self._pass(request, passage, self._queue.charge(name, passage.tenant, passage.cost))
             return roomy
         deadline = now + passage.objective - self._delay.likely
-        wait = self._queue.wait(name, passage.tenant, deadline, now)
+        cost = PromptCost(passage.cost, passage.prompt_tokens, passage.chunks)
+        tokens, score = passage.cost, None
+        if self.config.order == "SloScore":
+            tokens = score = cost.on({load.slot for load in candidates}, self._match, now)
+        wait = self._queue.wait(name, passage.tenant, deadline, now, score=score)
         if now + wait > deadline:
             raise self._refuse(Refusal.OBJECTIVE, wait)
         if len(self._queue) >= self.config.max_requests:
@@ -161,8 +181,8 @@ class FlowControl:
             if other is None:
                 raise self._refuse(Refusal.FULL, wait)
             self._drop(other, self._refuse(Refusal.FULL, wait))
-        self._queue.add(request, name, passage.tenant, passage.cost, deadline, now)
-        self._waiting[request] = now, passage
+        self._queue.add(request, name, passage.tenant, tokens, deadline, now)
+        self._waiting[request] = _Waiting(now, passage, cost)
         self._wake()
         return None
 
@@ -188,12 +208,13 @@ class FlowControl:
 
     # -- what the engines do ------------------------------------------------------------------------------------------
 
-    def started(self, load: ReplicaState, since: float, now: float) -> None:
-        """A replica sent the first token of a request that was routed at `since`."""
+    def started(self, prefill: PrefillWork, now: float) -> None:
+        """A replica sent the first token of a request."""
         if self.config is None:
             return
-        self._delay.add(now - since)
-        self._window(load).started(now, self.config.engine_queue)
+        took = now - prefill.since
+        self._delay.add(took)
+        self._window(prefill.load).started(prefill.work, took, now, self.config.engine_queue)
         self._wake()
 
     def _replica_changed(self, replica: Replica, added: bool) -> None:
@@ -210,7 +231,7 @@ class FlowControl:
             return
         for request in self._queue.late(now):
             if (entry := self._waiting.get(request)) is not None:
-                self._drop(request, self._refuse(Refusal.LATE, now - entry[0]))
+                self._drop(request, self._refuse(Refusal.LATE, now - entry.since))
         self._drain(now)
 
     def close(self, error: RequestError) -> None:
@@ -279,7 +300,9 @@ class FlowControl:
     def _has_room(self, load: Load, now: float) -> bool:
         assert self.config is not None
         held_back = min(_MOST_HELD_BACK, load.held_back * load.starting // load.waiting) if load.waiting else 0
-        return self._window(load).has_room(load.starting - held_back, now, self.config.engine_queue)
+        counted = load.starting - held_back
+        work = load.starting_work * counted / load.starting if held_back else load.starting_work
+        return self._window(load).has_room(counted, work, now, self.config.engine_queue)
 
     def _pass(self, request: QueuedRequest, passage: Passage, cost: Cost) -> None:
         self._charged[request] = passage, cost
@@ -299,15 +322,22 @@ class FlowControl:
         for _ in range(_AT_ONCE):
             if not self._queue or not self._may_go(now):
                 return
-            request, cost = self._queue.next(now)
-            since, passage = self._waiting.pop(request)
-            self.wait.observe(now - since)
-            self._pass(request, passage, cost)
+            request, cost = self._queue.next(now, self._compute(now))
+            waiting = self._waiting.pop(request)
+            self.wait.observe(now - waiting.since)
+            self._pass(request, waiting.passage, cost)
             request.leave_queue()
         self._wake()
 
     def _may_go(self, now: float) -> bool:
         return self.config is None or any(self._has_room(load, now) for load in self._fleet.candidates(now))
+
+    def _compute(self, now: float) -> Callable[[QueuedRequest], float] | None:
+        """What a request would cost on a replica with room; None where deadlines alone decide."""
+        if self.config is None or self.config.order == "Deadline":
+            return None
+        roomy = {load.slot for load in self._roomy(self._fleet.candidates(now), now)}
+        return lambda request: self._waiting[request].cost.on(roomy, self._match, now)
 
     def _drop(self, request: QueuedRequest, error: RequestError) -> None:
         if self._waiting.pop(request, None) is not None:

@@ -100,6 +100,7 @@ class PoolState(Listener):
             self.fleet.load_of,
             pending_seconds=config.timeouts.pending_owner,
         )
+        self.decider.most_tokens = config.model.max_length or _CONTEXT
         self.hot_prefixes = HotPrefixes()
         self.directory = DirectoryLink(
             config.directory,
@@ -115,7 +116,7 @@ class PoolState(Listener):
         self.cache_curve = CacheCurve()
         self.prefix_breaks = PrefixBreaks(self.decider.rate.of)
         self.wait_queue = WaitQueue(config.hold)
-        self.flow_control = FlowControl(config.flow_control, self.fleet, loop=loop)
+        self.flow_control = FlowControl(config.flow_control, self.fleet, self.decider.mirror.match, loop=loop)
         self._watch_starts()
         self.quarantine = Quarantine(config.quarantine)
         self.quotas = Quotas(
@@ -180,6 +181,7 @@ class PoolState(Listener):
             prompt_tokens=self._tokens_of_prompt(prompt),
             answers=prompt.answers if prompt.generates else 0,
             most_tokens=prompt.answer,
+            chunks=prompt.chunks,
         )
 
     def turn_away_waiting(self, why: str = "the router is shutting down") -> None:

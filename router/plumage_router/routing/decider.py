@@ -10,12 +10,14 @@ policy learns from both, and both update the work in flight of the replica.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from plumage.directory.mirror.mirror import Mirror
 from plumage.hashing.chunks import ENDS, PIECE
+from plumage.queueing.start_window import REQUEST
 from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
 from plumage_router.request.prompt import Prompt
 from plumage_router.request.token_rate import TokenRate
@@ -49,7 +51,14 @@ class PrefillWork:
         if self.counted:
             self.counted = False
             self.load.prefill_tokens -= self.tokens
-            self.load.starting -= self.visible
+            if self.visible:
+                self.load.starting -= 1
+                self.load.starting_work -= self.work
+
+    @property
+    def work(self) -> float:
+        """What the replica has to do until the first token, for `queueing.StartWindow`."""
+        return self.tokens + REQUEST
 
 
 @dataclass(slots=True)
@@ -84,9 +93,9 @@ class Decider:
     load_of: the load of a slot, the same object as among the candidates.
     `pending_seconds`: time until a pending owner expires without an event that confirms it.
     `shadow`: a second policy that decides beside `policy`.
-    `share`: reports new chains to other routers. `seconds_per_token`: from routing to first token, for each prompt
-    token that waits at the replica. `started`: called with the replica, and with the
-    times when a request was routed and when its first token came or was due.
+    `most_tokens`: that a prompt can have, the model's context. `share`: reports new chains to other routers.
+    `seconds_per_token`: from routing to first token, for each prompt token that waits at the replica. `started`: called
+    with the prefill of a request whose first token came or was due, and with the time of that.
     """
 
     def __init__(
@@ -103,8 +112,9 @@ class Decider:
         self.rate = rate or TokenRate()
         self.pending_seconds = pending_seconds
         self.share: Callable[[Sequence[int], int, float], None] | None = None
-        self.started: Callable[[ReplicaState, float, float], None] | None = None
+        self.started: Callable[[PrefillWork, float], None] | None = None
         self.seconds_per_token = 0.0
+        self.most_tokens = math.inf
         self.shadow: Shadow | None = None
         self._load_of = load_of
         # The prefills of requests that do not stream, by their predicted end.
@@ -128,13 +138,15 @@ class Decider:
             shadow = self.shadow.decide(query, candidates, slot)
         self._add_pending_owner(prompt, ticket, found.get(slot, _NO_MATCH)[0], now, rate)
         load = self._load_of(slot)
-        miss = max(0.0, tokens - ticket.hit_tokens)
+        miss = max(0.0, min(tokens, self.most_tokens * prompt.prompts) - ticket.hit_tokens)
         load.routed += 1
         load.prefill_tokens += miss
         load.decode_blocks += tokens / KV_BLOCK
         visible = prompt.uses_device and (prompt.stream or ticket.predicted_ttft is not None)
-        load.starting += visible
         prefill = PrefillWork(load, miss, load.prefill_tokens, now, visible)
+        if visible:
+            load.starting += 1
+            load.starting_work += prefill.work
         if not prompt.stream and ticket.predicted_ttft is not None:
             self._watch_prefill(prefill, now + ticket.predicted_ttft)
         return Decision(
@@ -183,7 +195,7 @@ class Decider:
         """The replica answered, so it has started the request, perhaps sooner than predicted."""
         prefill = decision.prefill
         if self.started is not None and prefill.visible and prefill.counted:
-            self.started(prefill.load, prefill.since, now)
+            self.started(prefill, now)
 
     def work(self, load: ReplicaState) -> float:
         """Seconds of this router's prefill work on a replica, for the other routers."""
@@ -210,7 +222,7 @@ class Decider:
     def _prefill_ended(self, prefill: PrefillWork, now: float) -> None:
         prefill.end()
         if self.started is not None and prefill.visible:
-            self.started(prefill.load, prefill.since, now)
+            self.started(prefill, now)
         if prefill.queued >= KV_BLOCK:
             seconds = (now - prefill.since) / prefill.queued
             self.seconds_per_token += 0.05 * (seconds - self.seconds_per_token)

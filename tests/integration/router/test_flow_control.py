@@ -19,9 +19,14 @@ def flow(*classes: dict[str, Any], **more: Any) -> dict[str, Any]:
         "maxRequests": 1000,
         "maxSeconds": 60,
         "engineQueue": 0.00001,
+        "order": "Deadline",
         "classes": list(classes) or [{"name": "default", "weight": 1}],
         **more,
     }
+
+
+def texts_at(engine: Any) -> list[str]:
+    return [seen.json["messages"][0]["content"] for seen in engine.seen]
 
 
 class Gate:
@@ -44,7 +49,7 @@ class Gate:
 
     @property
     def seen(self) -> list[str]:
-        return [seen.json["messages"][0]["content"] for seen in self.engine.seen]
+        return texts_at(self.engine)
 
 
 @pytest.fixture
@@ -64,7 +69,7 @@ def waiting(running: Any) -> int:
 async def fill(running: Any, kit: Any, **headers: str) -> list[asyncio.Task[Any]]:
     """Requests that take all room of the only replica."""
     first = [ask(running, kit, f"first {n}", **headers) for n in range(LEAST)]
-    await kit.until(lambda: len(running.engines[0].seen) == LEAST)
+    await kit.until(lambda: sum(one.split()[0] == "first" for one in texts_at(running.engines[0])) == LEAST)
     return first
 
 
@@ -104,6 +109,24 @@ async def test_classes_share_by_weight(start: Any, kit: Any) -> None:
     assert by_class["chat"]["passed"] == LEAST + counts["chat"]
     gate.open(100)
     assert {answer.status for answer in await asyncio.gather(*asking)} == {200}
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"), [("SloScore", ["known", "new", "other"]), ("Deadline", ["new", "known", "other"])]
+)
+async def test_cached_prompt_goes_before_new_ones(start: Any, kit: Any, order: str, expected: list[str]) -> None:
+    running = await start(engines=1, flowControl=flow(order=order))
+    gate = Gate(running.engines[0])
+    texts = {name: f"{name} " + f"about {name} " * 400 for name in ("known", "new", "other")}
+    gate.open()
+    assert (await ask(running, kit, texts["known"])).status == 200
+    asking = await fill(running, kit)
+    for count, name in enumerate(("new", "known", "other"), start=1):
+        asking.append(ask(running, kit, texts[name] + "?"))
+        await kit.until(lambda count=count: waiting(running) == count)
+    gate.open(10)
+    assert {answer.status for answer in await asyncio.gather(*asking)} == {200}
+    assert [text.split()[0] for text in gate.seen[1 + LEAST :]] == expected
 
 
 async def test_tenants_of_a_class_take_turns(start: Any, kit: Any, keys: Any) -> None:

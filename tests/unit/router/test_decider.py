@@ -10,6 +10,7 @@ import pytest
 
 from plumage.directory.mirror.mirror import Mirror
 from plumage.hashing.chunks import chain, seed
+from plumage.queueing.start_window import REQUEST
 from plumage.routing import make_policy
 from plumage_router.fleet.replicas import Load
 from plumage_router.http.errors import RequestError
@@ -258,7 +259,8 @@ def test_work_in_flight_returns_to_zero(policy: str) -> None:
     rng = random.Random(3)
     under_way = []
     for step in range(300):
-        under_way.append(decider.decide(_prompt(rng.choice("abc") * 2600), loads, step / 10))
+        prompt = _reader().read(CHAT_PATH, _chat(rng.choice("abc") * 2600, stream=rng.random() < 0.5))
+        under_way.append(decider.decide(prompt, loads, step / 10))
         if len(under_way) > 10:
             decision = under_way.pop(rng.randrange(10))
             if rng.random() < 0.8:
@@ -268,12 +270,25 @@ def test_work_in_flight_returns_to_zero(policy: str) -> None:
             else:
                 decider.failed(decision, step / 10 + 0.09)
     assert sum(load.routed for load in loads) == 10
+    visible = [one.prefill for one in under_way if one.prefill.visible and one.prefill.counted]
+    assert sum(load.starting for load in loads) == len(visible) > 0
+    assert sum(load.starting_work for load in loads) == pytest.approx(sum(one.work for one in visible))
     for decision in under_way:
         decider.failed(decision, 31.0)
     for load in loads:
         assert load.routed == 0
+        assert load.starting == 0
+        assert load.starting_work == pytest.approx(0.0, abs=1e-6)
         assert load.prefill_tokens == pytest.approx(0.0, abs=1e-6)
         assert load.decode_blocks == pytest.approx(0.0, abs=1e-6)
+
+
+def test_work_of_a_prompt_is_at_most_the_context() -> None:
+    """Spaces have many bytes a token: the estimate from words is far too high."""
+    decider, loads = _decider(replicas=1)
+    decider.most_tokens = 500.0
+    decision = decider.decide(_reader().read(CHAT_PATH, _chat(" " * 100_000, stream=True)), loads, 0.0)
+    assert decision.prefill.work == loads[0].starting_work == 500.0 + REQUEST
 
 
 def test_long_prompts_train_bytes_per_token() -> None:

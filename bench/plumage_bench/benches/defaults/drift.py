@@ -44,6 +44,7 @@ WITHOUT: Final[Mapping[str, str]] = {
     "storm": "its pool is a manifest, which plumage up reads",
     "agents": "its pools are manifests, which plumage up reads",
     "overload": "its pools are manifests, which plumage up reads",
+    "sloscore": "its pools are manifests, which plumage up reads",
     "fairness": "its pools are manifests, which plumage up reads",
     "operator-scale": "its pools are manifests, which the operator reads",
     "attention-premise": "it measures attention in torch",

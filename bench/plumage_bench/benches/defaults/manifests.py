@@ -126,6 +126,7 @@ VLLM: Final[dict[str, Any]] = {
         "maxRequests": 50,
         "maxSeconds": 9,
         "engineQueueMilliseconds": 250,
+        "order": "SloScore",
         "classes": [{"name": "chat", "weight": 3, "ttftMilliseconds": 2000, "tenants": ["alice"]}, {"name": "batch"}],
     },
     "directory": {"managed": {"maxMemory": "64Mi", "resources": _RESOURCES, **_PLACE}, "warmup": {"enabled": True}},

@@ -11,6 +11,7 @@ from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.field_types import Label, Seconds
 from plumage.api.v1alpha1.quotas import Tenant
 from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
+from plumage.queueing import QueueOrder
 
 __all__ = ["PoolFlowControlSpec", "PriorityClassSpec"]
 
@@ -46,8 +47,13 @@ class PoolFlowControlSpec(Struct):
     )
     engine_queue_milliseconds: Annotated[int, Field(ge=10, le=60_000)] = Field(
         defaults.ENGINE_QUEUE_MILLISECONDS,
-        description="About how long a request may wait in an engine. A replica has room while fewer requests wait "
-        "there than it started in this time, or fewer than 2.",
+        description="About how long a request may wait in an engine. A replica has room while it has fewer prompt "
+        "tokens to compute than in this time, or fewer than 2 requests to start.",
+    )
+    order: QueueOrder = Field(
+        defaults.QUEUE_ORDER,
+        description="Which of a tenant's requests goes first. Deadline: the one with the earliest deadline. SloScore: "
+        "the one with the least cost, times the time that it has left. Cached tokens cost nothing.",
     )
     classes: tuple[PriorityClassSpec, ...] = Field(
         (PriorityClassSpec(name="default"),),
