@@ -106,6 +106,14 @@ class Meter:
     others: dict[str, tuple[int, float]] = field(default_factory=dict)
     read_at: float = -math.inf
     window: int = 0
+    counts_tokens: bool = field(init=False)  # as its kind says; a request asks for it dozens of times
+
+    def __post_init__(self) -> None:
+        self.counts_tokens = self.kind.counts_tokens
+
+    def cost(self, tokens: int) -> int:
+        """What a request of so many tokens counts here."""
+        return tokens if self.counts_tokens else 1
 
     def roll(self, wall: float) -> None:
         """Begins a new window if the clock says so. A clock that was put back begins none."""
@@ -117,7 +125,13 @@ class Meter:
         """By all routers, as far as this one knows."""
         return self.mine + self._used_elsewhere(wall)
 
+    def has_room(self, cost: int, limit: int, wall: float) -> bool:
+        """Whether a request of this cost is within the limit, as far as this router knows."""
+        return self.mine + cost + self._used_elsewhere(wall) <= limit
+
     def _used_elsewhere(self, wall: float) -> int:
+        if not self.others:
+            return 0
         if self.kind.seconds is not None:
             return sum(number for number, _ in self.others.values())
         return sum(number for number, at in self.others.values() if abs(wall - at) <= SILENCE)
@@ -191,18 +205,27 @@ class TenantUse:
     meters: dict[Limit, Meter] = field(default_factory=lambda: {kind: Meter(kind) for kind in Limit})
     running: int = 0
     asks: list[Ask] = field(default_factory=list)
+    minute: int = 0  # in which the windows were last looked at; each begins with one
 
     def roll(self, wall: float) -> None:
-        for meter in self.meters.values():
-            meter.roll(wall)
+        if (minute := int(wall // MINUTE)) > self.minute:
+            self.minute = minute
+            for meter in self.meters.values():
+                meter.roll(wall)
 
     def refusal(self, tokens: int, sharing: Sharing) -> Refusal | None:
         """The limit that refuses a request for the longest time; None if no limit refuses it. Counts nothing."""
         self.roll(sharing.wall)
-        found = [
-            meter.refusal(_cost(kind, tokens), limit, sharing)
+        meters = self.meters
+        if sharing.answers and all(
+            (meter := meters[kind]).has_room(meter.cost(tokens), limit, sharing.wall)
             for kind, limit in self.limits.items()
-            if (meter := self.meters[kind]).verdict(_cost(kind, tokens), limit, sharing) is Verdict.REFUSE
+        ):
+            return None
+        found = [
+            meter.refusal(meter.cost(tokens), limit, sharing)
+            for kind, limit in self.limits.items()
+            if (meter := meters[kind]).verdict(meter.cost(tokens), limit, sharing) is Verdict.REFUSE
         ]
         return max(found, key=lambda one: math.inf if one.seconds is None else one.seconds, default=None)
 
@@ -215,7 +238,7 @@ class TenantUse:
         if refused is not None:
             return refused
         asks = any(
-            self.meters[kind].verdict(_cost(kind, tokens), limit, sharing) is Verdict.ASK
+            (meter := self.meters[kind]).verdict(meter.cost(tokens), limit, sharing) is Verdict.ASK
             for kind, limit in self.limits.items()
         )
         return self._count(tokens), asks
@@ -231,7 +254,7 @@ class TenantUse:
         for kind, meter in self.meters.items():
             if kind is Limit.CONCURRENT_REQUESTS:
                 meter.mine = max(0, meter.mine - 1)
-            elif kind.counts_tokens:
+            elif meter.counts_tokens:
                 more = tokens - taken.tokens
                 if more > 0 or meter.window == taken.windows[kind]:
                     meter.mine = max(0, meter.mine + more)
@@ -286,23 +309,20 @@ class TenantUse:
         if not sharing.answers:
             return self.refusal(tokens, sharing)
         for kind, limit in self.limits.items():
-            meter, cost = self.meters[kind], _cost(kind, tokens)
+            meter = self.meters[kind]
+            cost = meter.cost(tokens)
             if meter.used(sharing.wall) + cost > limit:
                 return meter.refusal(cost, limit, sharing)
         return None
 
     def _count(self, tokens: int) -> Taken:
         self.running += 1
-        for kind, meter in self.meters.items():
-            meter.mine += _cost(kind, tokens)
+        for meter in self.meters.values():
+            meter.mine += meter.cost(tokens)
         return Taken(tokens, {kind: meter.window for kind, meter in self.meters.items()})
 
     def _uncount(self, taken: Taken) -> None:
         self.running -= 1
         for kind, meter in self.meters.items():
             if meter.window == taken.windows[kind]:
-                meter.mine = max(0, meter.mine - _cost(kind, taken.tokens))
-
-
-def _cost(kind: Limit, tokens: int) -> int:
-    return tokens if kind.counts_tokens else 1
+                meter.mine = max(0, meter.mine - meter.cost(taken.tokens))
