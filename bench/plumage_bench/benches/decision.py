@@ -31,6 +31,7 @@ from plumage.routing import Query
 from plumage_bench.benches.router.prompts import MARK, MODEL, Body, make_bodies
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.ours import Ours
+from plumage_bench.quantiles import quantile
 from plumage_router.fleet.replicas import Load
 from plumage_router.http.paths import CHAT_PATH
 from plumage_router.process.memory import freeze_startup_objects
@@ -109,8 +110,7 @@ class Timing:
         return sum(self.wall) / len(self.wall) / 1000
 
     def quantile(self, share: float, of: Sequence[int] | None = None) -> float:
-        ordered = sorted(self.wall if of is None else of)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1000
+        return quantile(self.wall if of is None else of, share) / 1000
 
     def figures(self) -> list[float]:
         """The figures in the order of `FIGURES`."""

@@ -29,6 +29,7 @@ from plumage_bench.harness import Context, Figure, Report, ResultTable, interval
 from plumage_bench.local_pool import LocalPool, local_pool
 from plumage_bench.open_load import Answer, Tenant, play
 from plumage_bench.pairs import paired_ratio
+from plumage_bench.quantiles import quantile
 
 __all__ = ["run"]
 
@@ -126,7 +127,7 @@ def window(answers: Sequence[Answer], start: float, end: float) -> Window:
             times[one.tenant].append((end + _AFTER if one.first is None else one.first) - one.sent)
     return Window(
         {name: tokens / (end - start) for name, tokens in service.items()},
-        {name: sorted(all_)[int(0.95 * len(all_))] if all_ else None for name, all_ in times.items()},
+        {name: quantile(all_, 0.95) if all_ else None for name, all_ in times.items()},
         max(one.late for one in answers),
     )
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from plumage.errors import StateError
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.ours import Ours
+from plumage_bench.quantiles import quantile
 from plumage_bench.virtual_time.virtual_fleet import Hooks, VirtualFleet
 from plumage_bench.vllm.timed import Ask, Outcome, TimedEngine
 from plumage_engine.simulator.engine.device import PRESETS
@@ -161,12 +162,12 @@ Served = tuple[Sequence[Ask], Mapping[str, Outcome]]
 
 def measure(runs: Sequence[Served]) -> Measured:
     """What clients and the cache measure, over the requests of all runs."""
-    firsts = sorted(outcomes[ask.name].first - ask.at for asks, outcomes in runs for ask in asks)
+    firsts = [outcomes[ask.name].first - ask.at for asks, outcomes in runs for ask in asks]
     tokens = sum(len(ask.tokens) for asks, _ in runs for ask in asks)
     hits = sum(outcome.cached for _, outcomes in runs for outcome in outcomes.values())
     took = sum(max(one.end for one in outcomes.values()) - min(ask.at for ask in asks) for asks, outcomes in runs)
     answered = sum(ask.answer for asks, _ in runs for ask in asks)
-    return Measured(hits / tokens, firsts[len(firsts) // 2], firsts[int(0.95 * len(firsts))], answered / took)
+    return Measured(hits / tokens, quantile(firsts, 0.5), quantile(firsts, 0.95), answered / took)
 
 
 class _Notes(Hooks):

@@ -27,6 +27,7 @@ from plumage_bench.harness import Context, Figure, Report, ResultTable, interval
 from plumage_bench.local_pool import LocalPool, local_pool
 from plumage_bench.open_load import Answer, Tenant, play
 from plumage_bench.pairs import paired_ratio
+from plumage_bench.quantiles import quantile
 
 __all__ = ["Window", "pool_of", "run"]
 
@@ -138,13 +139,13 @@ def summary(policy: str, load: float, answers: Sequence[Answer], window: Window)
     """Sums up what was sent in the window."""
     counted, seconds = window.of(answers), window.end - window.start
     complete = [one for one in counted if one.status == 200 and one.answered]
-    times = sorted(one.first - one.sent for one in complete if one.first is not None)
+    times = [one.first - one.sent for one in complete if one.first is not None]
     return Cell(
         policy,
         load,
         good=sum(time <= OBJECTIVE for time in times) / seconds,
         answered=len(complete) / seconds,
-        ttft_p95=times[int(0.95 * len(times))] if times else None,
+        ttft_p95=quantile(times, 0.95) if times else None,
         statuses=Counter(str(one.status) for one in counted),
         late=max(one.late for one in answers),
     )

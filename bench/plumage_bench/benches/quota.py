@@ -27,6 +27,7 @@ from plumage.errors import ConfigurationError
 from plumage_bench.guarded import GUARDED
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.ours import Ours
+from plumage_bench.quantiles import quantile
 
 __all__ = ["OURS", "run"]
 
@@ -78,7 +79,7 @@ def run(context: Context) -> Report:
     shared = [one for one in found if not one.away]
     away = [one for one in found if one.away]
     errors = {name: max(abs(one.share - 1) for one in shared if one.tenant == name) for name in TENANTS}
-    waits = sorted(wait for one in shared for wait in one.waits)
+    waits = [wait for one in shared for wait in one.waits]
     return Report(
         keys={
             "error": max(errors.values()),
@@ -86,7 +87,7 @@ def run(context: Context) -> Report:
             "tokens_error": errors["tokens"],
             "over_away": max(max(0.0, one.share - 1) for one in away),
             "least_away": min(one.share for one in away),
-            "p99_ms": 1000 * waits[int(0.99 * len(waits))],
+            "p99_ms": 1000 * quantile(waits, 0.99),
             "other": sum(one.other for one in found),
         },
         tables=(_table(found),),

@@ -30,6 +30,7 @@ from plumage_bench.harness import Context, Figure, Report, ResultTable, interval
 from plumage_bench.local_pool import LocalPool
 from plumage_bench.open_load import Answer, Tenant, play
 from plumage_bench.pairs import paired_ratio
+from plumage_bench.quantiles import quantile
 
 __all__ = ["run"]
 
@@ -140,14 +141,14 @@ def summary(order: str, load: float, answers: Sequence[Answer], window: Window) 
     """Sums up what was sent in the window."""
     counted, seconds = window.of(answers), window.end - window.start
     complete = [one for one in counted if one.status == 200 and one.answered]
-    times = sorted(one.first - one.sent for one in complete if one.first is not None)
+    times = [one.first - one.sent for one in complete if one.first is not None]
     return Cell(
         order,
         load,
         good=sum(wait <= OBJECTIVE for wait in times) / seconds,
         answered=len(complete) / seconds,
         hits=sum(one.cached for one in complete) / max(1, sum(one.prompt for one in complete)),
-        ttft_p99=times[int(0.99 * len(times))] if times else None,
+        ttft_p99=quantile(times, 0.99) if times else None,
         statuses=Counter(str(one.status) for one in counted),
         late=max((one.late for one in answers), default=0.0),
     )

@@ -37,6 +37,7 @@ from plumage_bench.device import CPU, work_clock
 from plumage_bench.harness import Context, Figure, Report, ResultTable, interval_keys
 from plumage_bench.ours import Ours
 from plumage_bench.pairs import LEAST_PAIRS, PairedRatio, paired_ratio
+from plumage_bench.quantiles import quantile
 from plumage_bench.vllm.engine import GPU_ARGUMENTS, Engine, plugin_arguments, prepare_environment, running
 from plumage_bench.vllm.shapes import Shape, shape, write_shape
 from plumage_bench.vllm.timed import Ask, Outcome, TimedEngine
@@ -363,10 +364,10 @@ def _report(found: Mapping[str, Mapping[str, Sequence[Played]]], load: Load) -> 
 def _rows(played: Mapping[str, Sequence[Played]]) -> list[list[Figure]]:
     rows: list[list[Figure]] = []
     for label, runs in played.items():
-        waits = sorted(wait for one in runs for wait in one.waits)
+        waits = [wait for one in runs for wait in one.waits]
         rows.append([
             label, fmean(one.rate for one in runs), 1e3 * fmean(waits), 1e3 * median(waits),
-            1e3 * waits[int(0.99 * len(waits))], sum(one.cached for one in runs) / sum(one.prompt for one in runs),
+            1e3 * quantile(waits, 0.99), sum(one.cached for one in runs) / sum(one.prompt for one in runs),
             str(_rate(played, label)), str(_wait(played, label)),
         ])  # fmt: skip
     return rows

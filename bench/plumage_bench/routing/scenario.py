@@ -25,6 +25,7 @@ from math import inf, sqrt
 from pathlib import Path
 
 from plumage_bench.ours import Ours
+from plumage_bench.quantiles import quantile
 from plumage_bench.routing.contenders import Contender
 from plumage_bench.virtual_time.fleet import FleetRun, run_fleet
 from plumage_bench.virtual_time.measured_device import MeasuredDevice, WindowedDevice
@@ -150,10 +151,10 @@ class Figures:
     muv: float
 
     def ttft_at(self, share: float) -> float:
-        return _percentile(self.ttft, share)
+        return quantile(self.ttft, share)
 
     def latency_at(self, share: float) -> float:
-        return _percentile(self.latency, share)
+        return quantile(self.latency, share)
 
 
 def serve(contender: Contender, scenario: Scenario, seed: int, *, late_after: float = inf) -> FleetRun:
@@ -200,9 +201,3 @@ def pooled(runs: Sequence[Figures]) -> Figures:
 def _variation(values: Sequence[float]) -> float:
     mean = sum(values) / len(values)
     return sqrt(sum((value - mean) ** 2 for value in values) / len(values)) / mean if mean else 0.0
-
-
-def _percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of the values do not exceed."""
-    ordered = sorted(values)
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]

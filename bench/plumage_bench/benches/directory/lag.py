@@ -36,6 +36,7 @@ from plumage.directory.server.local_server import LocalServer
 from plumage.hashing import chunks
 from plumage.models import resolve
 from plumage.rendering import ByteTable, ModelFolder
+from plumage_bench.quantiles import quantile
 
 __all__ = ["Lag", "SeedLag", "measure_lag"]
 
@@ -74,7 +75,7 @@ class SeedLag:
     agent_micros: float
 
     def percentile(self, percent: float) -> float:
-        return self.sorted[min(len(self.sorted) - 1, int(len(self.sorted) * percent / 100))]
+        return quantile(self.sorted, percent / 100)
 
 
 @dataclass(frozen=True, slots=True)

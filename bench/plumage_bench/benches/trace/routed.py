@@ -19,6 +19,7 @@ from statistics import fmean, pstdev
 from plumage_bench.benches.trace.mooncake import BLOCK
 from plumage_bench.benches.trace.processes import Trace
 from plumage_bench.ours import Ours
+from plumage_bench.quantiles import quantile
 from plumage_bench.routing.contenders import BASELINES, OURS, Contender, equal
 from plumage_bench.routing.scenario import WORKER
 from plumage_bench.virtual_time.fleet import FleetRun, Served, run_fleet
@@ -118,7 +119,7 @@ def _figures(run: FleetRun) -> Routed:
     for served in run.served:
         work[served.ticket.slot] += _computed(served)
     at = (0.50, 0.95, 0.99)
-    times = [_quantile(ordered, q) for ordered in (ttft, latency) for q in at]
+    times = [quantile(ordered, q) for ordered in (ttft, latency) for q in at]
     muv = fmean(worker.muv for worker in run.workers)
     figures = [hit, *times, pstdev(work) / fmean(work), muv]
     return Routed(*figures)
@@ -127,10 +128,6 @@ def _figures(run: FleetRun) -> Routed:
 def _computed(served: Served) -> float:
     prompt = served.arrival.prompt
     return prompt.tokens - served.cached_tokens + prompt.output_tokens
-
-
-def _quantile(ordered: Sequence[float], q: float) -> float:
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
 
 
 def mean(runs: Sequence[Routed]) -> Routed:

@@ -29,6 +29,7 @@ from plumage_bench.benches.truth.fleet import Answer, Fleet, Setting, agent_cost
 from plumage_bench.benches.truth.talk import ADAPTERS, KINDS, Texts
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.ours import Ours
+from plumage_bench.quantiles import quantile
 from plumage_bench.vllm.engine import prepare_environment
 
 __all__ = ["run"]
@@ -236,7 +237,7 @@ def _report(asked: Sequence[Asked], costs: Sequence[Cost]) -> Report:
     calm = [one for one in asked if not one.part.races]
     worst_cost = max(costs, key=lambda cost: cost.with_decoding)
     keys: dict[str, int | float | str] = {
-        "error_tokens_p95": _percentile(errors, 95),
+        "error_tokens_p95": quantile(errors, 0.95),
         "error_tokens_max": max(abs(one.error) for one in calm),
         "agent_us_per_block": round(worst_cost.with_decoding, 2),
         "error_chunks_max": round(max(one.chunks for one in calm), 2),
@@ -257,7 +258,7 @@ def _kinds(asked: Sequence[Asked]) -> ResultTable:
             (
                 part.label, len(own), round(sum(one.tokens for one in own) / len(own)),
                 round(sum(one.found for one in own) / sum(one.tokens for one in own), 3),
-                round(sum(one.error for one in own) / len(own), 1), _percentile(errors, 50), _percentile(errors, 95),
+                round(sum(one.error for one in own) / len(own), 1), quantile(errors, 0.50), quantile(errors, 0.95),
                 max(errors), round(max(one.chunks for one in own), 2),
             )
         )  # fmt: skip
@@ -286,12 +287,6 @@ def _costs(costs: Sequence[Cost]) -> ResultTable:
         "process also polls the engine, writes heartbeats and waits for messages, also without events."
     )
     return ResultTable("The agent", columns, rows, notes)
-
-
-def _percentile(values: Sequence[int], share: float) -> int:
-    """Nearest rank."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share / 100 * len(ordered)))]
 
 
 def _plot(figure: Any, asked: Sequence[Asked]) -> None:

@@ -12,6 +12,7 @@ from plumage_bench.benches.vllm_feather.cells import Cell
 from plumage_bench.benches.vllm_feather.contenders import CEILINGS, PRODUCT, Contender
 from plumage_bench.harness import Report, ResultTable
 from plumage_bench.pairs import LEAST_PAIRS, PairedRatio, paired_ratio, students_t
+from plumage_bench.quantiles import quantile
 from plumage_bench.vllm.shapes import Shape
 
 __all__ = ["Played", "cell_line", "later", "report"]
@@ -94,7 +95,7 @@ def _row(runs: Sequence[Played], fcfs: Sequence[Played], order: Sequence[Played]
 
 def _quantile(values: Sequence[float], part: float) -> float:
     """NaN without values, as for gaps of answers with one token."""
-    return sorted(values)[int(part * len(values))] if values else nan
+    return quantile(values, part) if values else nan
 
 
 def later(of: Sequence[Played], than: Sequence[Played]) -> float:
