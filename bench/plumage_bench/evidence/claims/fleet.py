@@ -12,6 +12,7 @@ _FAULTS = "PLUMAGE_E2E_REPORT=DIR pytest tests/e2e_cluster/test_faults_under_loa
 _ROUTER = "plumage bench router peers=1"
 _AGENTS = "plumage bench agents --quick"
 _OVERLOAD = "plumage bench overload --quick pairs=5"
+_SLOSCORE = "plumage bench sloscore --quick"
 _VICTIMS = "PLUMAGE_E2E_REPORT=DIR make e2e-victims"
 
 HOT_PATH = (
@@ -30,7 +31,8 @@ HOT_PATH = (
     Claim("… cold start with 1,000,000 entries, s", "directory", Key("cold_s"), at_most(5)),
     Claim("… agent's process, µs of CPU a block event at 5,000 a second", "directory", Key("agent_process_us"),
           at_most(15)),
-    Claim("Router, one core, 8k prompts that do not stream: requests a second", "router", Key("rps_8k"),
+    Claim("Router with keys, quotas and tracing, one core, 8k prompts that do not stream: requests a second", "router",
+          Key("rps_8k"),
           at_least(6000), "", _ROUTER),
     Claim("… 99th percentile that it adds, ms", "router", Key("added_p99_ms"), at_most(1.5), "", _ROUTER),
     Claim("… the same by the interval's upper end, ms", "router", Key("added_p99_high_ms"), at_most(1.5), "", _ROUTER),
@@ -61,6 +63,12 @@ HOT_PATH = (
     Claim("… with a limit of requests in flight that fits the pool", "overload", Key("limit_over_rate"),
           command=_OVERLOAD),
     Claim("… with the queue", "overload", Key("queue_over_rate"), command=_OVERLOAD),
+    Claim("Queue by score at 2.5 times a pool's load, shared documents: requests that meet 4 s to the first token ÷ "
+          "those by arrival (`over_fcfs`)", "sloscore", Key("over_fcfs"), at_least(1.2), "", _SLOSCORE),
+    Claim("… P99 to first token ÷ that by arrival", "sloscore", Key("p99_ratio"), at_most(1.0), "", _SLOSCORE),
+    Claim("… µs of one choice among 1,000 waiting requests, with 1,000 entries in the directory", "sloscore",
+          Key("choice_us_1000"), command=_SLOSCORE),
+    Claim("… with 1,000,000 entries", "sloscore", Key("choice_us_1000000"), command=_SLOSCORE),
     Claim("Tenants with equal shares of an overloaded pool: the largest difference of their service, of five windows "
           "(`service_gap`)", "fairness", Key("service_gap"), at_most(0.05), "", "plumage bench fairness"),
     Claim("… without the queue", "fairness", Key("default_service_gap"), command="plumage bench fairness"),
