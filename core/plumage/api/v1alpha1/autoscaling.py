@@ -10,10 +10,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.field_types import Percent, Seconds
 from plumage.api.v1alpha1.metadata import Tally
-from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
+from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct, named_once
 
 __all__ = [
     "AutoscalingSpec",
@@ -187,13 +186,7 @@ class AutoscalingSpec(Struct):
             holds=lambda spec: spec.min_replicas <= spec.max_replicas,
             cel="self.minReplicas <= self.maxReplicas",
         ),
-        Rule(
-            at="metrics",
-            must="may not name a type twice",
-            reads=("metrics",),
-            holds=lambda spec: len({metric.type for metric in spec.metrics}) == len(spec.metrics),
-            cel=entries_differ("metrics", "type"),
-        ),
+        named_once("metrics", "a type", "type"),
     )
 
 

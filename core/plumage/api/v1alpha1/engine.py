@@ -8,14 +8,13 @@ from pydantic import Field
 
 from plumage import defaults
 from plumage.api.v1alpha1.cache import EvictionSpec, HostMemorySpec
-from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.feather import FeatherSpec
 from plumage.api.v1alpha1.field_types import Label, Memory, ObjectRef, Seconds, StringRule, Subdomain, Text
 from plumage.api.v1alpha1.gpus import GPU
 from plumage.api.v1alpha1.pods import OWNED_ENV, EnvVar, Resources
 from plumage.api.v1alpha1.scheduling import Placement
 from plumage.api.v1alpha1.simulator import SimulatorSpec
-from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
+from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct, named_once
 
 __all__ = ["OWNED_ARGS", "VLLM_PLUGIN", "EngineSpec", "ModelCacheSpec"]
 
@@ -148,13 +147,7 @@ class EngineSpec(Placement):
         json_schema_extra={LIST_KEY: "name"},
     )
     rules: ClassVar = (
-        Rule(
-            at="env",
-            must="may not name a variable twice",
-            cel=entries_differ("env", "name"),
-            reads=("env",),
-            holds=lambda engine: len({variable.name for variable in engine.env}) == len(engine.env),
-        ),
+        named_once("env", "a variable", "name"),
         Rule(
             at="env",
             must=f"may not set VLLM_PLUGINS without {VLLM_PLUGIN} in its value: vLLM loads only the plugins named "
@@ -164,13 +157,7 @@ class EngineSpec(Placement):
             reads=("env",),
             holds=_plugin_is_loaded,
         ),
-        Rule(
-            at="imagePullSecrets",
-            must="may not name a Secret twice",
-            cel=entries_differ("imagePullSecrets", "name"),
-            reads=("image_pull_secrets",),
-            holds=lambda engine: len({one.name for one in engine.image_pull_secrets}) == len(engine.image_pull_secrets),
-        ),
+        named_once("imagePullSecrets", "a Secret", "name"),
         Rule(
             at="hostMemory.capacity",
             must="must be below resources.limits.memory",

@@ -7,24 +7,13 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.field_types import WORDS, Label, ObjectRef, StringMap, Subdomain
-from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
+from plumage.api.v1alpha1.struct import LIST_KEY, Struct, named_once
 
 __all__ = ["HTTPRouteSpec", "IngressSpec", "MonitoringSpec", "NetworkPolicySpec", "ParentRef", "TracingSpec"]
 
 Hosts = tuple[Subdomain, ...]
 Namespaces = tuple[Label, ...]
-
-
-def _once(at: str, name: str, what: str) -> Rule:
-    return Rule(
-        at=at,
-        must=f"may not name {what} twice",
-        cel=entries_differ(at),
-        reads=(name,),
-        holds=lambda spec: len(set(getattr(spec, name))) == len(getattr(spec, name)),
-    )
 
 
 class IngressSpec(Struct):
@@ -57,7 +46,7 @@ class HTTPRouteSpec(Struct):
         description="Host names that clients use. When absent, all host names of the Gateway.",
         json_schema_extra={LIST_KEY: ""},
     )
-    rules: ClassVar = (_once("hostnames", "hostnames", "a host"),)
+    rules: ClassVar = (named_once("hostnames", "a host"),)
 
 
 class NetworkPolicySpec(Struct):
@@ -79,8 +68,8 @@ class NetworkPolicySpec(Struct):
         json_schema_extra={LIST_KEY: ""},
     )
     rules: ClassVar = (
-        _once("clientNamespaces", "client_namespaces", "a namespace"),
-        _once("monitoringNamespaces", "monitoring_namespaces", "a namespace"),
+        named_once("clientNamespaces", "a namespace"),
+        named_once("monitoringNamespaces", "a namespace"),
     )
 
 

@@ -7,10 +7,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from plumage import defaults
-from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.field_types import Label, Seconds
 from plumage.api.v1alpha1.quotas import Tenant
-from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
+from plumage.api.v1alpha1.struct import LIST_KEY, Struct, named_once
 from plumage.queueing import QueueOrder
 
 __all__ = ["PoolFlowControlSpec", "PriorityClassSpec"]
@@ -63,12 +62,4 @@ class PoolFlowControlSpec(Struct):
         description="The classes. A request that names none belongs to the first one that its tenant may use.",
         json_schema_extra={LIST_KEY: "name"},
     )
-    rules: ClassVar = (
-        Rule(
-            at="classes",
-            must="may not name a class twice",
-            cel=entries_differ("classes", "name"),
-            reads=("classes",),
-            holds=lambda spec: len({one.name for one in spec.classes}) == len(spec.classes),
-        ),
-    )
+    rules: ClassVar = (named_once("classes", "a class", "name"),)

@@ -15,7 +15,7 @@ from plumage.api.v1alpha1.model import ServedName
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.router import AuthSpec, ServiceType
 from plumage.api.v1alpha1.scheduling import Placement
-from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
+from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct, named_once
 
 __all__ = [
     "FlowControlSpec",
@@ -63,13 +63,7 @@ class GatewayModel(Struct):
             reads=("pools",),
             holds=lambda model: any(pool.weight for pool in model.pools),
         ),
-        Rule(
-            at="pools",
-            must="may not name a pool twice",
-            cel=entries_differ("pools", "poolRef.name"),
-            reads=("pools",),
-            holds=lambda model: len({pool.pool_ref.name for pool in model.pools}) == len(model.pools),
-        ),
+        named_once("pools", "a pool", "poolRef.name"),
     )
 
 

@@ -8,7 +8,6 @@ from pydantic import ConfigDict, Field
 
 from plumage import defaults
 from plumage.api.v1alpha1.autoscaling import AutoscalingSpec, AutoscalingStatus
-from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.directory import DirectorySpec
 from plumage.api.v1alpha1.engine import EngineSpec
 from plumage.api.v1alpha1.exposure import MonitoringSpec, NetworkPolicySpec, TracingSpec
@@ -18,7 +17,7 @@ from plumage.api.v1alpha1.metadata import NAMES_SERVICES, Condition, Generation,
 from plumage.api.v1alpha1.model import ModelSpec
 from plumage.api.v1alpha1.quotas import QuotaSpec
 from plumage.api.v1alpha1.router import RouterSpec
-from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
+from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct, named_once
 from plumage.models import WITH_WEIGHTS
 
 __all__ = ["InferencePool", "InferencePoolSpec", "InferencePoolStatus", "RolloutSpec"]
@@ -123,13 +122,7 @@ class InferencePoolSpec(Struct):
             reads=("flow_control", "router"),
             holds=lambda spec: not _names_tenants(spec) or _has_tenants(spec.router),
         ),
-        Rule(
-            at="quotas",
-            must="may not name a tenant twice",
-            cel=entries_differ("quotas", "tenant"),
-            reads=("quotas",),
-            holds=lambda spec: len({quota.tenant for quota in spec.quotas}) == len(spec.quotas),
-        ),
+        named_once("quotas", "a tenant", "tenant"),
         Rule(
             at="model.uri",
             must=f"may not be builtin:// with engine.runtime VLLM, except {WITH_WEIGHTS}: other models have no weights",

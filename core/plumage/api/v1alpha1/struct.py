@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, TypeAdapter, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
-__all__ = ["LIST_KEY", "Change", "Rule", "Struct"]
+from plumage.api.v1alpha1.cel import entries_differ
+
+__all__ = ["LIST_KEY", "Change", "Rule", "Struct", "named_once"]
 
 LIST_KEY = "x-plumage-list-key"
 """In a list field's json_schema_extra: the field that is the key of an entry; "" if the entry is its own key.
@@ -48,6 +51,21 @@ class Rule:
     holds: Callable[[Any], bool]
     cel: str
     written: tuple[str, ...] = ()
+
+
+def named_once(at: str, what: str, key: str = "") -> Rule:
+    """The rule that no two entries of a list name the same thing.
+
+    at: the list, by its key in a manifest. what: that entries name, for the message. key: of an entry, dotted; empty if
+    the entry itself is the name.
+    """
+    field, name_of = to_snake(at), attrgetter(to_snake(key)) if key else str
+
+    def holds(spec: Any) -> bool:
+        entries = getattr(spec, field)
+        return len({name_of(entry) for entry in entries}) == len(entries)
+
+    return Rule(at, f"may not name {what} twice", (field,), holds, entries_differ(at, key))
 
 
 @dataclass(frozen=True, slots=True)
