@@ -46,8 +46,8 @@ class PoolFlowControlSpec(Struct):
     )
     engine_queue_milliseconds: Annotated[int, Field(ge=10, le=60_000)] = Field(
         defaults.ENGINE_QUEUE_MILLISECONDS,
-        description="About how long a request may wait in an engine. A replica has room while it has fewer prompt "
-        "tokens to compute than in this time, or fewer than 2 requests to start.",
+        description="About how long a request may wait in an engine. A replica has room while its new prompts "
+        "have fewer tokens than it computes in this time, or while fewer than 2 requests wait to start.",
     )
     order: QueueOrder = Field(
         defaults.QUEUE_ORDER,
