@@ -147,7 +147,7 @@ async def test_lost_last_entries_are_detected(world: Any, until: Any, client: Re
     assert router.mirror.match(CHAIN) == {0: WHOLE}
 
 
-@pytest.mark.parametrize("lost", ["last entries", "log", "log and snapshot"])
+@pytest.mark.parametrize("lost", ["last entries", "log", "log and snapshot", "registration"])
 async def test_lost_entries_before_newer_ones_are_detected(world: Any, until: Any, client: Redis, lost: str) -> None:
     """An engine in use appends entries between the loss and the next heartbeat, and a router reads them as a gap."""
     writer = await world.writer(heartbeat_seconds=3)
@@ -159,6 +159,8 @@ async def test_lost_entries_before_newer_ones_are_detected(world: Any, until: An
     epoch = writer.epoch
     if lost == "last entries":
         await client.restore(log, 60_000, early, replace=True)
+    elif lost == "registration":
+        await client.decr(Keys("p", "r0").epoch)
     else:
         await client.unlink(log, *([Keys("p", "r0").snap(epoch)] if "snapshot" in lost else []))
     writer.publish(held(CHAIN)[5:])

@@ -82,12 +82,13 @@ class EpochWriter:
         counter, stream = await pipe.execute(raise_on_error=False)
         if publication.epoch != epoch:
             return  # the engine was emptied meanwhile: everything must be written again
-        if counter is not None and not isinstance(counter, Exception) and int(counter) > self._registered:
+        if isinstance(counter, Exception):  # the server may be loading its data: the stream decides
+            counter = self._registered
+        if counter is not None and int(counter) > self._registered:
             self.superseded = True
             log.error("another writer registered replica %s; this one stops", keys.replica)
         elif (
             counter is None
-            or isinstance(counter, Exception)
             or int(counter) < self._registered
             or isinstance(stream, Exception)
             or self._lost_entries(stream)
