@@ -95,6 +95,10 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
         "spec.quotas[0].tokensPerDay: must be at least 1, got 0",
     ),
     (
+        put("spec.quotas", [{"tenant": "alice", "models": []}]),
+        "spec.quotas[0].models: must have at least 1 entry, got 0 entries",
+    ),
+    (
         put("spec.flowControl", {"classes": [{"name": "Chat"}]}),
         "spec.flowControl.classes[0].name: must be lowercase letters, digits and '-', beginning and ending with a "
         "letter or digit, got 'Chat'",

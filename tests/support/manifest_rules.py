@@ -37,7 +37,10 @@ RULES: list[tuple[Mutation, str]] = [
         put("spec.flowControl", {"classes": [{"name": "chat"}, {"name": "chat", "weight": 2}]}),
         "spec.flowControl.classes: may not name a class twice, got 2 entries",
     ),
-    (_quotas({"tenant": "alice"}), "spec.quotas[0].tenant: must have at least one limit beside it, got 'alice'"),
+    (
+        _quotas({"tenant": "alice"}),
+        "spec.quotas[0].tenant: must have at least one limit, or models, beside it, got 'alice'",
+    ),
     (
         put("spec.model.aliases", ["Qwen3-8B"]),
         "spec.model: must give the model, its aliases and its adapters different names, got 2 entries",

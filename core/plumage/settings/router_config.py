@@ -249,13 +249,17 @@ class QuarantineConfig(Settings):
 
 
 class QuotaConfig(Settings):
-    """The limits of one tenant over all routers of the pool; tenant `*`: of each one without an entry."""
+    """The limits of one tenant over all routers of the pool; tenant `*`: of each one without an entry.
+
+    models: that it may ask for; null for all.
+    """
 
     tenant: str = Field(min_length=1)
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
     tokens_per_day: Count | None = None
     concurrent_requests: Count | None = None
+    models: tuple[str, ...] | None = None
 
     def limits(self) -> dict[Limit, int]:
         """The limits that are set."""

@@ -20,6 +20,7 @@ from plumage.errors import CallerRefusedError
 from plumage.fleet_report import FLEET_PATH
 from plumage_router.admin.fleet_report import fleet_report
 from plumage_router.admin.status import metrics_page, status_document
+from plumage_router.http.auth import Tenant
 from plumage_router.http.errors import RequestError, error_object, unknown_model
 from plumage_router.http.listener import NEEDS_KEY, Listener
 from plumage_router.http.paths import ENGINE_PATHS, path_class, unserved_body
@@ -83,11 +84,13 @@ def bare_app(listener: Listener) -> FastAPI:
 
 
 def needs_key(listener: Listener) -> Any:
-    """The dependency of a route for clients."""
+    """The dependency of a route for clients. Its value is the key's tenant."""
 
-    def key(request: Request) -> None:
-        if listener.auth.tenant(dict(request.scope["headers"])) is None:
+    def key(request: Request) -> Tenant:
+        tenant = listener.auth.tenant(dict(request.scope["headers"]))
+        if tenant is None:
             raise _Unauthorized(NEEDS_KEY, "invalid_api_key")
+        return tenant
 
     return Depends(key)
 
@@ -167,14 +170,16 @@ def _add_public(app: FastAPI, pool: PoolRouter) -> None:
 
     add_metrics(app, lambda accept: metrics_page(pool, accept), dependencies=[needs_admin_with_keys(pool)])
 
-    @app.get("/v1/models", dependencies=[key])
-    async def models() -> dict[str, Any]:
-        names = (model.name, *model.aliases, *model.adapters)
-        return {"object": "list", "data": [model_entry(name) for name in names]}
+    def names(tenant: Tenant) -> list[str]:
+        return [name for name in (model.name, *model.aliases, *model.adapters) if pool.may_use(tenant, name)]
 
-    @app.get("/v1/models/{name:path}", dependencies=[key])
-    async def one_model(name: str) -> dict[str, Any]:
-        if name not in (model.name, *model.aliases, *model.adapters):
+    @app.get("/v1/models")
+    async def models(tenant: Tenant = key) -> dict[str, Any]:
+        return {"object": "list", "data": [model_entry(name) for name in names(tenant)]}
+
+    @app.get("/v1/models/{name:path}")
+    async def one_model(name: str, tenant: Tenant = key) -> dict[str, Any]:
+        if name not in names(tenant):
             raise unknown_model(name[:128], model.name)
         return model_entry(name)
 

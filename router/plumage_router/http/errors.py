@@ -8,6 +8,7 @@ what the client sent: `RequestError` bounds its text.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -27,6 +28,7 @@ __all__ = [
     "error_event",
     "error_object",
     "internal",
+    "model_refused",
     "no_replica",
     "objective_missed",
     "over_quota",
@@ -174,6 +176,12 @@ def bad_header(name: str, message: str) -> RequestError:
 
 def class_refused(message: str) -> RequestError:
     return RequestError(403, message, code="class_refused")
+
+
+def model_refused(name: str, allowed: Sequence[str]) -> RequestError:
+    """allowed: the models that the key may use."""
+    message = f"This key may not use the model {name!r}. It may use {', '.join(allowed)}."
+    return RequestError(403, message, code="model_refused", param="model")
 
 
 def unauthorized(message: str) -> RequestError:

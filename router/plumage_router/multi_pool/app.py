@@ -12,6 +12,7 @@ from fastapi import FastAPI, HTTPException, Response
 
 from plumage.fleet_report import FLEET_PATH
 from plumage_router.admin.app import add_metrics, bare_app, model_entry, needs_admin, needs_admin_with_keys, needs_key
+from plumage_router.http.auth import Tenant
 from plumage_router.multi_pool.dispatcher import PoolDispatcher
 from plumage_router.multi_pool.metrics import multi_pool_metrics
 
@@ -43,14 +44,14 @@ def _add_public(app: FastAPI, dispatcher: PoolDispatcher) -> None:
 def _add_models(app: FastAPI, dispatcher: PoolDispatcher) -> None:
     key = needs_key(dispatcher)
 
-    @app.get("/v1/models", dependencies=[key])
-    async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [model_entry(name) for name in dispatcher.served]}
+    @app.get("/v1/models")
+    async def models(tenant: Tenant = key) -> dict[str, Any]:
+        return {"object": "list", "data": [model_entry(name) for name in dispatcher.served(tenant)]}
 
-    @app.get("/v1/models/{name:path}", dependencies=[key])
-    async def one_model(name: str) -> dict[str, Any]:
-        if name not in dispatcher.served:
-            raise dispatcher.unknown(name)
+    @app.get("/v1/models/{name:path}")
+    async def one_model(name: str, tenant: Tenant = key) -> dict[str, Any]:
+        if name not in dispatcher.served(tenant):
+            raise dispatcher.unknown(name, tenant)
         return model_entry(name)
 
 

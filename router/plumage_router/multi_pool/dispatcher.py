@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 
 from plumage.settings.router_config import MultiPoolConfig
 from plumage_router.http.asgi import Application, AsgiRequest
-from plumage_router.http.auth import Auth
+from plumage_router.http.auth import Auth, Tenant
 from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.errors import RequestError, bad_field, internal, overloaded
 from plumage_router.http.listener import Listener
@@ -80,23 +80,23 @@ class PoolDispatcher(Listener):
             self._listed = all(pool.membership.listed for pool in self.pools.values())
         return self.keeps_alive and self._listed
 
-    @property
-    def served(self) -> list[str]:
-        """The model names that clients may use."""
-        return sorted(name for name, pool in self.names.items() if pool in self.pools)
+    def served(self, tenant: Tenant | None = None) -> list[str]:
+        """The model names that the tenant may use; without a tenant those that anyone may."""
+        names = sorted(name for name, pool in self.names.items() if pool in self.pools)
+        return [name for name in names if tenant is None or self.pools[self.names[name]].may_use(tenant, name)]
 
     @property
     def most_values(self) -> int:
         """The values that a body may have, of the pool that allows most."""
         return max((pool.reader.most_values for pool in self.pools.values()), default=MAX_VALUES)
 
-    def unknown(self, name: str) -> RequestError:
-        """The error for a model name without a pool that serves it."""
-        if (pool := self.names.get(name)) is not None:
+    def unknown(self, name: str, tenant: Tenant | None = None) -> RequestError:
+        """The error for a model name without a pool that serves it to the tenant."""
+        if (pool := self.names.get(name)) is not None and pool not in self.pools:
             why = "the router's log has the reason" if pool in self.broken else "it is new"
             message = f"The pool {pool} of the model {name!r} is not available yet: {why}."
             return RequestError(503, message, code="pool_unavailable", retry_after=10)
-        served = [repr(known) for known in self.served]
+        served = [repr(known) for known in self.served(tenant)]
         more = f" and {len(served) - _MAX_NAMES} more (GET /v1/models)" if len(served) > _MAX_NAMES else ""
         known = (
             f"this gateway serves {', '.join(served[:_MAX_NAMES])}{more}" if served else "this gateway serves no pool"

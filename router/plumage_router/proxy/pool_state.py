@@ -194,7 +194,8 @@ class PoolState(Listener):
     def spend(
         self, prompt: Prompt, tenant: Tenant | None, decided: Callable[[RequestError | None], None]
     ) -> Spending | None:
-        """Takes the request from its tenant's quotas; None without a quota. Raises RequestError over a limit.
+        """Takes the request from its tenant's quotas; None without a quota. Raises RequestError over a limit, or for a
+        model that the tenant may not use.
 
         decided: called later if the result `waits` for the other routers.
         """
@@ -203,7 +204,13 @@ class PoolState(Listener):
         prompt_tokens = self._tokens_of_prompt(prompt)
         answer = (prompt.answer or _ANSWER_TOKENS) * prompt.answers if prompt.generates else 0
         name = tenant.name if tenant is not None else ""
+        self.quotas.check_model(name, prompt.model)
         return self.quotas.take(name, prompt_tokens, prompt_tokens + answer, decided)
+
+    def may_use(self, tenant: Tenant | None, model: str) -> bool:
+        """Whether the tenant may ask for the model."""
+        models = self.quotas.models(tenant.name if tenant is not None else "")
+        return models is None or model in models
 
     def check_quota(self, tenant: Tenant | None) -> None:
         """Raises RequestError if the tenant is over its quota whatever its next request needs."""

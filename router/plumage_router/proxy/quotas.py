@@ -20,7 +20,7 @@ from plumage.prometheus import exposition
 from plumage.quotas import Ask, Limit, Refusal, Sharing, Taken, TenantUse
 from plumage.settings.router_config import QuotaConfig
 from plumage_router.clock import monotonic, wall
-from plumage_router.http.errors import RequestError, over_quota
+from plumage_router.http.errors import RequestError, model_refused, over_quota
 
 __all__ = ["Quotas", "Spending"]
 
@@ -85,6 +85,7 @@ class Quotas:
         self.asked = 0
         self.failures = 0
         self._limits = {quota.tenant: quota.limits() for quota in limits}
+        self._models = {quota.tenant: quota.models for quota in limits}
         self._uses: dict[str, TenantUse] = {}
         self._names: dict[TenantUse, str] = {}
         self._changed: dict[str, None] = {}  # tenants whose numbers must be published, in order
@@ -98,9 +99,20 @@ class Quotas:
     def configure(self, limits: Sequence[QuotaConfig]) -> None:
         """Other limits from now on. What was used stays."""
         self._limits = {quota.tenant: quota.limits() for quota in limits}
+        self._models = {quota.tenant: quota.models for quota in limits}
         for tenant, use in self._uses.items():
             use.limits = self._limits_of(tenant)
             self.changed(use)
+
+    def models(self, tenant: str) -> tuple[str, ...] | None:
+        """The models that the tenant may ask for; None for all."""
+        return self._models[tenant] if tenant in self._models else self._models.get(_OTHERS)
+
+    def check_model(self, tenant: str, model: str) -> None:
+        """Raises RequestError if the tenant may not ask for the model."""
+        models = self.models(tenant)
+        if models is not None and model not in models:
+            raise model_refused(model, models)
 
     def check(self, tenant: str) -> None:
         """Raises RequestError if the tenant's next request is refused, whatever its size. Counts nothing."""

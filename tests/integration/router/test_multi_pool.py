@@ -225,6 +225,24 @@ async def test_unknown_model_error_names_served_models(gateway: Gateway, engines
     assert (await gateway.http.get("/v1/models/tiny")).status_code == 404
 
 
+async def test_tenant_gets_the_models_that_each_pool_allows(gateway: Gateway, engines: list[Any]) -> None:
+    keys = gateway.folder / "keys"
+    keys.write_text("acme key-a\nother key-o\n")
+    (gateway.folder / "salt").write_text("salt-key\n")
+    gateway.settings["auth"] = {"apiKeysFile": str(keys)}
+    salt = {"saltKeyFile": str(gateway.folder / "salt")}
+    gateway.add("chat", at(engines[0]), quotas=[{"tenant": "acme", "models": ["chat"]}], **salt)
+    gateway.add("code", at(engines[1]), quotas=[{"tenant": "acme", "models": ["none"]}], **salt)
+    await gateway.start()
+    for key, models in (("key-a", ["chat"]), ("key-o", ["chat", "code"])):
+        gateway.http.headers["authorization"] = f"Bearer {key}"
+        assert await gateway.models() == models
+        for name in ("chat", "code"):
+            assert (await gateway.chat(name)).status_code == (200 if name in models else 403)
+            assert (await gateway.http.get(f"/v1/models/{name}")).status_code == (200 if name in models else 404)
+    assert len(engines[1].seen) == 1
+
+
 async def test_errors_equal_those_of_single_pool(gateway: Gateway, engines: list[Any]) -> None:
     keys = gateway.folder / "keys"
     keys.write_text("acme key-a\n")

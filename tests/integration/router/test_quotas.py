@@ -106,6 +106,38 @@ async def test_quota_of_all_others_counts_each_by_itself(start: Any, kit: Any, k
         assert statuses == [200] * most + [429] * (4 - most), key
 
 
+async def test_tenant_gets_its_models_only(start: Any, kit: Any, keys: Any) -> None:
+    quotas = [{"tenant": "alice", "models": ["fast", "sql"]}, {"tenant": "bob", "requestsPerMinute": 9}]
+    model = {"name": "tiny", "modelFolder": "builtin://tiny-chat", "aliases": ["fast"], "adapters": ["sql"]}
+    running = await start(engines=1, auth=keys, quotas=quotas, model=model)
+    for key, allowed in (("key-a", ["fast", "sql"]), ("key-b", ["tiny", "fast", "sql"])):
+        listed = (await running.send(kit.request({}, path="/v1/models", method="GET", **of(key)))).json
+        assert [entry["id"] for entry in listed["data"]] == allowed
+        for name in ("tiny", "fast", "sql"):
+            status = 200 if name in allowed else 403
+            assert (await ask(running, kit, key, model=name)).status == status, (key, name)
+            one = await running.send(kit.request({}, path=f"/v1/models/{name}", method="GET", **of(key)))
+            assert one.status == (200 if name in allowed else 404)
+    refused = await ask(running, kit, model="tiny")
+    assert refused.error == {
+        "message": "This key may not use the model 'tiny'. It may use fast, sql.",
+        "type": "permission_error", "param": "model", "code": "model_refused",
+    }  # fmt: skip
+    assert (await ask(running, kit, model="other")).status == 404
+    assert len(running.engines[0].seen) == 5
+    [entry] = running.router.pool.quotas.document()
+    assert (entry["tenant"], entry["used"]) == ("bob", 3), "a refused request takes nothing, and models are no number"
+
+
+async def test_models_of_all_others_are_those_of_the_star(start: Any, kit: Any, keys: Any) -> None:
+    quotas = [{"tenant": "*", "models": ["fast"]}, {"tenant": "alice", "requestsPerMinute": 9}]
+    model = {"name": "tiny", "modelFolder": "builtin://tiny-chat", "aliases": ["fast"]}
+    running = await start(engines=1, auth=keys, quotas=quotas, model=model)
+    assert (await ask(running, kit, "key-a", model="tiny")).status == 200, "she has an entry of her own"
+    assert (await ask(running, kit, "key-b", model="tiny")).status == 403
+    assert (await ask(running, kit, "key-b", model="fast")).status == 200
+
+
 async def test_tokens_count_as_the_engine_counted_them(start: Any, kit: Any, keys: Any) -> None:
     """Each answer reports 103 tokens, whatever the router expected."""
     running = await start(engines=1, auth=keys, quotas=[{"tenant": "alice", "tokensPerMinute": 300}])

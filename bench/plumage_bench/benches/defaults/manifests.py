@@ -120,6 +120,7 @@ VLLM: Final[dict[str, Any]] = {
             "tokensPerMinute": 90_000,
             "tokensPerDay": 5_000_000,
             "concurrentRequests": 8,
+            "models": ["tiny-chat"],
         }
     ],
     "flowControl": {
