@@ -92,9 +92,9 @@ async def test_load_is_repeated_by_its_seed_and_gives_up_what_never_ends() -> No
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         tenant = Tenant("a", 100.0, (5, 9), (1, 9), {"x-tenant": "a"})
-        found = await play(url, [tenant], 0.3, "seed", 0.3)
+        found = await play(url, [tenant], 0.3, "seed", after=3.0)
         first, bodies[:] = sorted(map(json.dumps, bodies)), []
-        again = await play(url, [tenant], 0.3, "seed", 0.3)
+        again = await play(url, [tenant], 0.3, "seed", after=3.0)
     assert len(found) == len(again) > 10
     assert [one.sent for one in found] == [one.sent for one in again]
     assert first == sorted(map(json.dumps, bodies))
