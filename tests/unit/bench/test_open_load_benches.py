@@ -1,16 +1,17 @@
-"""`overload` and `fairness`: their manifests, and how answers become figures."""
+"""`overload`, `fairness` and `sloscore`: their manifests, and how answers become figures."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 from typing import Any
 
 import pytest
 
 from plumage.api.v1alpha1 import InferencePool
-from plumage_bench.benches import fairness, overload
-from plumage_bench.open_load import Answer, Tenant, play
+from plumage_bench.benches import fairness, overload, sloscore
+from plumage_bench.open_load import Answer, Tenant, _body, play
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,7 @@ from plumage_bench.open_load import Answer, Tenant, play
     [
         *(overload.spec(policy, 12.3) for policy in overload.POLICIES),
         *(fairness.spec(queue=queue) for queue in (False, True)),
+        *(sloscore.spec(order) for order in sloscore.ORDERS),
     ],
 )
 def test_specs_are_manifests(spec: dict[str, Any]) -> None:
@@ -67,6 +69,34 @@ def test_service_is_what_was_computed_and_twice_what_was_answered() -> None:
     assert window.weight_gap == pytest.approx(0.0)
     assert window.ttft_p95["few"] == pytest.approx(0.3)
     assert window.ttft_p95["many"] is None, "it sent nothing in the window"
+
+
+def test_pools_by_score_and_by_arrival_differ_in_the_order_alone() -> None:
+    by_arrival, by_score = map(sloscore.spec, sloscore.ORDERS)
+    assert by_score["flowControl"].pop("order") == "SloScore" != by_arrival["flowControl"].pop("order")
+    assert by_arrival == by_score
+
+
+def test_prompts_begin_with_one_of_the_documents() -> None:
+    rng, tenant = random.Random(1), Tenant("a", 1.0, (5, 9), (1, 9), documents=3, document_words=50)
+    texts = [_body(rng, tenant)["messages"][0]["content"].partition("\n") for _ in range(100)]
+    assert len({document for document, _, _ in texts}) == 3
+    assert {len(document.split()) for document, _, _ in texts} == {50}
+    assert len({question for _, _, question in texts}) == 100
+
+
+def test_cell_counts_requests_in_time_and_cached_tokens() -> None:
+    late = sloscore.OBJECTIVE + 0.1
+    answers = [
+        Answer("all", 2.0, 200, 2.5, 9.0, prompt=100, cached=80, answered=5),
+        Answer("all", 3.0, 200, 3.0 + late, 9.0, prompt=100, cached=0, answered=5),
+        Answer("all", 3.5, 429, None, 3.6),
+        Answer("all", 9.0, 200, 9.1, 9.5, prompt=100, cached=100, answered=5),  # sent after the window
+    ]
+    cell = sloscore.summary("SloScore", 2.5, answers, overload.Window(2.0, 4.0))
+    assert (cell.good, cell.answered, cell.hits) == (0.5, 1.0, 0.4)
+    assert cell.ttft_p99 == pytest.approx(late)
+    assert cell.statuses == {"200": 2, "429": 1}
 
 
 async def test_load_is_repeated_by_its_seed_and_gives_up_what_never_ends() -> None:
