@@ -29,7 +29,7 @@ from plumage_bench.open_load import Answer, Tenant, play
 from plumage_bench.pairs import paired_ratio
 from plumage_bench.quantiles import quantile
 
-__all__ = ["Window", "pool_of", "run"]
+__all__ = ["Window", "completed", "pool_of", "run"]
 
 OBJECTIVE: Final = 2.0  # seconds to the first token
 LOADS, LOADS_QUICK = (0.8, 1.0, 1.5, 2.0, 3.0), (1.0, 3.0)  # of the pool's rate
@@ -135,11 +135,16 @@ def _answers(made: LocalPool, rate: float, window: Window, seed: str) -> list[An
     return asyncio.run(play(f"http://127.0.0.1:{made.port}", [tenant], window.end, seed, after))
 
 
+def completed(answers: Sequence[Answer]) -> tuple[list[Answer], list[float]]:
+    """The complete answers, and their times to first token in seconds."""
+    complete = [one for one in answers if one.status == 200 and one.answered]
+    return complete, [one.first - one.sent for one in complete if one.first is not None]
+
+
 def summary(policy: str, load: float, answers: Sequence[Answer], window: Window) -> Cell:
     """Sums up what was sent in the window."""
     counted, seconds = window.of(answers), window.end - window.start
-    complete = [one for one in counted if one.status == 200 and one.answered]
-    times = [one.first - one.sent for one in complete if one.first is not None]
+    complete, times = completed(counted)
     return Cell(
         policy,
         load,

@@ -25,7 +25,7 @@ from plumage.directory.mirror.mirror import Mirror
 from plumage.errors import ConfigurationError
 from plumage.queueing import FairQueue, PromptCost
 from plumage.queueing.slo_score import CANDIDATES
-from plumage_bench.benches.overload import Window, pool_of
+from plumage_bench.benches.overload import Window, completed, pool_of
 from plumage_bench.harness import Context, Figure, Report, ResultTable, interval_keys
 from plumage_bench.local_pool import LocalPool
 from plumage_bench.open_load import Answer, Tenant, play
@@ -140,8 +140,7 @@ def _answers(made: LocalPool, rate: float, window: Window, seed: str) -> list[An
 def summary(order: str, load: float, answers: Sequence[Answer], window: Window) -> Cell:
     """Sums up what was sent in the window."""
     counted, seconds = window.of(answers), window.end - window.start
-    complete = [one for one in counted if one.status == 200 and one.answered]
-    times = [one.first - one.sent for one in complete if one.first is not None]
+    complete, times = completed(counted)
     return Cell(
         order,
         load,
