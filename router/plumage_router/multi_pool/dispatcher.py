@@ -167,7 +167,7 @@ class PoolDispatcher(Listener):
             raise bad_field("model", "it must be a string.", code="invalid_type")
         pool = self.pools.get(self.names.get(name, ""))
         if pool is None:
-            raise self.unknown(name)
+            raise self.unknown(name, request.tenant)
         request.parsed = body
         return pool.handler(request, connection)
 

@@ -237,6 +237,8 @@ async def test_tenant_gets_the_models_that_each_pool_allows(gateway: Gateway, en
     for key, models in (("key-a", ["chat"]), ("key-o", ["chat", "code"])):
         gateway.http.headers["authorization"] = f"Bearer {key}"
         assert await gateway.models() == models
+        unknown = await gateway.chat("gpt-x")
+        assert (unknown.status_code, "'code'" in unknown.text) == (404, "code" in models), "it names no other models"
         for name in ("chat", "code"):
             assert (await gateway.chat(name)).status_code == (200 if name in models else 403)
             assert (await gateway.http.get(f"/v1/models/{name}")).status_code == (200 if name in models else 404)
