@@ -101,6 +101,8 @@ class PoolRouter(PoolState):
     def start(self) -> None:
         """Starts to follow the replicas and the directory."""
         self._background.start(self.membership.run, self.directory.run, self._health_checker.run, self.quotas.run)
+        if self.usage_log is not None:
+            self._background.start(self.usage_log.run)
 
     def reconfigure(self, config: PoolConfig) -> None:
         """Applies the settings that may change at runtime. Raises ConfigurationError when the policy is invalid."""
@@ -129,6 +131,9 @@ class PoolRouter(PoolState):
         await self.quotas.close()
         self.fleet.close()
         await asyncio.sleep(0)  # lets the aborted transports call their protocols
+        if self.usage_log is not None and self.usage_lines is not None:
+            self.usage_log.write()
+            self.usage_lines.close()
         self.close_access_log()
 
     def _use_secrets(self) -> None:

@@ -14,6 +14,7 @@ __all__ = [
     "OPENMETRICS_TYPE",
     "counter",
     "counters",
+    "counters_by",
     "gauge",
     "gauges",
     "histogram",
@@ -79,6 +80,14 @@ def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> I
     """Counts by the value of one label, in the order of `values`."""
     yield from _family(name + _TOTAL, "counter", text)
     yield from _labelled(name + _TOTAL, label, values)
+
+
+def counters_by(name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Iterator[str]:
+    """Counts by the values of several labels, in the order of `values`."""
+    yield from _family(name + _TOTAL, "counter", text)
+    for key, value in values.items():
+        named = ",".join(f'{label}="{label_value(one)}"' for label, one in zip(labels, key, strict=True))
+        yield f"{name}{_TOTAL}{{{named}}} {_number(value)}"
 
 
 def gauge(name: str, text: str, value: float) -> Iterator[str]:

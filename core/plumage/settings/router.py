@@ -74,6 +74,7 @@ def router_settings(
         hold=hold,
         timeouts=_timeouts(pool, leave),
         access_log=spec.access_log,
+        usage_log=spec.usage_log,
         tracing=tracing_config(pool.spec.tracing, child_name(pool.metadata.name, "router")),
         allowed_request_fields=spec.allowed_request_fields,
         sort_tools=spec.sort_tools,

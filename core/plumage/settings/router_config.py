@@ -325,6 +325,7 @@ class PoolConfig(Settings):
     quotas: tuple[QuotaConfig, ...] = Field(default=(), description="of tenants, over all routers (`proxy/quotas.py`)")
     flow_control: FlowControlConfig | None = Field(default=None, description="None: engines get all requests at once")
     access_log: bool = Field(default=False, description="a JSON line for each request, on standard output")
+    usage_log: bool = Field(default=False, description="JSON lines with tenants' use, on standard output")
     allowed_request_fields: tuple[str, ...] = Field(
         default=(),
         description="fields that are allowed although they are forbidden or unknown (`request/forbidden_fields.py`)",

@@ -117,6 +117,6 @@ def _behind_gateway(served: ServedPool, context: GatewayContext) -> NamedPoolCon
     alone = router_settings(served.context, cordoned_file(served.context.metadata.name))
     known = (alone.model.name, *alone.model.adapters)
     model = alone.model.model_copy(update={"aliases": tuple(name for name in served.names if name not in known)})
-    own = {"model": model, "access_log": spec.access_log, "allowed_request_fields": spec.allowed_request_fields}
-    own["sort_tools"] = spec.sort_tools
+    own = {name: getattr(spec, name) for name in ("access_log", "usage_log", "allowed_request_fields", "sort_tools")}
+    own["model"] = model
     return NamedPoolConfig(**{**alone.given(without=("listen", "auth", "tracing")), **own}, names=served.names)

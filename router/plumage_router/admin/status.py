@@ -167,6 +167,7 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
         text = "Lines of the access log that could not be written."
         yield from counter(_PREFIX + "access_log_dropped", text, pool.access_log.dropped)
     yield from _shadow_lines(pool.decider.shadow)
+    yield from pool.usage.lines()
     yield from pool.quotas.lines()
     yield from pool.flow_control.lines()
     yield from counter(_PREFIX + "quarantines", "Quarantines of bodies that engines failed on.", pool.quarantine.begun)

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from plumage.settings.router_config import LimitsConfig, TimeoutsConfig
 from plumage_router.clock import monotonic, wall
-from plumage_router.http.access_log import AccessLog
 from plumage_router.http.auth import Auth
 from plumage_router.http.body_memory import BodyMemory, BodyReservation
 from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.errors import RequestError, bad_request, overloaded, unauthorized
+from plumage_router.http.json_lines import JsonLines
 from plumage_router.http.paths import ENGINE_PATHS, PROBES, path_class
 from plumage_router.http.request import Handler, Request
 from plumage_router.http.time_slicing import TimeSlicer
@@ -57,7 +57,7 @@ class Listener(ABC):
         pause_accepting: Callable[[], object],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.access_log = AccessLog() if access_log else None
+        self.access_log = JsonLines() if access_log else None
         self.limits = limits
         self.timeouts = timeouts
         self.auth = auth

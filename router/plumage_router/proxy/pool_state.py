@@ -20,12 +20,14 @@ from plumage_router.fleet.engine_keys import EngineKeys, Salts
 from plumage_router.fleet.replicas import Fleet, Replica
 from plumage_router.http.auth import Auth, Tenant
 from plumage_router.http.errors import RequestError, overloaded, quarantined
+from plumage_router.http.json_lines import JsonLines
 from plumage_router.http.listener import Listener
 from plumage_router.http.request import Request
 from plumage_router.http.upstream import ConnectionPool
 from plumage_router.proxy.flow_control import FlowControl, Passage, QueuedRequest
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.proxy.quotas import Quotas, Spending
+from plumage_router.proxy.tenant_usage import TenantUsage, TokensUsed, UsageLog
 from plumage_router.proxy.wait_queue import WaitingRequest, WaitQueue, no_replica_yet
 from plumage_router.request.body import splice
 from plumage_router.request.model import Model
@@ -119,9 +121,13 @@ class PoolState(Listener):
         self.flow_control = FlowControl(config.flow_control, self.fleet, self.decider.mirror.match, loop=loop)
         self._watch_starts()
         self.quarantine = Quarantine(config.quarantine)
-        self.quotas = Quotas(
-            config.quotas, url=config.directory, pool=config.pool, name=f"{name}.{secrets.token_hex(4)}"
-        )
+        process = f"{name}.{secrets.token_hex(4)}"  # another one after a restart
+        self.quotas = Quotas(config.quotas, url=config.directory, pool=config.pool, name=process)
+        self.usage = TenantUsage()
+        self.usage_lines = (self.access_log or JsonLines()) if config.usage_log else None
+        self.usage_log: UsageLog | None = None
+        if self.usage_lines is not None:
+            self.usage_log = UsageLog(self.usage, self.usage_lines.offer, wall=wall, pool=config.pool, router=process)
         self.in_flight: set[InFlightRequest] = set()
         self.engine_keys = EngineKeys()
         self.salts = Salts()
@@ -205,7 +211,7 @@ class PoolState(Listener):
         answer = (prompt.answer or _ANSWER_TOKENS) * prompt.answers if prompt.generates else 0
         name = tenant.name if tenant is not None else ""
         self.quotas.check_model(name, prompt.model)
-        return self.quotas.take(name, prompt_tokens, prompt_tokens + answer, decided)
+        return self.quotas.take(name, prompt_tokens + answer, decided)
 
     def may_use(self, tenant: Tenant | None, model: str) -> bool:
         """Whether the tenant may ask for the model."""
@@ -224,6 +230,10 @@ class PoolState(Listener):
         text = prompt.text if prompt.text and prompt.prompts == 1 else prompt.payload
         most = (self.config.model.max_length or _CONTEXT) * prompt.prompts
         return min(most, math.ceil(len(text) / self.decider.rate.of(text)))
+
+    def count_usage(self, tenant: Tenant | None, model: str, used: TokensUsed) -> None:
+        """A request was answered, at least in part."""
+        self.usage.add(tenant.name if tenant is not None else "", model, used)
 
     # -- stored responses ---------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from plumage_router.proxy.flow_control import Passage, Spent
 from plumage_router.proxy.pool_state import PoolState
 from plumage_router.proxy.quotas import Spending
 from plumage_router.proxy.retries import Retries
+from plumage_router.proxy.tenant_usage import TokensUsed
 from plumage_router.proxy.wait_queue import no_replica_yet
 from plumage_router.request.prompt import Prompt
 from plumage_router.routing.audit import Record
@@ -90,7 +91,7 @@ class ProxiedRequest:
         self._prompt: Prompt | None = None
         self._reading: SlicedWork | None = None
         self._spending: Spending | None = None  # from the tenant's quotas
-        self._streamed = 0  # events of the answer, counted where a quota or the queue counts
+        self._streamed = 0  # events of the answer
         self._trace: RequestTrace | None = None
         self._explain = False
         self._home: Replica | None = None  # stores the response that the request continues
@@ -208,8 +209,7 @@ class ProxiedRequest:
             self._trace.first_byte(status, streams=attempt.streams)
         answer.begin(status, headers, data, date=pool.date, request_id=self._request_id, extra=extra)
         pool.metrics.responses[status] += 1
-        if self._spending is not None or self._passage is not None:
-            self._streamed += data.count(b"data: ")
+        self._streamed += data.count(b"data: ")
         if attempt.streams:
             pool.metrics.ttft.observe(attempt.first_at - self.arrived)
         answer.client.free_body()
@@ -218,8 +218,7 @@ class ProxiedRequest:
     def more(self, data: bytes) -> None:
         answer = self._answer
         self._last_byte_at = self._pool.tick
-        if self._spending is not None or self._passage is not None:
-            self._streamed += data.count(b"data: ")
+        self._streamed += data.count(b"data: ")
         answer.client.transport.write(chunk(data) if answer.chunked else data)
 
     def complete(self, attempt: Attempt) -> None:
@@ -410,9 +409,7 @@ class ProxiedRequest:
             self._reading = None
         if self._passage is not None:
             pool.flow_control.end(self, self._spent(self._passage, outcome))
-        if self._spending is not None:
-            self._spending.end(self._tokens_used(outcome))
-            self._spending = None
+        self._count_tokens(outcome)
         self._attempt = None
         if attempt is not None and outcome != "Finished":
             attempt.abandon()
@@ -436,17 +433,30 @@ class ProxiedRequest:
             return Spent(computed, record.output_tokens or 0, complete=True)
         return Spent(passage.prompt_tokens, self._streamed, complete=False) if attempt.started else None
 
-    def _tokens_used(self, outcome: str) -> int | None:
-        """Tokens of prompt and answer, as the engine counted them; None if nobody knows. Of a stream that was cut, each
-        event that the client got is a token."""
-        record, spending, attempt = self._record, self._spending, self._attempt
-        if record is None or spending is None or outcome == "Failed" or self._answer.status >= 400:
-            return 0
+    def _tokens_used(self, outcome: str) -> TokensUsed | None:
+        """None without an answer. Where the engine did not report its count, the router's estimate of the prompt is
+        taken, and each event that the client got is a token."""
+        record, attempt = self._record, self._attempt
+        if record is None or attempt is None or outcome == "Failed" or self._answer.status >= 400:
+            return None
         if outcome == "Finished" and record.prompt_tokens is not None:
-            return record.prompt_tokens + (record.output_tokens or 0)
-        if outcome != "Finished" and attempt is not None and (attempt.streams or not attempt.started):
-            return spending.prompt + self._streamed
-        return None
+            return TokensUsed(
+                record.prompt_tokens, record.cached_tokens or 0, record.output_tokens or 0, estimated=False
+            )
+        return TokensUsed(int(record.tokens), 0, self._streamed if attempt.streams else 0, estimated=True)
+
+    def _count_tokens(self, outcome: str) -> None:
+        """Counts what the request used for its tenant. A quota counts all that the request may use where an answer that
+        is no stream did not report it."""
+        used, attempt, prompt = self._tokens_used(outcome), self._attempt, self._prompt
+        if used is not None and prompt is not None and prompt.uses_device:
+            self._pool.count_usage(self._request.tenant, prompt.model, used)
+        if self._spending is None:
+            return
+        known = used is None or not used.estimated
+        cut = outcome != "Finished" and attempt is not None and (attempt.streams or not attempt.started)
+        self._spending.end((used.total if used is not None else 0) if known or cut else None)
+        self._spending = None
 
     def _truncate(self, reason: str) -> None:
         """The client has a part of the answer, and the rest will not come."""

@@ -40,17 +40,16 @@ _LOG_EVERY: Final = 60.0  # seconds
 class Spending:
     """What one request takes from its tenant's quotas. `end` it once, when the request has ended.
 
-    `waits`: the other routers are asked. `prompt`: tokens of the prompt, as far as the router knows.
+    `waits`: the other routers are asked.
     """
 
-    __slots__ = ("_ask", "_quotas", "_taken", "_use", "prompt")
+    __slots__ = ("_ask", "_quotas", "_taken", "_use")
 
-    def __init__(self, quotas: Quotas, use: TenantUse, taken: Taken, ask: Ask | None, prompt: int) -> None:
+    def __init__(self, quotas: Quotas, use: TenantUse, taken: Taken, ask: Ask | None) -> None:
         self._quotas = quotas
         self._use: TenantUse | None = use
         self._taken = taken
         self._ask = ask
-        self.prompt = prompt
 
     @property
     def waits(self) -> bool:
@@ -121,12 +120,10 @@ class Quotas:
             self._wake.set()
             raise self._over(refused, 1)
 
-    def take(
-        self, tenant: str, prompt: int, tokens: int, decided: Callable[[RequestError | None], None]
-    ) -> Spending | None:
+    def take(self, tenant: str, tokens: int, decided: Callable[[RequestError | None], None]) -> Spending | None:
         """Takes a request from its tenant's quotas; None without a quota. Raises RequestError over a limit.
 
-        prompt: its expected tokens. tokens: with the longest answer. decided: called later if the result `waits`.
+        tokens: of its prompt and its longest answer. decided: called later if the result `waits`.
         """
         limits = self._limits_of(tenant)
         if not limits:
@@ -142,7 +139,7 @@ class Quotas:
         taken, asks = found
         self.changed(use)
         if not asks:
-            return Spending(self, use, taken, None, prompt)
+            return Spending(self, use, taken, None)
         self.asked += 1
         self._urgent.set()
 
@@ -152,7 +149,7 @@ class Quotas:
 
         ask = Ask(taken, sharing.now, answered)
         use.asks.append(ask)
-        spending = Spending(self, use, taken, ask, prompt)  # `answered` is called later
+        spending = Spending(self, use, taken, ask)  # `answered` is called later
         return spending
 
     def changed(self, use: TenantUse) -> None:

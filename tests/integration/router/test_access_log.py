@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from plumage_router.http.access_log import MAX_WAITING, AccessLog
+from plumage_router.http.json_lines import MAX_WAITING, JsonLines
 
 SECRET = "sk-acme-0123456789abcdef"
 
@@ -30,8 +30,8 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """What goes to standard output."""
     path = tmp_path / "stdout"
     with path.open("wb") as stream:
-        init = AccessLog.__init__
-        monkeypatch.setattr(AccessLog, "__init__", lambda self: init(self, stream.fileno()))
+        init = JsonLines.__init__
+        monkeypatch.setattr(JsonLines, "__init__", lambda self: init(self, stream.fileno()))
         yield path
 
 
@@ -99,7 +99,7 @@ async def test_log_is_off_by_default(start: Any, kit: Any, written: Path) -> Non
 
 def test_slow_reader_costs_lines_but_no_time() -> None:
     reading, writing = os.pipe()
-    log, added = AccessLog(writing), 3 * MAX_WAITING
+    log, added = JsonLines(writing), 3 * MAX_WAITING
     for number in range(added):
         log.add({"number": number, "filler": "x" * 100})
     assert MAX_WAITING <= log.dropped <= 2 * MAX_WAITING
@@ -116,7 +116,7 @@ def test_slow_reader_costs_lines_but_no_time() -> None:
 def test_closed_reader_is_not_a_failure() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    log = AccessLog(writing)
+    log = JsonLines(writing)
     log.add({"number": 1})
     log.close()
     os.close(writing)

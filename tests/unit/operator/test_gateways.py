@@ -154,7 +154,7 @@ def test_listeners_auth_and_bounds_reach_the_router() -> None:
     listeners = [{"name": "http", "port": 80}, {"name": "other", "port": 8080}]
     auth = {"apiKeysRef": {"name": "keys", "key": "k"}, "adminKeyRef": {"name": "admin", "key": "a"}}
     world = Gateway(attached("chat"), listeners=listeners, auth=auth, replicas=3, flowControl={"maxInFlight": 5},
-                    allowedRequestFields=["priority"], sortTools=True, accessLog=True,
+                    allowedRequestFields=["priority"], sortTools=True, accessLog=True, usageLog=True,
                     tracing={"endpoint": "http://collector:4318"})  # fmt: skip
     world.converge()
     assert [pool["allowedRequestFields"] for pool in world.config["pools"]] == [["priority"]]
@@ -163,6 +163,7 @@ def test_listeners_auth_and_bounds_reach_the_router() -> None:
         "endpoint": "http://collector:4318", "samplingRatePerMillion": 10_000, "service": "front-gateway",
     }  # fmt: skip
     assert (world.config["accessLog"], [pool["accessLog"] for pool in world.config["pools"]]) == (True, [True])
+    assert [pool["usageLog"] for pool in world.config["pools"]] == [True]
     ports = world.objects["Service", "front-gateway"]["spec"]["ports"]
     assert [(port["name"], port["port"], port["targetPort"]) for port in ports] == [
         ("http", 80, "http"), ("other", 8080, "http"),

@@ -120,6 +120,11 @@ class InferenceGatewaySpec(Placement):
     access_log: bool = Field(
         False, description="Write a JSON line for each request to a router's standard output, without prompts and keys."
     )
+    usage_log: bool = Field(
+        False,
+        description="Write JSON lines with what each tenant used of each model to a router's standard output, every "
+        "ten seconds.",
+    )
     tracing: TracingSpec | None = Field(
         None, description="Traces of requests. The spans of vLLM need tracing in the pool too. None when absent."
     )

@@ -131,6 +131,7 @@ _OWN = (
     "allowed_request_fields",
     "sort_tools",
     "access_log",
+    "usage_log",
 )
 _GATEWAY_ALONE = "!has(self.gatewayRef) || !(" + " || ".join(f"has(self.{to_camel(name)})" for name in _OWN) + ")"
 
@@ -170,6 +171,11 @@ class RouterSpec(Placement):
     access_log: bool = Field(
         False,
         description="Write a JSON line for each request to the router's standard output, without prompts and keys.",
+    )
+    usage_log: bool = Field(
+        False,
+        description="Write JSON lines with what each tenant used of each model to the router's standard output, every "
+        "ten seconds.",
     )
     allowed_request_fields: tuple[RequestField, ...] = Field(
         (),

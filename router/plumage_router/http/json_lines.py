@@ -1,7 +1,7 @@
-"""Writes one JSON line for each request to standard output.
+"""Writes JSON lines to standard output: the access log, and the log of what tenants used.
 
 A line contains no prompt, answer, key or query string. A thread writes the lines, so a slow reader delays no request.
-When `MAX_WAITING` lines wait, new ones are dropped and counted.
+When `MAX_WAITING` lines wait, new ones are refused.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import orjson
 
-__all__ = ["AccessLog"]
+__all__ = ["JsonLines"]
 
 MAX_WAITING: Final = 10_000  # lines
 _CLOSE_TIMEOUT: Final = 1.0  # seconds that `close` waits for the last lines
+_writing = threading.Lock()  # a write to a pipe that is longer than 4 KiB may mix with another thread's
 
 
-class AccessLog:
+class JsonLines:
     """`dropped`: lines that were not written. A thread runs from the first line until `close`.
 
     It writes to the file descriptor: a blocked write would keep the lock of `sys.stdout`, and the process could not
@@ -35,17 +36,21 @@ class AccessLog:
         self._closed = False
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Queues a line. Values that are None are left out."""
+        """Queues a line, or drops it while too many wait. Values that are None are left out."""
+        self.dropped += not self.offer(line)
+
+    def offer(self, line: Mapping[str, Any]) -> bool:
+        """Queues a line; returns False while too many wait. Values that are None are left out."""
         data = orjson.dumps({name: value for name, value in line.items() if value is not None}) + b"\n"
         with self._more:
             if len(self._lines) >= MAX_WAITING or self._closed:
-                self.dropped += 1
-                return
+                return False
             self._lines.append(data)
             self._more.notify()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="access log", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="JSON lines", daemon=True)
             self._thread.start()
+        return True
 
     def close(self) -> None:
         """Waits briefly until the last lines are written."""
@@ -63,8 +68,9 @@ class AccessLog:
                 self.dropped += len(lines)
 
     def _write(self, data: bytes) -> None:
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        with _writing:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
 
     def _take(self) -> list[bytes]:
         """Waits for lines and returns them; returns nothing once the log is closed."""

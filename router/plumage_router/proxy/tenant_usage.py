@@ -1,0 +1,137 @@
+"""What each tenant used of each model: counters for scrapes, and records for bills.
+
+A record has what was used since the record before it, so the sum of all records is what was used. Records are lines of
+standard output, which nobody changes later. A killed router loses at most the last `INTERVAL`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from plumage.prometheus import exposition
+
+__all__ = ["TenantUsage", "TokensUsed", "UsageLog"]
+
+INTERVAL: Final = 10.0  # seconds
+MAX_PAIRS: Final = 10_000  # of a tenant and a model; the requests of further ones are counted together
+_REST: Final = ("*", "*")
+_PREFIX: Final = "plumage_router_tenant_"
+
+
+@dataclass(frozen=True, slots=True)
+class TokensUsed:
+    """Tokens of one request. estimated: the engine did not count them."""
+
+    prompt: int
+    cached: int
+    output: int
+    estimated: bool
+
+    @property
+    def total(self) -> int:
+        return self.prompt + self.output
+
+
+@dataclass(slots=True)
+class _Sums:
+    requests: int = 0
+    estimated: int = 0  # requests
+    prompt: int = 0
+    cached: int = 0
+    output: int = 0
+
+    def minus(self, other: _Sums) -> _Sums:
+        return _Sums(*(getattr(self, field.name) - getattr(other, field.name) for field in fields(self)))
+
+
+class TenantUsage:
+    """The sums since the router's start, by tenant and model. The tenant is "" where clients need no keys."""
+
+    def __init__(self) -> None:
+        self.sums: dict[tuple[str, str], _Sums] = {}
+
+    def add(self, tenant: str, model: str, used: TokensUsed) -> None:
+        """Counts a request that an engine answered, at least in part."""
+        sums = self.sums.get((tenant, model))
+        if sums is None:
+            pair = (tenant, model) if len(self.sums) < MAX_PAIRS else _REST
+            sums = self.sums.setdefault(pair, _Sums())
+        sums.requests += 1
+        sums.estimated += used.estimated
+        sums.prompt += used.prompt
+        sums.cached += used.cached
+        sums.output += used.output
+
+    def lines(self) -> Iterator[str]:
+        """The metrics in Prometheus' text format."""
+        pairs = sorted(self.sums)
+        for name, text, field in (
+            ("requests", "Requests that an engine answered, by tenant and model.", "requests"),
+            ("estimated_requests", "Of these, requests whose tokens the engine did not report.", "estimated"),
+            ("prompt_tokens", "Prompt tokens of these requests.", "prompt"),
+            ("cached_tokens", "Of these, tokens found in the cache.", "cached"),
+            ("output_tokens", "Answer tokens of these requests.", "output"),
+        ):
+            values: dict[tuple[str, ...], float] = {pair: getattr(self.sums[pair], field) for pair in pairs}
+            yield from exposition.counters_by(_PREFIX + name, text, ("tenant", "model"), values)
+
+
+class UsageLog:
+    """Writes the records of a pool's router. offer: takes a line; returns False while it can not. wall: Unix seconds.
+
+    `router`: names this process, also among others of the same name. A record's `sequence` grows by one, so that a
+    reader sees what was lost or came twice.
+    """
+
+    def __init__(
+        self,
+        usage: TenantUsage,
+        offer: Callable[[dict[str, Any]], bool],
+        *,
+        wall: Callable[[], float],
+        pool: str,
+        router: str,
+    ) -> None:
+        self._usage = usage
+        self._offer = offer
+        self._wall = wall
+        self._pool = pool
+        self._router = router
+        self._written: dict[tuple[str, str], _Sums] = {}
+        self._sequence = 0
+
+    def write(self) -> None:
+        """Writes a record for each tenant and model with requests since the last. What is refused is in the next."""
+        at = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds")
+        for (tenant, model), sums in self._usage.sums.items():
+            more = sums.minus(self._written.get((tenant, model), _Sums()))
+            if not more.requests:
+                continue
+            record = {
+                "log": "usage",
+                "time": at,
+                "pool": self._pool,
+                "router": self._router,
+                "sequence": self._sequence + 1,
+                "tenant": tenant or None,
+                "model": model,
+                "requests": more.requests,
+                "estimatedRequests": more.estimated,
+                "promptTokens": more.prompt,
+                "cachedTokens": more.cached,
+                "outputTokens": more.output,
+            }
+            if not self._offer(record):
+                return
+            self._sequence += 1
+            self._written[tenant, model] = sums.minus(_Sums())
+
+    async def run(self) -> None:
+        """Writes records forever."""
+        while True:
+            await asyncio.sleep(INTERVAL)
+            self.write()
