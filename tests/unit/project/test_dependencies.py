@@ -8,10 +8,12 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from plumage_cli.main import extra_of
 from plumage_cli.requirements import MODULES
@@ -157,3 +159,18 @@ def test_planted_import_is_found() -> None:
     ]  # fmt: skip
     code = "import a.b\nif TYPE_CHECKING:\n    import c\ndef f():\n    from zmq import d\nfrom . import e\nimport os"
     assert sorted(imports(ast.parse(code))) == ["a", "pyzmq"]
+
+
+def test_pinned_versions_install_on_the_oldest_python() -> None:
+    """Debian 12 has Python 3.11.2. A pin that needs a later one stops `make setup` there with a conflict."""
+    pins = re.findall(r"^([A-Za-z0-9._-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    refusing = []
+    for name in pins:
+        try:
+            needed = metadata(name).get("Requires-Python")
+        except PackageNotFoundError:
+            continue  # for another system
+        if needed and not SpecifierSet(needed).contains(f"{oldest}.0"):
+            refusing.append((name, needed))
+    assert refusing == []
