@@ -50,12 +50,12 @@ class FormerHomes:
         self._found = None
         share = held / query.tokens if 0.0 < MOST_HELD * query.tokens <= held else 1.0
         first, last = _searched(len(chunks), share, query.ends)
-        for index in range(last - 1, first - 1, -1):
-            end = ends.get(chunks[index])
-            if end is not None:
-                self._found = (chunks, index)
-                return end[0] if end[1] < _BRANCHES else None
-        return None
+        known = next(filter(ends.__contains__, reversed(chunks[first:last])), None)  # a request searches dozens
+        if known is None:
+            return None
+        self._found = (chunks, known)
+        slot, continued = ends[known]
+        return slot if continued < _BRANCHES else None
 
     def prefer(self, home: int | None, replicas: Sequence[ReplicaState], scores: list[float]) -> None:
         """Lower the score of `home`, a slot from `of`, if it is one of `replicas`."""
@@ -71,7 +71,7 @@ class FormerHomes:
             return
         ends = self._ends
         if self._found is not None and self._found[0] is chunks:
-            end = chunks[self._found[1]]
+            end = self._found[1]
             where, continued = ends[end]
             ends[end] = (where, continued + 1)
         self._found = None

@@ -145,7 +145,7 @@ class Lbgr:
         home, copying = self._former_home(query, replicas)
         considered = self._shortlist.of(query.hits, replicas, home)
         if self._queued.any_at(query.now):
-            query = self._at_its_turn(query, considered)
+            query = self._at_its_turn(query, [replica.slot for replica in considered])
         try:
             scores = self._scores(query, considered, len(replicas), copying)
         except IndexError:
@@ -165,15 +165,16 @@ class Lbgr:
         held = max([hits[replica.slot] for replica in replicas if replica.slot in hits], default=0.0)
         return (former, 0.0) if held < MOST_HELD * query.tokens else (None, self.settings.copying)
 
-    def _at_its_turn(self, query: Query, replicas: Sequence[ReplicaState]) -> Query:
-        """The query with the hits that are expected when its turn comes at each of `replicas`."""
-        known, now = self._known, query.now
-        waits = {}
-        for replica in replicas:
-            done_at, behind = known[replica.slot][:2] if replica.slot < len(known) else (now, 0.0)
-            waits[replica.slot] = max(done_at - now, behind)
-        if max(waits.values()) <= self.settings.long_queue:
+    def _at_its_turn(self, query: Query, slots: Sequence[int]) -> Query:
+        """The query with the hits that are expected when its turn comes at each of `slots`."""
+        known, now, long = self._known, query.now, self.settings.long_queue
+        end = now + long
+        for slot in slots:
+            if slot < len(known) and (known[slot][0] > end or known[slot][1] > long):
+                break
+        else:
             return query
+        waits = {slot: max(known[slot][0] - now, known[slot][1]) if slot < len(known) else 0.0 for slot in slots}
         return replace(query, hits=self._queued.expected(query, waits))
 
     def _scores(self, query: Query, replicas: Sequence[ReplicaState], candidates: int, copying: float) -> list[float]:
@@ -251,7 +252,7 @@ class Lbgr:
         replica, settings = self._replicas[slot], self.settings
         held = min(query.hits.get(slot, 0.0), query.tokens)
         if self._queued.any_at(now):
-            query = self._at_its_turn(query, (ReplicaState(slot),))
+            query = self._at_its_turn(query, (slot,))
         done_at, behind, c_miss, trust, per_hit, per_miss, per_work, bias = self._known[slot]
         hit = min(query.hits.get(slot, 0.0), query.tokens)
         considered = choice.considered

@@ -22,7 +22,7 @@ from plumage_router.http.errors import RequestError, bad_request
 from plumage_router.http.time_slicing import LARGE, Steps, run_now
 from plumage_router.request.json_bounds import MAX_VALUES, check_bounds
 
-__all__ = ["parse_body", "parse_steps", "splice"]
+__all__ = ["parse_body", "parse_steps", "splice", "splice_json"]
 
 _MAX_DEPTH: Final = 254  # as many levels as `orjson` serializes
 _VISITED: Final = 16_384  # values between two slices
@@ -59,8 +59,13 @@ def parse_steps(data: BodyBuffer, most: int = MAX_VALUES) -> Steps[dict[str, Any
 
 def splice(raw: bytes, fields: Mapping[str, Any]) -> bytes:
     """Returns the body with further fields in front. The body must not contain any of them."""
+    return splice_json(raw, orjson.dumps(fields)[1:-1])
+
+
+def splice_json(raw: bytes, fields: bytes) -> bytes:
+    """`splice` with fields that are JSON already, without the braces around them."""
     start = raw.index(b"{") + 1
-    return b"%b%b,%b" % (raw[:start], orjson.dumps(fields)[1:-1], raw[start:])
+    return b"%b%b,%b" % (raw[:start], fields, raw[start:])
 
 
 def _is_written_as(body: dict[str, Any], raw: bytes) -> bool:

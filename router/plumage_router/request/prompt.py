@@ -28,7 +28,7 @@ from plumage_router.http.paths import (
     WITHOUT_DEVICE,
 )
 from plumage_router.http.time_slicing import Steps, run_now
-from plumage_router.request.body import parse_steps, splice
+from plumage_router.request.body import parse_steps, splice, splice_json
 from plumage_router.request.fields import (
     CHAT,
     COMPLETION,
@@ -51,7 +51,7 @@ from plumage_router.request.text_sizes import MAX_RENDERED, printable_bytes, tex
 from plumage_router.request.token_rate import SAMPLE
 from plumage_router.request.tools import sorted_tools
 from plumage_router.request.turns import Turn, turn_of
-from plumage_router.request.usage import WantedUsage, stream_options, wanted_usage
+from plumage_router.request.usage import ASKS_FOR_USAGE, WantedUsage, stream_options, wanted_usage
 
 __all__ = ["Prompt", "PromptReader", "Renderer"]
 
@@ -382,6 +382,8 @@ class PromptReader:
         if salt:
             changes["cache_salt"] = salt
         if body.get("stream") is True and path not in _STREAMS_WITH_USAGE:
+            if not changes and "stream_options" not in body:  # as in most requests
+                return splice_json(raw, ASKS_FOR_USAGE)
             options = stream_options(body.get("stream_options"))
             if options is not None:
                 changes["stream_options"] = options

@@ -56,7 +56,11 @@ def _key(messages: Sequence[Mapping[str, Any]], end: int, salt: str) -> int | No
         role = message.get("role")
         if role in _SYSTEM:
             continue
-        length, head, tail = _outline(message.get("content"))
+        content = message.get("content")
+        if type(content) is str:  # nearly all are
+            length, head, tail = len(content), content[:_HASHED], content[-_HASHED:]
+        else:
+            length, head, tail = _outline(content)
         ids = () if len(message) == 2 else (_id(message, "tool_call_id"), *_calls(message))
         found = hash((salt, key, role, length, head, tail, ids))
         if key is not None:
@@ -66,9 +70,7 @@ def _key(messages: Sequence[Mapping[str, Any]], end: int, salt: str) -> int | No
 
 
 def _outline(content: object) -> tuple[int, str, str]:
-    """The length of a message's text, and its ends."""
-    if isinstance(content, str):
-        return len(content), content[:_HASHED], content[-_HASHED:]
+    """The length of the text in a message's parts, and its ends."""
     if not isinstance(content, list):
         return 0, "", ""
     parts = (part.get("text") for part in content if isinstance(part, dict))

@@ -14,11 +14,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
-__all__ = ["JsonTail", "StreamFilter", "Usage", "WantedUsage", "stream_options", "wanted_usage"]
+__all__ = ["ASKS_FOR_USAGE", "JsonTail", "StreamFilter", "Usage", "WantedUsage", "stream_options", "wanted_usage"]
+
+ASKS_FOR_USAGE: Final = b'"stream_options":{"include_usage":true}'
+"""The field of a stream whose client set no options."""
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,9})')
