@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from plumage_engine.vllm.feather.queue_adapter import Feather
     from plumage_engine.vllm.feather.row_order import OutputOrder
     from plumage_engine.vllm.feather.waiting_order import WaitingOrder
+    from plumage_engine.vllm.kv_metrics import KvMetrics
     from plumage_engine.vllm.offload.host_tier.chunk_hotness import Prior
     from plumage_engine.vllm.offload.host_tier.store_manager import HostTierManager
 
@@ -61,6 +62,7 @@ class Features:
             self._adapt_limit()
         if settings.eviction is not None:
             self._order_eviction(settings.eviction)
+        self._kv_metrics = self._measure_cache()
         on = [name for name, guard in self.guards.items() if guard.on]
         _log.info("plumage: on: %s", ", ".join(on) or "nothing")
 
@@ -73,6 +75,11 @@ class Features:
     def held_back(self) -> int:
         """Waiting requests that FEATHER keeps back on purpose; 0 without it."""
         return 0 if self._feather is None else self._feather.held_back
+
+    def kv_metrics(self) -> dict[str, Any]:
+        """The article's metrics so far; {} where they are off."""
+        metrics = self._kv_metrics
+        return {} if metrics is None or not self.guards["kvMetrics"].on else {"kvMetrics": metrics.report()}
 
     def change_feather(self, config: FeatherConfig | None) -> bool:
         """Change the batching policy between two steps; None means the order of arrival.
@@ -188,6 +195,28 @@ class Features:
             ordered_pool.install(self._scheduler, config, guard, self.counters, self._rng(), self._clock)
 
         attempt(guard, install)
+
+    def _measure_cache(self) -> KvMetrics | None:
+        guard = self._guard("kvMetrics")
+        metrics = attempt(guard, lambda: self._make_metrics(guard))
+        if metrics is not None:
+            guard.fall_back = metrics.restore
+            self._at_schedule.append((guard, metrics.scheduled))
+            self._at_end.append((guard, metrics.ended))
+            self._at_free.append((guard, metrics.request_ended))
+        return metrics
+
+    def _make_metrics(self, guard: Guard) -> KvMetrics | None:
+        from plumage_engine.vllm.compat.kv_metrics import problems
+        from plumage_engine.vllm.kv_metrics import KvMetrics
+
+        if reasons := problems(self._scheduler):
+            guard.refuse(reasons)
+            return None
+        metrics = KvMetrics(self._scheduler, self._clock)
+        if not metrics.known_cost:
+            _log.info("plumage: kvMetrics: the model's configuration lacks a width, so no FLOPs are counted")
+        return metrics
 
     def install_host_tier(self, prior: Prior | None) -> None:
         """Configure host memory where `--kv-transfer-config` names our tier.

@@ -38,6 +38,7 @@ from plumage_engine.vllm.settings import ENVIRONMENT
 _FEATURES = {
     "block_pool": "eviction",
     "events": "record",
+    "kv_metrics": "kvMetrics",
     "kv_offload": "promotion",
     "kv_tiering": "disk",
     "limit": "batchLimit",

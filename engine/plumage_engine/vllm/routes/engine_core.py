@@ -192,6 +192,7 @@ class EngineRoutes:
                 "rankedChunks": len(self.hotness),
                 "counters": features.counters.by_name(),
                 **self._step_time(),
+                **features.kv_metrics(),
                 "features": {name: guard.report() for name, guard in features.guards.items()},
             }
         )

@@ -12,6 +12,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from plumage_engine.vllm.counters import MEANINGS
+from plumage_engine.vllm.routes import kv_families
 
 __all__ = ["PluginMetrics"]
 
@@ -60,6 +61,8 @@ class PluginMetrics:
         if "stepTimeError" in self.stats or not self.stats:
             error = "Standard deviation of a step's time around Predictive's fit, as a part of it"
             yield GaugeMetricFamily("plumage_engine_step_time_error", error, value=self.stats.get("stepTimeError", 0))
+        if "kvMetrics" in self.stats or not self.stats:
+            yield from kv_families.families(self.stats.get("kvMetrics", {}))
         text = "Settings of a newer operator that are ignored"
         yield GaugeMetricFamily("plumage_engine_config_ignored_fields", text, value=self.ignored)
 

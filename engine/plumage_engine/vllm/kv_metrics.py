@@ -1,0 +1,186 @@
+"""The article's metrics of a running engine: hooks that tell `plumage.kv_metrics` what vLLM's scheduler did.
+
+Prefill is counted when it is scheduled. A request's blocks that decoding filled are remembered when it is preempted or
+ends. Blocks have hashes only with prefix caching; without it no work counts as repeated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from plumage.kv_metrics import CONTEXTS, EvictionLatency, PrefillCost, PrefillWork, Saturation, SeenBlocks, UsageSums
+from plumage.prometheus.histogram import Histogram
+from plumage_engine.vllm.compat.kv_metrics import RequestStatus
+from plumage_engine.vllm.feather.step_times import StepTimes
+
+if TYPE_CHECKING:
+    from plumage_engine.vllm.compat.base import Request, Scheduler, SchedulerOutput
+
+__all__ = ["SEEN_BLOCKS", "KvMetrics", "cost_of"]
+
+SEEN_BLOCKS: Final = 1 << 20
+"""Blocks that are remembered as computed: 4 MiB, 16 million tokens with blocks of 16."""
+_MAX_STEPS = 64  # in flight, as in StepTimes
+
+
+class KvMetrics:
+    """clock: seconds, monotonic. wall: seconds of the clock that stamps vLLM's requests."""
+
+    def __init__(self, scheduler: Scheduler, clock: Callable[[], float], wall: Callable[[], float] = time.time) -> None:
+        self.evictions = 0
+        cost = cost_of(scheduler.vllm_config.model_config.hf_text_config)
+        self.known_cost = cost is not None
+        self.work = PrefillWork(cost or PrefillCost(0.0, 0.0), SeenBlocks(SEEN_BLOCKS), scheduler.hash_block_size)
+        self.usage = UsageSums()
+        self.saturation = Saturation()
+        self.latency = EvictionLatency()
+        self._scheduler = scheduler
+        self._clock, self._wall = clock, wall
+        self._times = StepTimes()
+        self._states: deque[_State] = deque(maxlen=_MAX_STEPS)
+        self._prompts: dict[str, int] = {}  # tokens of the running requests' prompts
+        self._context = 0  # their sum
+        self._reached: dict[str, int] = {}  # of running requests: the position that prefill has reached
+        self._count_evictions(scheduler.kv_cache_manager.block_pool)
+
+    def _count_evictions(self, pool: Any) -> None:
+        """By an attribute of the object: the order of eviction changes its class, and both must be removable."""
+        own = pool._maybe_evict_cached_block
+
+        def evict(block: Any) -> bool:
+            evicted: bool = own(block)
+            if evicted:
+                self.evictions += 1
+            return evicted
+
+        pool._maybe_evict_cached_block = evict
+
+    def restore(self) -> None:
+        """Remove the hook of the block pool."""
+        del self._scheduler.kv_cache_manager.block_pool._maybe_evict_cached_block
+
+    def scheduled(self, output: SchedulerOutput) -> None:
+        """vLLM has scheduled a step, and has added its tokens to the requests' computed ones."""
+        self._times.begun(output, self._clock())
+        preempted = output.preempted_req_ids or ()
+        for request_id in preempted:
+            self._left(request_id)
+        fresh = {one.req_id for one in output.scheduled_new_reqs} | output.scheduled_cached_reqs.resumed_req_ids
+        for request_id in fresh:
+            self._joined(request_id)
+        finished = self._prefilled(output, fresh)
+        usage = self._scheduler.kv_cache_manager.usage
+        running = len(self._scheduler.running)
+        self._states.append((output, usage, running, self._context, len(preempted), finished))
+
+    def _joined(self, request_id: str) -> None:
+        tokens = self._scheduler.requests[request_id].num_prompt_tokens
+        self._context += tokens - self._prompts.get(request_id, 0)
+        self._prompts[request_id] = tokens
+        self.latency.admitted(request_id, self.evictions)
+
+    def _prefilled(self, output: SchedulerOutput, fresh: set[str]) -> int:
+        """Count the step's prefill. Returns how many prompts it completes, but for those of one token, which count as
+        decoding."""
+        scheduled = output.num_scheduled_tokens
+        if output.total_num_scheduled_tokens == len(scheduled) and not fresh:
+            return 0  # a token each
+        finished = 0
+        for request_id in [name for name, tokens in scheduled.items() if tokens > 1 or name in fresh]:
+            request, tokens = self._scheduler.requests[request_id], scheduled[request_id]
+            start, known = request.num_computed_tokens - tokens, request.num_tokens
+            if start < known - 1 or request_id in fresh:  # else a token with drafts
+                end = min(start + tokens, known)
+                self.work.prefilled(start, end, _names(request.block_hashes[self.work.touched(start, end)]))
+                self._reached[request_id] = end
+                finished += tokens > 1 and end == known
+        return finished
+
+    def _left(self, request_id: str) -> None:
+        """A request is no longer running. Its last token has no KV."""
+        self._context -= self._prompts.pop(request_id, 0)
+        reached = self._reached.pop(request_id, None)
+        request = self._scheduler.requests.get(request_id)
+        if request is not None and reached is not None and reached >= request.num_prompt_tokens:
+            end = max(reached, request.num_tokens - 1)
+            size = self._scheduler.hash_block_size
+            self.work.decoded(_names(request.block_hashes[reached // size : end // size]))
+
+    def ended(self, output: SchedulerOutput) -> None:
+        """The device has finished the step."""
+        outcome = self._times.ended(output, self._clock())
+        while self._states:
+            of, usage, running, context, preempted, finished = self._states.popleft()
+            if of is output:
+                if outcome is not None:
+                    self.usage.add(outcome.seconds, usage)
+                    tokens = outcome.decode_tokens + finished
+                    self.saturation.step(outcome.seconds, running, context, tokens, preempted)
+                return
+
+    def request_ended(self, request: Request) -> None:
+        """A request was finished or aborted, in any state. vLLM still knows it."""
+        name = request.request_id
+        self._left(name)
+        if request.status is RequestStatus.FINISHED_ABORTED:
+            self.latency.dropped(name)
+        else:
+            self.latency.ended(name, self.evictions, self._wall() - request.arrival_time)
+
+    def report(self) -> dict[str, Any]:
+        """The figures for stats, as JSON."""
+        best = {context: self.saturation.best(context) for context in CONTEXTS}
+        return {
+            "prefillFlops": self.work.total,
+            "repeatedPrefillFlops": self.work.repeated,
+            "stepSeconds": self.usage.seconds,
+            "usageSeconds": self.usage.usage,
+            "usageSquaredSeconds": self.usage.squared,
+            "batches": [
+                [context, batch, cell.tokens, cell.seconds] for context, batch, cell in self.saturation.cells()
+            ],
+            "best": {context: found for context, found in best.items() if found is not None},
+            "requestSeconds": {
+                "true": _histogram(self.latency.under),
+                "false": _histogram(self.latency.without),
+            },
+        }
+
+
+_State = tuple["SchedulerOutput", float, int, int, int, int]
+
+
+def cost_of(config: Any) -> PrefillCost | None:
+    """FLOPs by a model's configuration, with Hugging Face's names. None where it lacks a width."""
+    heads, hidden = _width(config, "num_attention_heads"), _width(config, "hidden_size")
+    layers, experts = _width(config, "num_hidden_layers"), _width(config, "num_experts_per_tok")
+    intermediate = _width(config, *(("moe_intermediate_size",) if experts else ()), "intermediate_size")
+    if heads is None or hidden is None or layers is None or intermediate is None:
+        return None
+    return PrefillCost.of_model(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_width(config, "num_key_value_heads") or heads,
+        head_size=_width(config, "head_dim") or hidden // heads,
+        intermediate=intermediate,
+        experts=experts or 1,
+    )
+
+
+def _width(config: Any, *names: str) -> int | None:
+    """The first of these attributes that is a positive integer."""
+    found = (getattr(config, name, None) for name in names)
+    return next((one for one in found if isinstance(one, int) and one > 0), None)
+
+
+def _names(hashes: Sequence[bytes]) -> list[int]:
+    return [int.from_bytes(one[:8], "big") for one in hashes]
+
+
+def _histogram(found: Histogram) -> Mapping[str, Any]:
+    ends = [*(str(bound) for bound in found.bounds), "+Inf"]
+    return {"buckets": list(zip(ends, found.cumulative, strict=True)), "sum": found.sum}
