@@ -104,6 +104,13 @@ _ALL = (
         "n > 64",
     ),
     Benchmark(
+        "kvmetrics",
+        "the article's metrics by eviction policy, batch limit and context: hits, repeated work, KV usage, saturation",
+        quick_budget=480,
+        quick_omits="four of five seeds of the article's mix, of other routing, and of batch limits with LRU and RLT",
+        options=(("pairs", "seeds, five"),),
+    ),
+    Benchmark(
         "mrc",
         "accuracy, cost and memory of sampled miss-ratio curves",
         quick_budget=60,

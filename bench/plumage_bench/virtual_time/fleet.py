@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan, nan, sqrt
-from typing import cast
+from typing import Protocol, cast
 
 from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
 from plumage_bench.virtual_time.directory_view import DirectoryView
@@ -21,7 +21,7 @@ from plumage_engine.simulator.engine.request import SimRequest, StepReport
 from plumage_engine.simulator.engine.settings import EngineSettings
 from plumage_engine.simulator.engine.sim_engine import SimEngine
 
-__all__ = ["FleetRun", "Served", "Worker", "run_fleet"]
+__all__ = ["FleetRun", "Observer", "Served", "Worker", "run_fleet"]
 
 _SLICE = 5.0  # virtual seconds between two checks of late requests
 _GOLDEN = 0.6180339887498949  # the fractional parts of its multiples are evenly distributed
@@ -79,6 +79,16 @@ class FleetRun:
     complete: bool
 
 
+class Observer(Protocol):
+    """Is told about each request and step of a fleet. `number`: of the request, which is its id in the engines too."""
+
+    def routed(self, number: int, served: Served) -> None: ...
+
+    def stepped(self, worker: Worker, report: StepReport, now: float) -> None:
+        """A step of the engine has ended. Requests that ended with it are complete."""
+        ...
+
+
 def run_fleet(
     engines: Sequence[EngineSettings],
     policy: RoutingPolicy,
@@ -90,11 +100,14 @@ def run_fleet(
     late_after: float = inf,
     late_share: float = 0.05,
     in_one_piece: float = 0.0,
+    until: float = inf,
+    observer: Observer | None = None,
 ) -> FleetRun:
     """Serve everything that the source sends. A share `in_one_piece` of its requests does not stream, so the policy
     sees no first token of them. Stops early, with `complete=False`, when more than `late_share` of all waited longer
-    than `late_after` for their first token: then the percentile is over its limit in any case."""
-    routing = _Routing(engines, policy, source, seed, directory_lag, load_interval, late_after, in_one_piece)
+    than `late_after` for their first token: then the percentile is over its limit in any case. It also stops after
+    `until` seconds, to `_SLICE` exactly."""
+    routing = _Routing(engines, policy, source, seed, directory_lag, load_interval, late_after, in_one_piece, observer)
     for arrival in source.initial():
         routing.plan(arrival)
     allowed = late_share * len(source)
@@ -102,7 +115,7 @@ def run_fleet(
     while routing.done < len(source):
         horizon += _SLICE
         routing.fleet.run(until=horizon)
-        if routing.late(horizon) > allowed:
+        if routing.late(horizon) > allowed or horizon >= until:
             return FleetRun(routing.served, routing.workers, routing.fleet.now, complete=False)
     return FleetRun(routing.served, routing.workers, routing.fleet.now, complete=True)
 
@@ -120,6 +133,7 @@ class _Routing(Hooks):
         load_interval: float,
         late_after: float,
         in_one_piece: float,
+        observer: Observer | None,
     ) -> None:
         self.served: list[Served] = []
         self.done = 0
@@ -131,6 +145,8 @@ class _Routing(Hooks):
         self._loads_at = -inf
         self._late_after = late_after
         self._in_one_piece = in_one_piece
+        self._observer = observer
+        self._ordered = engines[0].queue != "Fcfs"  # the order of arrival needs no hashes
         self._late_firsts = 0
         self._arrivals: list[Arrival] = []
         self._open: dict[int, Served] = {}
@@ -152,7 +168,7 @@ class _Routing(Hooks):
             prompt.output_tokens,
             arrival.at,
             output_hashes=prompt.output_blocks,
-            vector=(),  # the engines' queue is first come first served, so it needs no hashes
+            vector=None if self._ordered else (),
         )
         self._arrivals.append(arrival)
         self.fleet.arrive(request)
@@ -167,6 +183,8 @@ class _Routing(Hooks):
         uncached = max(query.tokens - query.hits.get(choice.slot, 0.0), 1.0)
         served = self._open[number] = Served(arrival, ticket, uncached)
         self.served.append(served)
+        if self._observer is not None:
+            self._observer.routed(number, served)
         if not query.stream and ticket.predicted_ttft is not None:  # as routers do
             self.fleet.call_at(now + ticket.predicted_ttft, lambda: self._prefilled(served))
         self._view.hold_pending(arrival.prompt.blocks, choice.slot, now, ticket.predicted_ttft or 0.0)
@@ -230,6 +248,8 @@ class _Routing(Hooks):
         worker.busy += report.seconds
         worker.usage += usage * report.seconds
         worker.usage_squared += usage * usage * report.seconds
+        if self._observer is not None:
+            self._observer.stepped(worker, report, now)
 
     def late(self, now: float) -> int:
         """Requests that waited too long for their first token, including those that still wait."""

@@ -115,6 +115,16 @@ def _trace() -> Iterator[Made]:
     yield _router(512)
 
 
+def _kvmetrics() -> Iterator[Made]:
+    from plumage_bench.benches.kvmetrics import batches, fleets
+
+    ours = fleets.OURS.ours()
+    yield Made("engine", ours.engine(), Ours(ours.overrides).engine(), ours.overrides)
+    ours = batches.ours(batches.ADAPTIVE, fleets.OURS.eviction)
+    yield Made("saturated engine", ours.engine(), Ours(ours.overrides).engine(), ours.overrides)
+    yield Made("router", ours.routing_policy(random.Random(1)), Ours().routing_policy(random.Random(1)))
+
+
 def _elastic() -> Iterator[Made]:
     from plumage_bench.benches import autoscale
 
@@ -223,6 +233,7 @@ def _truth() -> Iterator[Made]:
 MEASURED: Final[Mapping[str, Callable[[], Iterator[Made]]]] = {
     **dict.fromkeys(("gsp", "multiturn", "longdoc", "fewshot", "scale"), _routed_fleet),
     "trace": _trace,
+    "kvmetrics": _kvmetrics,
     "autoscale": _elastic,
     "victim": _elastic,
     "decision": _decision,

@@ -9,6 +9,7 @@ from plumage_bench.evidence.figures import Cell, Key, Over
 __all__ = ["CLAIMS"]
 
 _GSP = "GSP, worst order"
+_KV = "plumage bench kvmetrics --quick"
 _AREA = "mean hit ratio over cache sizes below one loop, GSP's worst order"
 
 CLAIMS = (
@@ -55,6 +56,19 @@ CLAIMS = (
         "Construction C.2, n = 256: RLT's misses ÷ OPT's, per H(n)",
         "eviction", Key("c2_rlt_per_log_n"), at_most(1.5), paper="KVRouting App. C: O(log n)",
     ),
+    Claim("The article's metrics, mean of 2k, 8k and 32k contexts: hit ratio (`chr`)", "kvmetrics", Key("chr"),
+          at_least(0.70, by_bound=True), "the article: > 70 %, routing and batching together", _KV),
+    Claim("… standard deviation over time of KV usage (`muv`)", "kvmetrics", Key("muv"), at_most(0.08, by_bound=True),
+          "the article: < 8 %", _KV),
+    Claim("… the same ÷ that with leaf-LRU", "kvmetrics", Key("muv_over_lru"), at_most(0.85, by_bound=True),
+          "the article: 15–25 % less than LRU", _KV),
+    Claim("… P99 under eviction ÷ that with leaf-LRU", "kvmetrics", Key("p99_under_eviction_over_lru"),
+          at_most(1, by_bound=True), "", _KV),
+    Claim("… steps of the batch ladder from the estimated optimal batch to that of a sweep, the most of all seeds",
+          "kvmetrics", Key("obs_error_steps"), at_most(1), "", _KV),
+    Claim("… repeated ÷ all prefill FLOPs (RCR)", "kvmetrics", Key("rcr"), command=_KV),
+    Claim("… with leaf-LRU", "kvmetrics", Key("rcr_lru"), command=_KV),
+    Claim("… hit ratio of the article's mix, of which 0.6 can hit", "kvmetrics", Key("chr_mix"), command=_KV),
     Claim("Sampled miss-ratio curve: mean absolute error", "mrc", Key("mae")),
     Claim("… nanoseconds an access", "mrc", Key("ns_per_access")),
     Claim("… bytes", "mrc", Key("bytes")),

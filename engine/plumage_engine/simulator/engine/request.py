@@ -64,6 +64,7 @@ class StepReport:
 
     first_tokens: requests with their first token. finished: (id, cached tokens of its prompt). tokens: requests with
     one more token, named only under `report_tokens`. admitted: taken into the batch. preempted: sent back to the queue.
+    chunks: (id, first token, tokens) of each piece of prefill.
     """
 
     seconds: float = 0.0
@@ -75,6 +76,7 @@ class StepReport:
     tokens: list[RequestId] = field(default_factory=list)
     admitted: list[RequestId] = field(default_factory=list)
     preempted: list[RequestId] = field(default_factory=list)
+    chunks: list[tuple[RequestId, int, int]] = field(default_factory=list)
 
 
 class State(Enum):

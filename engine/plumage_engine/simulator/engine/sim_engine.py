@@ -223,6 +223,7 @@ class SimEngine:
         tracked.own += blocks
         tracked.anonymous += blocks
         self._commit(tracked, after, now)
+        step.report.chunks.append((tracked.request.request_id, tracked.computed, chunk))
         step.shape.prefill_tokens += chunk
         step.shape.prefill_pairs += chunk * (tracked.computed + (chunk + 1) / 2)
         tracked.computed = after
