@@ -41,7 +41,7 @@ class Load:
     def ceiling(self, seed: int) -> float:
         """The hit ratio of an endless cache."""
         if not self.context:
-            return sessions.hit_ceiling([[prompt] for prompt in sessions.mixed(_MIXED, seed)])
+            return sessions.hit_ceiling([[prompt] for prompt in sessions.mixed(_MIXED, seed)], _MIXED // 10)
         return sessions.hit_ceiling(sessions.sessions(self.context, self.clients, 0, seed))
 
 
@@ -51,7 +51,8 @@ CONTEXTS = (
     Load("32k", 32_768, 64, 300, 1500),
 )
 """The conversations of the clients fill the caches of the fleet about one and a half times."""
-MIX = Load("mix", 0, 0, 30, 300)
+MIX = Load("mix", 0, 0, 45, 3600)
+"""About eight minutes, to its last answer; the first tenth is not measured."""
 
 
 @dataclass(frozen=True, slots=True)

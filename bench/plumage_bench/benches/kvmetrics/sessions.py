@@ -119,19 +119,21 @@ def doubling(most: int, seconds: float) -> list[float]:
     return [step * seconds for step, count in enumerate(added) for _ in range(count)]
 
 
-def hit_ceiling(waiting: Sequence[Sequence[Prompt]]) -> float:
-    """The share of prompt tokens that an endless cache would hold, each conversation in its order."""
+def hit_ceiling(waiting: Sequence[Sequence[Prompt]], uncounted: int = 0) -> float:
+    """The share of prompt tokens that an endless cache would hold, each conversation in its order. The first ones fill
+    the cache, and are not counted."""
     seen: set[int] = set()
     cached = tokens = 0
-    for one in waiting:
+    for place, one in enumerate(waiting):
         for prompt in one:
             known = 0
             for block in prompt.blocks[: (prompt.tokens - 1) // BLOCK]:
                 if block not in seen:
                     break
                 known += BLOCK
-            cached += known
-            tokens += prompt.tokens
+            if place >= uncounted:
+                cached += known
+                tokens += prompt.tokens
             seen.update(prompt.blocks)
             seen.update(prompt.output_blocks)
     return cached / tokens
