@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,6 +78,7 @@ def test_routes_answer_and_refuse(with_plugin: Served) -> None:
         assert len(ended) >= 12
         check_learned_tables(fleet, before)
         check_vllms_own_metrics(server.url, before)
+        check_cache_metrics(server.url)
 
 
 def test_reset_of_vllm_empties_snapshot(with_plugin: Served) -> None:
@@ -193,6 +196,41 @@ def check_vllms_own_metrics(url: str, before: dict[str, Any]) -> None:
     assert samples["plumage_engine_batch_limit", ""] == before["batchLimit"] > 0
     assert samples["plumage_engine_recorded_blocks", ""] >= 12
     assert samples["plumage_engine_missing_blocks", ""] == 0
+
+
+def check_cache_metrics(url: str) -> None:
+    """After a long prompt was sent twice, vLLM's counters show its hits, and the plugin's show its prefill once."""
+
+    def read() -> dict[str, float]:
+        page = httpx.get(f"{url}/metrics", timeout=30).raise_for_status().text
+        samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
+        found: defaultdict[str, float] = defaultdict(float)
+        for sample in samples:
+            if sample.name != "plumage_engine_request_seconds_bucket":
+                found[sample.name] += sample.value
+        return found
+
+    prompt = {"model": "tiny", "prompt": "a cache metric " * 40, "max_tokens": 4}
+    key = {"Authorization": f"Bearer {CLIENT}"}
+    pages = [read()]
+    for _ in range(2):
+        reply = httpx.post(f"{url}/v1/completions", json=prompt, headers=key, timeout=60).raise_for_status()
+        usage = reply.json()["usage"]
+        pages.append(read())
+    first, second = (
+        {name: after[name] - before[name] for name in after} for before, after in itertools.pairwise(pages)
+    )
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    assert cached > 500
+    for one, hits in ((first, 0), (second, cached)):
+        assert one["vllm:prompt_tokens_total"] == usage["prompt_tokens"]
+        assert one["vllm:prompt_tokens_cached_total"] == hits
+        assert one["plumage_engine_request_seconds_count"] == 1
+        assert one["plumage_engine_repeated_prefill_flops_total"] == 0
+        assert one["plumage_engine_step_seconds_total"] > 0
+        assert one["plumage_engine_kv_usage_seconds_total"] > one["plumage_engine_kv_usage_squared_seconds_total"] > 0
+    share = (usage["prompt_tokens"] - cached) / usage["prompt_tokens"]
+    assert 0 < second["plumage_engine_prefill_flops_total"] < 2 * share * first["plumage_engine_prefill_flops_total"]
 
 
 def test_vllm_scheduler_is_reported(start_server: Callable[..., Server], tmp_path: Path) -> None:

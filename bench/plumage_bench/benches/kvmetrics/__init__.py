@@ -24,7 +24,7 @@ from typing import Any
 from plumage.errors import StateError
 from plumage_bench.benches.kvmetrics import batches, fleets
 from plumage_bench.benches.kvmetrics.batches import ADAPTIVE, LADDERS, Ladder, Sweep
-from plumage_bench.benches.kvmetrics.fleets import BY_EVICTION, CONTEXTS, MIX, OURS, PARTS, Row
+from plumage_bench.benches.kvmetrics.fleets import BY_EVICTION, CONTEXTS, MIX, OURS, PARTS, Load, Row
 from plumage_bench.benches.kvmetrics.observer import Observed
 from plumage_bench.harness import Context, Figure, Report, ResultTable, interval_keys
 from plumage_bench.pairs import LEAST_PAIRS, paired_ratio, students_t
@@ -52,9 +52,12 @@ def run(context: Context) -> Report:
     """Options: pairs."""
     seeds = [context.seed + pair for pair in range(context.count("pairs", PAIRS))]
     few = seeds[:1] if context.quick else seeds
-    fleet = [(row, load, seed) for load in CONTEXTS for row in BY_EVICTION for seed in seeds]
-    fleet += [(row, load, seed) for load in CONTEXTS for row in PARTS for seed in few]
-    fleet += [(row, MIX, seed) for row in (*BY_EVICTION, *PARTS) for seed in few]
+    fleet = [
+        (row, load, seed)
+        for load in (*CONTEXTS, MIX)
+        for row in (*BY_EVICTION, *PARTS)
+        for seed in (seeds if load != MIX and row in (OURS, _LRU) else few)
+    ]
     sweeps = [
         (ladder, eviction, seed)
         for ladder in LADDERS
@@ -195,16 +198,17 @@ def _fleet_table(found: _Found, ceilings: Mapping[str, float]) -> ResultTable:
 
 
 def _ratio_table(found: _Found) -> ResultTable:
+    def over_lru(load: Load, row: Row, of: Callable[[Observed], float]) -> str:
+        runs = found.fleet[load.label, row.label]
+        lru = found.fleet[load.label, _LRU.label][: len(runs)]  # a quick run has fewer seeds of RLT
+        return str(paired_ratio([of(one) for one in runs], [of(one) for one in lru]))
+
     rows = [
-        (load.label, row.label, *(
-            str(paired_ratio([of(one) for one in found.fleet[load.label, row.label]],
-                             [of(one) for one in found.fleet[load.label, _LRU.label]]))
-            for of in (_chr, _muv, _p99)
-        ))
+        (load.label, row.label, *(over_lru(load, row, of) for of in (_chr, _muv, _p99)))
         for load in CONTEXTS
         for row in BY_EVICTION
         if row != _LRU
-    ]  # fmt: skip
+    ]
     columns = ("context", "", "CHR ÷ LRU's", "MUV ÷ LRU's", "P99 under eviction ÷ LRU's")
     notes = (
         "KV usage is what running requests hold. Which free block is evicted changes it only by way of later hits, so "
@@ -220,10 +224,10 @@ def _limit_table(found: _Found) -> ResultTable:
         of_limit["adaptive"] = found.adaptive[label, eviction]
         for limit, runs in of_limit.items():
             names = ("rate", "between", "preempted", "chr", "rcr", "muv", "p99_evicting")
-            rows.append((label, eviction, limit, *(round(_mean(runs, name), 3) for name in names)))
+            rows.append((label, eviction, limit, len(runs), *(round(_mean(runs, name), 3) for name in names)))
     return ResultTable(
         "(b) One saturated worker by limit of running requests",
-        ("context", "eviction", "limit", "tokens/s", "P95 between tokens, s", "preempted", "CHR", "RCR", "MUV",
+        ("context", "eviction", "limit", "seeds", "tokens/s", "P95 between tokens, s", "preempted", "CHR", "RCR", "MUV",
          "P99 under eviction, s"),
         rows,
         f"Means over seeds. Sustained: at most {batches.PREEMPTED:.0%} preempted, and at most {batches.BETWEEN:g} s "

@@ -102,10 +102,10 @@ class Window:
             self._ended(one, number, evictions, counted=counted)
 
     def _prefilled(self, one: _Engine, number: int, start: int, tokens: int) -> None:
-        end, names = start + tokens, self._names(number)
+        end = start + tokens
         if number in self._resumed:  # its answer's blocks were computed before it was preempted
-            one.work.decoded(names[self._reached[number] // BLOCK : end // BLOCK])
-        one.work.prefilled(start, end, names[one.work.touched(start, end)])
+            one.work.decoded(self._names(number, slice(self._reached[number] // BLOCK, end // BLOCK)))
+        one.work.prefilled(start, end, self._names(number, one.work.touched(start, end)))
         self._reached[number] = end
 
     def _preempted(self, one: _Engine, number: int) -> None:
@@ -115,22 +115,21 @@ class Window:
             self._resumed.add(number)
 
     def _ended(self, one: _Engine, number: int, evictions: int, *, counted: bool) -> None:
-        served, names = self._open[number], self._names(number)
+        served = self._open[number]
         prompt = served.arrival.prompt
         one.context -= prompt.tokens
-        one.work.decoded(
-            names[self._reached.pop(number) // BLOCK : (prompt.tokens + prompt.output_tokens - 1) // BLOCK]
-        )
+        full = (prompt.tokens + prompt.output_tokens - 1) // BLOCK
+        one.work.decoded(self._names(number, slice(self._reached.pop(number) // BLOCK, full)))
         under = one.latency.ended(str(number), evictions, served.latency)
         self._resumed.discard(number)
         del self._open[number]
         if counted:
             self._served.append((served, under))
 
-    def _names(self, number: int) -> list[int]:
-        """The request's blocks, as well mixed as hashes."""
+    def _names(self, number: int, which: slice) -> list[int]:
+        """Blocks of a request, as well mixed as hashes."""
         prompt = self._open[number].arrival.prompt
-        return [mix64(block) for block in (*prompt.blocks, *prompt.output_blocks)]
+        return [mix64(block) for block in (*prompt.blocks, *prompt.output_blocks)[which]]
 
     def observed(self) -> Observed:
         """The figures of the window. Of several workers MUV is the mean."""
