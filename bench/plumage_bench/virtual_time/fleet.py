@@ -80,7 +80,7 @@ class FleetRun:
 
 
 class Observer(Protocol):
-    """Is told about each request and step of a fleet. `number`: of the request, which is its id in the engines too."""
+    """Is notified of each request and step of a fleet. `number`: of the request, which is its id in the engines too."""
 
     def routed(self, number: int, served: Served) -> None: ...
 

@@ -215,6 +215,26 @@ def test_closing_line_compares_eviction_alone() -> None:
     assert (keys["obs_8k"], keys["obs_estimated_8k"], keys["tas_2k"]) == (16, 16, 150)
 
 
+def test_targets_are_judged_by_the_end_of_the_interval() -> None:
+    keys = {"obs_error_steps": 2}
+    for name, level, half in (
+        ("chr", 0.71, 0.02),
+        ("muv", 0.05, 0.02),
+        ("muv_over_lru", 0.7, 0.1),
+        ("p99_under_eviction_over_lru", 0.97, 0.05),
+    ):
+        keys |= {name: level, f"{name}_low": level - half, f"{name}_high": level + half}
+    verdicts = {row[0]: (row[4], bool(row[5])) for row in kvmetrics.target_table(keys).rows}
+    met, missed = ("met", False), ("missed", True)
+    assert verdicts == {
+        "chr": missed,
+        "muv": met,
+        "muv_over_lru": met,
+        "p99_under_eviction_over_lru": missed,
+        "obs_error_steps": missed,
+    }
+
+
 def test_run_without_eviction_has_no_such_latency() -> None:
     with pytest.raises(StateError, match="caches are too large"):
         kvmetrics._p99(replace(FIGURES, p99_evicting=float("nan")))

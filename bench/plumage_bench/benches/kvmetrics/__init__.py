@@ -34,6 +34,14 @@ __all__ = ["PAIRS", "run"]
 
 PAIRS = 5
 _LRU = BY_EVICTION[1]
+_TARGETS: Mapping[str, tuple[str, float, str]] = {
+    "chr": ("≥", 0.70, "long conversations do not fit into the caches"),
+    "muv": ("≤", 0.08, "requests in flight vary with the load"),
+    "muv_over_lru": ("≤", 0.85, "KV usage is what running requests hold, which eviction changes by way of hits only"),
+    "p99_under_eviction_over_lru": ("≤", 1.0, "eviction alone moves P99 less than seeds do"),
+    "obs_error_steps": ("≤", 1.0, "the load that the engine saw is not that of the sweep"),
+}
+"""By figure: its target, and the reason if it is missed."""
 _EVICTIONS = tuple(row.eviction for row in BY_EVICTION)
 
 
@@ -138,6 +146,17 @@ def _most_common(values: Sequence[int]) -> int:
     return max(sorted(set(values)), key=values.count)
 
 
+def target_table(keys: Mapping[str, Figure]) -> ResultTable:
+    """Each target with its verdict by the interval's end, and why it may be missed."""
+    rows: list[tuple[Figure, ...]] = []
+    for name, (sign, target, why) in _TARGETS.items():
+        end = keys.get(f"{name}_{'low' if sign == '≥' else 'high'}", keys[name])
+        met = float(end) >= target if sign == "≥" else float(end) <= target
+        rows.append((name, keys[name], end, f"{sign} {target:g}", "met" if met else "missed", "" if met else why))
+    columns = ("", "figure", "interval's end", "target", "verdict", "why")
+    return ResultTable("Targets", columns, rows)
+
+
 def _chr(one: Observed) -> float:
     return one.chr
 
@@ -167,8 +186,15 @@ def _report(found: _Found, ceilings: Mapping[str, float]) -> Report:
         "ceilings": dict(ceilings),
         "ours": OURS.ours().listed(),
     }
-    tables = [_fleet_table(found, ceilings), _ratio_table(found), _limit_table(found), _obs_table(found)]
-    return Report(closing(found), tables, lambda figure: _plot(figure, found), data)
+    keys = closing(found)
+    tables = [
+        _fleet_table(found, ceilings),
+        _ratio_table(found),
+        _limit_table(found),
+        _obs_table(found),
+        target_table(keys),
+    ]
+    return Report(keys, tables, lambda figure: _plot(figure, found), data)
 
 
 def _mean(each: Sequence[Observed], name: str) -> float:

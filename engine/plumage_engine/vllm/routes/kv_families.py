@@ -13,8 +13,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 __all__ = ["families"]
 
 _SUMS = (
-    ("prefill_flops", "prefillFlops", "Floating-point operations of prefill, by the model's configuration"),
-    ("repeated_prefill_flops", "repeatedPrefillFlops", "Those of blocks whose KV this engine had computed before"),
+    ("prefill_flops", "prefillFlops", "FLOPs of prefill, by the model's configuration"),
+    (
+        "repeated_prefill_flops",
+        "repeatedPrefillFlops",
+        "FLOPs of prefill on blocks whose KV this engine had computed before",
+    ),
     ("step_seconds", "stepSeconds", "Time of the engine's steps"),
     ("kv_usage_seconds", "usageSeconds", "KV usage of each step × its seconds"),
     ("kv_usage_squared_seconds", "usageSquaredSeconds", "Square of the KV usage of each step × its seconds"),
@@ -30,7 +34,10 @@ def families(found: Mapping[str, Any]) -> Iterator[Metric]:
         GaugeMetricFamily(f"plumage_engine_{name}", meaning, labels=["context"])
         for name, meaning in (
             ("optimal_batch", "Running requests with the most sustained tokens a second (OBS), by context length"),
-            ("saturation_tokens_per_second", "Output tokens a second with that batch (TaS), by context length"),
+            (
+                "saturation_tokens_per_second",
+                "Most sustained output tokens a second of any batch (TaS), by context length",
+            ),
         )
     )
     for context, (batch, rate) in found.get("best", {}).items():
