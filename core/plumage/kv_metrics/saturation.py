@@ -9,7 +9,7 @@ longer than the objective for the time between two tokens: such a window sustain
     rate of a cell = output tokens of its sustained windows ÷ seconds of all its windows
     TaS of a class = the highest rate of its cells with enough seconds;   OBS = the rung of that cell
 
-A batch that the load never made is not compared. Of old windows half is forgotten each hour.
+A batch that the load never made is not compared. A cell with more than an hour of windows forgets half of them.
 """
 
 from __future__ import annotations

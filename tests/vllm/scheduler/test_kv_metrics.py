@@ -237,9 +237,10 @@ def test_failure_leaves_vllm_as_it_was(tiny_model: Path) -> None:
     assert engine.scheduler.plumage.kv_metrics() == {}
 
 
-def test_real_engine_counts_what_its_prompts_imply(start_engine: Callable[..., Engine]) -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_real_engine_counts_what_its_prompts_imply(start_engine: Callable[..., Engine], asynchronous: bool) -> None:
     """Two prompts share 256 tokens. The second arrives when the first is cached."""
-    engine = start_engine(block_size=32, **plugin_arguments({}))
+    engine = start_engine(block_size=32, async_scheduling=asynchronous, **plugin_arguments({}))
     shared = text(1, 256)
     prompts = [Prompt(f"{number}", tuple(shared + text(2 + number, 45)), 6, step=8 * number) for number in range(2)]
     answers = engine.serve(prompts).answers
@@ -249,3 +250,5 @@ def test_real_engine_counts_what_its_prompts_imply(start_engine: Callable[..., E
     assert metrics.work.repeated == 0
     assert (metrics.latency.without.count, metrics.latency.under.count) == (2, 0)
     assert metrics.usage.seconds > 0
+    assert not metrics._prompts
+    assert not metrics._reached
