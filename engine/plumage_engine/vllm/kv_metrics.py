@@ -6,9 +6,9 @@ ends. Blocks have hashes only with prefix caching; without it no work counts as 
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 from plumage.kv_metrics import CONTEXTS, EvictionLatency, PrefillCost, PrefillWork, Saturation, SeenBlocks, UsageSums
@@ -29,7 +29,7 @@ _MAX_STEPS = 64  # in flight, as in StepTimes
 class KvMetrics:
     """clock: seconds, monotonic. wall: seconds of the clock that stamps vLLM's requests."""
 
-    def __init__(self, scheduler: Scheduler, clock: Callable[[], float], wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, scheduler: Scheduler, clock: Callable[[], float], wall: Callable[[], float] = time) -> None:
         self.evictions = 0
         cost = cost_of(scheduler.vllm_config.model_config.hf_text_config)
         self.known_cost = cost is not None

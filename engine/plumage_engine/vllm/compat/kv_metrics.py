@@ -18,6 +18,7 @@ LIVE: Live = {Scheduler: ("hash_block_size", "kv_cache_manager", "requests", "ru
 READ: Read = {
     CachedRequestData: ("resumed_req_ids",),
     NewRequestData: ("req_id",),
+    RequestStatus: ("FINISHED_ABORTED",),
     Request: ("arrival_time", "block_hashes", "num_computed_tokens", "num_prompt_tokens", "num_tokens", "status"),
     SchedulerOutput: (
         "num_scheduled_tokens",

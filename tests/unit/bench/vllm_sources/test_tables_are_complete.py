@@ -16,7 +16,8 @@ from plumage_bench.vllm_sources.calls import calls, known_names
 from plumage_bench.vllm_sources.check import OURS, table_files, tables
 
 _CORE = Path(plumage.__file__).parent
-_OURS = [*OURS, *(_CORE / name for name in ("batching", "blocks", "eviction", "hotness", "settings", "tiering"))]
+_PARTS = ("batching", "blocks", "eviction", "hotness", "kv_metrics", "prometheus", "settings", "tiering")
+_OURS = [*OURS, *(_CORE / name for name in _PARTS)]
 _PYTHON = (str, bytes, bytearray, list, dict, set, frozenset, tuple, int, float, memoryview, object, Exception, type)
 _OTHERS = """
     DecodeError Empty Encoder Event Lock Random Raw SimpleQueue Struct TemporaryFile Tensor Thread _replace add_metric
