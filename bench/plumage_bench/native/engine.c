@@ -6,6 +6,8 @@
  * truth about a cache that keeps every prefix: cached_tokens is the shared part's tokens once this replica has seen the
  * prefix, else 0. The prefix and the request's number come in the request id ("PREFIX-NUMBER", see load.c) and are
  * written as {u32 replica, u32 prefix, u64 number} to the file REPORT (a fifo: the mock's agents read it; "-": nowhere).
+ * A body that ends with "stream":true} gets CHUNKS events, one every STEP_MS, so that each arrives by itself, as from an
+ * engine's steps. The last one comes with the usage and the end.
  * One thread, epoll, level-triggered.
  */
 #define _GNU_SOURCE
@@ -22,12 +24,15 @@
 #include <strings.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 enum { BUFFER = 1 << 20, EVENTS = 256, MOST_PREFIXES = 4096, MOST_REPLICAS = 64, TOKEN_BYTES = 4 };
+enum { CHUNKS = 16, STEP_MS = 5, MOST_STREAMS = 4096 };
 
 struct connection {
-    int fd, replica, listening;
+    int fd, replica, listening, left; /* left: events of the stream that it gets */
+    uint32_t tokens, cached;
     size_t used;
     char *data;
 };
@@ -40,6 +45,8 @@ struct report {
 static unsigned char seen[MOST_REPLICAS][MOST_PREFIXES];
 static int report_fd = -1;
 static uint32_t prefixes;
+static struct connection *streams[MOST_STREAMS];
+static int streaming, timer;
 
 static void die(const char *what) {
     perror(what);
@@ -76,6 +83,68 @@ static int send_all(int fd, const char *data, size_t size) {
     return 0;
 }
 
+/* The timer runs only while there are streams. */
+static void set_timer(long milliseconds) {
+    struct timespec time = {.tv_nsec = milliseconds * 1000000};
+    struct itimerspec every = {.it_interval = time, .it_value = time};
+    if (timerfd_settime(timer, 0, &every, NULL))
+        die("timer");
+}
+
+static int begin_stream(struct connection *c, uint32_t tokens, uint32_t cached) {
+    static const char head[] =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
+    if (streaming == MOST_STREAMS)
+        return -1;
+    c->left = CHUNKS;
+    c->tokens = tokens;
+    c->cached = cached;
+    if (!streaming)
+        set_timer(STEP_MS);
+    streams[streaming++] = c;
+    return send_all(c->fd, head, sizeof head - 1);
+}
+
+static void end_stream(struct connection *c) {
+    for (int i = 0; i < streaming; i++)
+        if (streams[i] == c) {
+            streams[i] = streams[--streaming];
+            return;
+        }
+}
+
+/* Sends the next event; a client that left is noticed by its closed connection. */
+static void send_event(struct connection *c) {
+    static const char token[] = "data: {\"id\":\"m\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\","
+                                "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"ok \"},\"finish_reason\":null}]}\n\n";
+    char reply[1024], last[512];
+    int size = snprintf(reply, sizeof reply, "%zx\r\n%s\r\n", sizeof token - 1, token);
+    if (!--c->left) {
+        int more = snprintf(last, sizeof last,
+                            "data: {\"id\":\"m\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[],"
+                            "\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%d,\"total_tokens\":%u,"
+                            "\"prompt_tokens_details\":{\"cached_tokens\":%u}}}\n\ndata: [DONE]\n\n",
+                            c->tokens, CHUNKS, c->tokens + CHUNKS, c->cached);
+        size += snprintf(reply + size, sizeof reply - (size_t)size, "%x\r\n%s\r\n0\r\n\r\n", more, last);
+    }
+    send_all(c->fd, reply, (size_t)size);
+}
+
+static void step(void) {
+    for (int i = streaming - 1; i >= 0; i--) {
+        send_event(streams[i]);
+        if (!streams[i]->left)
+            streams[i] = streams[--streaming];
+    }
+    if (!streaming)
+        set_timer(0);
+}
+
+static int wants_stream(const char *end, size_t body) {
+    static const char mark[] = "\"stream\":true}";
+    return body >= sizeof mark - 1 && !memcmp(end + 4 + body - (sizeof mark - 1), mark, sizeof mark - 1);
+}
+
 static int answer(struct connection *c, const char *end, size_t body) {
     char text[512], reply[768];
     const char *id = header(c->data, end + 2, "x-request-id");
@@ -91,6 +160,8 @@ static int answer(struct connection *c, const char *end, size_t body) {
         if (report_fd >= 0 && write(report_fd, &report, sizeof report) < 0 && errno != EAGAIN)
             die("report");
     }
+    if (wants_stream(end, body))
+        return begin_stream(c, (uint32_t)(body / TOKEN_BYTES), cached);
     int size = snprintf(text, sizeof text,
                         "{\"id\":\"m\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,"
                         "\"message\":{\"role\":\"assistant\",\"content\":\"ok\"},\"finish_reason\":\"stop\"}],\"usage\":{"
@@ -168,6 +239,7 @@ static void read_from(struct connection *c) {
     if (got > 0)
         c->used += (size_t)got;
     if (got == 0 || (got < 0 && errno != EAGAIN) || (got > 0 && serve(c))) {
+        end_stream(c);
         close(c->fd);
         free(c->data);
         free(c);
@@ -190,6 +262,9 @@ int main(int argc, char **argv) {
         fcntl(report_fd, F_SETPIPE_SZ, 1 << 20);
     for (int replica = 0; replica < count; replica++)
         listen_on(epoll, port + replica, replica);
+    struct epoll_event tick = {.events = EPOLLIN, .data.ptr = NULL};
+    if ((timer = timerfd_create(CLOCK_MONOTONIC, 0)) < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, timer, &tick))
+        die("epoll_ctl");
     puts("ready");
     fflush(stdout);
     struct epoll_event events[EVENTS];
@@ -197,7 +272,12 @@ int main(int argc, char **argv) {
         int ready = epoll_wait(epoll, events, EVENTS, -1);
         for (int i = 0; i < ready; i++) {
             struct connection *c = events[i].data.ptr;
-            if (c->listening)
+            if (!c) {
+                uint64_t ticks;
+                if (read(timer, &ticks, sizeof ticks) < 0)
+                    die("timer");
+                step();
+            } else if (c->listening)
                 accept_all(epoll, c);
             else
                 read_from(c);

@@ -161,8 +161,11 @@ static int receive(struct connection *c) {
     if (!end)
         return 0;
     char *length = strcasestr(c->data, "content-length:");
-    size_t body = length && length < end ? strtoul(length + 15, NULL, 10) : 0;
+    int counted = length && length < end;
+    size_t body = counted ? strtoul(length + 15, NULL, 10) : 0;
     if (c->used < (size_t)(end + 4 - c->data) + body)
+        return 0;
+    if (!counted && strcasestr(c->data, "transfer-encoding: chunked") && memcmp(c->data + c->used - 7, "\r\n0\r\n\r\n", 7))
         return 0;
     if (strncmp(c->data + 9, "200", 3)) {
         if (!errors && !refused)

@@ -125,6 +125,8 @@ class Rig:
         for index, messages in enumerate(self._messages):
             bodies = make_bodies(messages, self._seed, size=self._size)
             write_bodies(self._bodies(messages), bodies, index * PREFIXES)
+            streams = make_bodies(messages, self._seed, stream=True, size=self._size)
+            write_bodies(self._streams(messages), streams, index * PREFIXES)
             # Requests that no router sent have other prefixes, so that agents can skip them.
             write_bodies(self._direct(messages), bodies, self._unknown)
         write_bodies(self._small, make_bodies(1, self._seed, size=SMALL), self._unknown)
@@ -174,10 +176,15 @@ class Rig:
             self._load(ports, *arguments, preferred=self.preferred)
         return samples.read_bytes()
 
-    def drive(self, target: str, messages: int, *, seconds: float, connections: int, seed: int) -> Drive:
-        """Runs the load generator against "mock", "router" or "plain", at the rate of the answers."""
+    def drive(
+        self, target: str, messages: int, *, seconds: float, connections: int, seed: int, stream: bool = False
+    ) -> Drive:
+        """Runs the load generator against "mock", "router" or "plain", at the rate of the answers. stream: of a router;
+        the mock answers with 16 events, one every 5 ms."""
         before = self._cpu(target)
-        bodies = self._direct(messages) if target == "mock" else self._bodies(messages)
+        bodies = self._streams(messages) if stream else self._bodies(messages)
+        if target == "mock":
+            bodies = self._direct(messages)
         arguments = (connections, seconds, 0, seed, self._next, bodies, "-")
         found = self._load(self._ports[target], *arguments)
         return self._drive(found, self._cpu(target) - before)
@@ -252,6 +259,9 @@ class Rig:
 
     def _bodies(self, messages: int) -> Path:
         return self._folder / f"bodies-{messages}"
+
+    def _streams(self, messages: int) -> Path:
+        return self._folder / f"streams-{messages}"
 
     def _direct(self, messages: int) -> Path:
         return self._folder / f"direct-{messages}"
