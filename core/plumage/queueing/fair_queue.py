@@ -73,9 +73,13 @@ class _Class(Generic[Item]):
 
 
 class FairQueue(Generic[Item]):
-    """weights: of each class, by name. Items must be hashable. Times are seconds on the caller's clock."""
+    """weights: of each class, by name. Items must be hashable. Times are seconds on the caller's clock.
+
+    `margin`: seconds before its deadline at which an item must go. It may change while items wait.
+    """
 
     def __init__(self, weights: Mapping[str, float]) -> None:
+        self.margin = 0.0
         self._classes: dict[str, _Class[Item]] = {}
         self._entries: dict[Item, _Entry[Item]] = {}
         self._floor = 0.0
@@ -128,7 +132,7 @@ class FairQueue(Generic[Item]):
         if chosen is None:
             raise IndexError("nothing waits")
         tenant = self._least_served(chosen)
-        entry = tenant.entries[0] if compute is None else _least_score(tenant, now, compute)
+        entry = tenant.entries[0] if compute is None else _least_score(tenant, now, self.margin, compute)
         self._forget(entry)
         self._served += entry.tokens
         if tenant.entries:
@@ -196,8 +200,8 @@ class FairQueue(Generic[Item]):
         return max(most.entries, key=lambda one: one.number).item
 
     def late(self, now: float) -> list[Item]:
-        """The items whose deadline has passed. They wait until they are removed."""
-        return [item for item, entry in self._entries.items() if entry.deadline <= now]
+        """The items that cannot meet their deadline any more. They wait until they are removed."""
+        return [item for item, entry in self._entries.items() if entry.deadline <= now + self.margin]
 
     def waiting(self) -> dict[str, int]:
         """Items that wait, by class."""
@@ -294,7 +298,7 @@ def _by_tokens(entry: _Entry[Any]) -> tuple[float, int]:
     return entry.tokens, entry.number
 
 
-def _least_score(tenant: _Tenant[Item], now: float, compute: Callable[[Item], float]) -> _Entry[Item]:
+def _least_score(tenant: _Tenant[Item], now: float, margin: float, compute: Callable[[Item], float]) -> _Entry[Item]:
     """Of some of the tenant's entries. Of equal scores the one with the earliest deadline."""
     candidates = [*tenant.entries[:CANDIDATES], *tenant.cheapest[:CANDIDATES]]
-    return min(candidates, key=lambda one: slo_score(compute(one.item), one.since, one.deadline, now))
+    return min(candidates, key=lambda one: slo_score(compute(one.item), one.since, one.deadline - margin, now))

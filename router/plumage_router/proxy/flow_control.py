@@ -118,6 +118,7 @@ class FlowControl:
         self.refused: Counter[Refusal] = Counter()
         self.passed: Counter[str] = Counter()
         self._queue: FairQueue[QueuedRequest] = FairQueue({"default": 1.0})
+        self._queue.margin = self._delay.likely
         self.config: FlowControlConfig | None = None
         self._classes: dict[str, PriorityClassConfig] = {}
         self.configure(config)
@@ -168,13 +169,13 @@ class FlowControl:
             self.wait.observe(0.0)
             self._pass(request, passage, self._queue.charge(name, passage.tenant, passage.cost))
             return roomy
-        deadline = now + passage.objective - self._delay.likely
+        deadline = now + passage.objective
         cost = PromptCost(passage.cost, passage.prompt_tokens, passage.chunks)
         tokens, score = passage.cost, None
         if self.config.order == "SloScore":
             tokens = score = cost.on({load.slot for load in candidates}, self._match, now)
         wait = self._queue.wait(name, passage.tenant, deadline, now, score=score)
-        if now + wait > deadline:
+        if now + wait + self._queue.margin > deadline:
             raise self._refuse(Refusal.OBJECTIVE, wait)
         if len(self._queue) >= self.config.max_requests:
             other = self._queue.crowded_out(name, passage.tenant)
@@ -214,6 +215,7 @@ class FlowControl:
             return
         took = now - prefill.since
         self._delay.add(took)
+        self._queue.margin = self._delay.likely
         self._window(prefill.load).started(prefill.work, took, now, self.config.engine_queue)
         self._wake()
 
@@ -324,6 +326,10 @@ class FlowControl:
                 return
             request, cost = self._queue.next(now, self._compute(now))
             waiting = self._waiting.pop(request)
+            if waiting.since + waiting.passage.objective <= now + self._queue.margin:  # since the last sweep
+                self._queue.settle(cost, 0.0)
+                request.turn_away(self._refuse(Refusal.LATE, now - waiting.since))
+                continue
             self.wait.observe(now - waiting.since)
             self._pass(request, waiting.passage, cost)
             request.leave_queue()

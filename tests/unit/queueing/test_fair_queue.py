@@ -208,3 +208,14 @@ def test_tenants_that_only_pass_are_forgotten() -> None:
     for number in range(20_000):
         waiting.charge("all", f"tenant-{number}", 1.0)
     assert len(waiting._classes["all"].tenants) <= 4_097
+
+
+def test_margin_may_change_while_items_wait() -> None:
+    waiting = queue()
+    for name, deadline in (("a", 1.0), ("b", 5.0)):
+        waiting.add(name, "all", name, 1.0, deadline, 0.0)
+    assert waiting.late(0.5) == []
+    waiting.margin = 2.0
+    assert waiting.late(0.5) == ["a"]
+    waiting.margin = 6.0
+    assert waiting.late(0.5) == ["a", "b"]

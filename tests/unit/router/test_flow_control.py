@@ -10,7 +10,8 @@ import pytest
 from plumage.queueing.start_window import LEAST, REQUEST
 from plumage.settings.router_config import FlowControlConfig, PriorityClassConfig
 from plumage_router.fleet.replicas import Load
-from plumage_router.proxy.flow_control import FlowControl, Passage
+from plumage_router.http.errors import RequestError
+from plumage_router.proxy.flow_control import FlowControl, Passage, Refusal
 from plumage_router.routing.decider import PrefillWork
 
 PASSAGE = Passage("default", "", 10.0, 100.0, 1, 10.0, ())
@@ -32,12 +33,13 @@ class Waiting:
 
     def __init__(self) -> None:
         self.went = False
+        self.refused: RequestError | None = None
 
     def leave_queue(self) -> None:
         self.went = True
 
-    def turn_away(self, error: Exception) -> None:
-        raise error
+    def turn_away(self, error: RequestError) -> None:
+        self.refused = error
 
 
 async def made(load: Load, **more: Any) -> FlowControl:
@@ -103,3 +105,22 @@ async def test_new_order_holds_for_requests_that_wait(order: str) -> None:
     assert (cheap in flow._waiting, costly in flow._waiting) == (
         (True, False) if order == "Deadline" else (False, True)
     )
+
+
+@pytest.mark.parametrize("room", [False, True])
+async def test_waiting_request_is_refused_once_engines_slow_down(room: bool) -> None:
+    load = Load(0, name="r0", starting=LEAST, starting_work=90_000.0)
+    flow = await made(load)
+    request = Waiting()
+    assert flow.enter(request, PASSAGE._replace(objective=2.0), [load], 100.0) is None
+    flow.sweep(100.1)
+    assert request.refused is None, "engines take half a second, as far as is known"
+    start(flow, load, 100.0, 1, took=3.0)
+    if room:
+        load.starting = 0
+        flow._drain(100.2)
+    else:
+        flow.sweep(100.2)
+    assert (request.went, len(flow), flow.refused[Refusal.LATE]) == (False, 0, 1)
+    assert request.refused is not None
+    assert request.refused.status == 429
