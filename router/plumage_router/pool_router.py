@@ -132,7 +132,8 @@ class PoolRouter(PoolState):
         self.fleet.close()
         await asyncio.sleep(0)  # lets the aborted transports call their protocols
         if self.usage_log is not None and self.usage_lines is not None:
-            self.usage_log.write()
+            if lost := self.usage_log.finish():
+                log.warning("pool %s: nobody read the usage log, so %d records of it are lost", self.config.pool, lost)
             self.usage_lines.close()
         self.close_access_log()
 

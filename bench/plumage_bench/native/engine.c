@@ -94,7 +94,7 @@ static void set_timer(long milliseconds) {
 static int begin_stream(struct connection *c, uint32_t tokens, uint32_t cached) {
     static const char head[] =
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
-    if (streaming == MOST_STREAMS)
+    if (streaming == MOST_STREAMS || c->left)
         return -1;
     c->left = CHUNKS;
     c->tokens = tokens;
@@ -263,7 +263,7 @@ int main(int argc, char **argv) {
     for (int replica = 0; replica < count; replica++)
         listen_on(epoll, port + replica, replica);
     struct epoll_event tick = {.events = EPOLLIN, .data.ptr = NULL};
-    if ((timer = timerfd_create(CLOCK_MONOTONIC, 0)) < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, timer, &tick))
+    if ((timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK)) < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, timer, &tick))
         die("epoll_ctl");
     puts("ready");
     fflush(stdout);
@@ -274,9 +274,8 @@ int main(int argc, char **argv) {
             struct connection *c = events[i].data.ptr;
             if (!c) {
                 uint64_t ticks;
-                if (read(timer, &ticks, sizeof ticks) < 0)
-                    die("timer");
-                step();
+                if (read(timer, &ticks, sizeof ticks) > 0) /* else it was set anew since */
+                    step();
             } else if (c->listening)
                 accept_all(epoll, c);
             else

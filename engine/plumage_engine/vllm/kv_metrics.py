@@ -96,15 +96,16 @@ class KvMetrics:
                 end = min(start + tokens, known)
                 self.work.prefilled(start, end, _names(request.block_hashes[self.work.touched(start, end)]))
                 self._reached[request_id] = end
-                finished += tokens > 1 and end == known
+                drafts = output.scheduled_spec_decode_tokens
+                finished += tokens > 1 and end == known and request_id not in drafts  # with drafts it counts as decoding
         return finished
 
     def _left(self, request_id: str) -> None:
-        """A request is no longer running. Its last token has no KV."""
+        """A request is no longer running. Its last token has no KV, and a last chunk of one token is not in `_reached`."""
         self._context -= self._prompts.pop(request_id, 0)
         reached = self._reached.pop(request_id, None)
         request = self._scheduler.requests.get(request_id)
-        if request is not None and reached is not None and reached >= request.num_prompt_tokens:
+        if request is not None and reached is not None and reached >= request.num_prompt_tokens - 1:
             end = max(reached, request.num_tokens - 1)
             size = self._scheduler.hash_block_size
             self.work.decoded(_names(request.block_hashes[reached // size : end // size]))

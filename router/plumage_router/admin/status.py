@@ -164,8 +164,11 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
     for name, text, value in single:
         yield from gauge(_PREFIX + name, text, value)
     if pool.access_log is not None:
-        text = "Lines of the access log that could not be written."
+        text = "Lines of the access log that could not be written, with those of the usage log in it."
         yield from counter(_PREFIX + "access_log_dropped", text, pool.access_log.dropped)
+    elif pool.usage_lines is not None:
+        text = "Lines of the usage log that could not be written."
+        yield from counter(_PREFIX + "usage_log_dropped", text, pool.usage_lines.dropped)
     yield from _shadow_lines(pool.decider.shadow)
     yield from pool.usage.lines()
     yield from pool.quotas.lines()

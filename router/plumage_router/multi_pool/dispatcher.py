@@ -98,9 +98,9 @@ class PoolDispatcher(Listener):
             return RequestError(503, message, code="pool_unavailable", retry_after=10)
         served = [repr(known) for known in self.served(tenant)]
         more = f" and {len(served) - _MAX_NAMES} more (GET /v1/models)" if len(served) > _MAX_NAMES else ""
-        known = (
-            f"this gateway serves {', '.join(served[:_MAX_NAMES])}{more}" if served else "this gateway serves no pool"
-        )
+        known = f"this gateway serves {', '.join(served[:_MAX_NAMES])}{more}"
+        if not served:
+            known = "this key may use no model" if self.served() else "this gateway serves no pool"
         message = f"The model {name[:128]!r} does not exist here; {known}."
         return RequestError(404, message, code="model_not_found", param="model")
 

@@ -174,8 +174,9 @@ class PoolState(Listener):
         if len(self.in_flight) >= self.limits.max_in_flight:
             raise overloaded("Too many requests are in flight.")
 
-    def classify(self, request: Request, prompt: Prompt) -> Passage | None:
+    def classify(self, request: Request, prompt: Prompt, tokens: int) -> Passage | None:
         """The request's place in the queue; None if it needs none. Raises RequestError for a wrong header.
+        tokens: that its prompt is expected to have.
 
         A request that continues a stored response has no choice of a replica, so it does not wait for one.
         """
@@ -184,7 +185,7 @@ class PoolState(Listener):
         return self.flow_control.classify(
             request.headers,
             request.tenant.name if request.tenant is not None else "",
-            prompt_tokens=self._tokens_of_prompt(prompt),
+            prompt_tokens=tokens,
             answers=prompt.answers if prompt.generates else 0,
             most_tokens=prompt.answer,
             chunks=prompt.chunks,
@@ -198,20 +199,19 @@ class PoolState(Listener):
     # -- quotas -------------------------------------------------------------------------------------------------------
 
     def spend(
-        self, prompt: Prompt, tenant: Tenant | None, decided: Callable[[RequestError | None], None]
+        self, prompt: Prompt, tenant: Tenant | None, tokens: int, decided: Callable[[RequestError | None], None]
     ) -> Spending | None:
         """Takes the request from its tenant's quotas; None without a quota. Raises RequestError over a limit, or for a
         model that the tenant may not use.
 
-        decided: called later if the result `waits` for the other routers.
+        tokens: that the prompt is expected to have. decided: called later if the result `waits` for the other routers.
         """
         if not self.config.quotas:
             return None
-        prompt_tokens = self._tokens_of_prompt(prompt)
         answer = (prompt.answer or _ANSWER_TOKENS) * prompt.answers if prompt.generates else 0
         name = tenant.name if tenant is not None else ""
         self.quotas.check_model(name, prompt.model)
-        return self.quotas.take(name, prompt_tokens + answer, decided)
+        return self.quotas.take(name, tokens + answer, decided)
 
     def may_use(self, tenant: Tenant | None, model: str) -> bool:
         """Whether the tenant may ask for the model."""
@@ -223,7 +223,7 @@ class PoolState(Listener):
         if self.config.quotas:
             self.quotas.check(tenant.name if tenant is not None else "")
 
-    def _tokens_of_prompt(self, prompt: Prompt) -> int:
+    def tokens_of_prompt(self, prompt: Prompt) -> int:
         """The expected number, at most the model's context for each prompt."""
         if not prompt.uses_device:
             return 0

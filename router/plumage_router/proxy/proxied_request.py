@@ -59,6 +59,7 @@ class ProxiedRequest:
     __slots__ = (
         "_answer",
         "_attempt",
+        "_expected",
         "_explain",
         "_home",
         "_last_byte_at",
@@ -93,6 +94,7 @@ class ProxiedRequest:
         self._spending: Spending | None = None  # from the tenant's quotas
         self._streamed = 0  # events of the answer
         self._trace: RequestTrace | None = None
+        self._expected = 0  # tokens of the prompt, as far as the router knows
         self._explain = False
         self._home: Replica | None = None  # stores the response that the request continues
         self._passage: Passage | None = None  # in the queue of flow control
@@ -293,8 +295,9 @@ class ProxiedRequest:
         """The body was read. Raises RequestError if it is quarantined, or over its tenant's quota."""
         self._prompt = prompt
         self._pool.check_quarantine(prompt)
-        self._passage = self._pool.classify(self._request, prompt)
-        self._spending = self._pool.spend(prompt, self._request.tenant, self._quota_decided)
+        self._expected = expected = self._pool.tokens_of_prompt(prompt)  # while its text is there
+        self._passage = self._pool.classify(self._request, prompt, expected)
+        self._spending = self._pool.spend(prompt, self._request.tenant, expected, self._quota_decided)
 
     def _route_accepted(self) -> None:
         if self._spending is None or not self._spending.waits:
@@ -434,8 +437,8 @@ class ProxiedRequest:
         return Spent(passage.prompt_tokens, self._streamed, complete=False) if attempt.started else None
 
     def _tokens_used(self, outcome: str) -> TokensUsed | None:
-        """None without an answer. Where the engine did not report its count, the router's estimate of the prompt is
-        taken, and each event that the client got is a token."""
+        """None if an engine refused the request, or never had it. Where the engine did not report its count, the
+        router's estimate of the prompt is taken, and each event that the client got is a token."""
         record, attempt = self._record, self._attempt
         if record is None or attempt is None or outcome == "Failed" or self._answer.status >= 400:
             return None
@@ -443,13 +446,14 @@ class ProxiedRequest:
             return TokensUsed(
                 record.prompt_tokens, record.cached_tokens or 0, record.output_tokens or 0, estimated=False
             )
-        return TokensUsed(int(record.tokens), 0, self._streamed if attempt.streams else 0, estimated=True)
+        return TokensUsed(self._expected, 0, self._streamed if attempt.streams else 0, estimated=True)
 
     def _count_tokens(self, outcome: str) -> None:
         """Counts what the request used for its tenant. A quota counts all that the request may use where an answer that
         is no stream did not report it."""
         used, attempt, prompt = self._tokens_used(outcome), self._attempt, self._prompt
-        if used is not None and prompt is not None and prompt.uses_device:
+        answered = outcome == "Finished" or (attempt is not None and attempt.started)
+        if used is not None and answered and prompt is not None and prompt.uses_device:
             self._pool.count_usage(self._request.tenant, prompt.model, used)
         if self._spending is None:
             return

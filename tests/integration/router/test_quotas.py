@@ -335,6 +335,31 @@ async def test_stream_that_its_client_leaves_counts_what_it_got(start: Any, kit:
     assert 500 <= entry["used"] <= 700
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"model": "tiny", "input": "some text " * 400}),
+        ("/v1/completions", {"model": "tiny", "prompt": ["some text " * 20] * 20, "max_tokens": 1}),
+    ],
+)
+async def test_cut_request_counts_its_whole_prompt(
+    start: Any, kit: Any, keys: Any, path: str, body: dict[str, Any]
+) -> None:
+    """4,000 bytes, of which the router renders none, or the first of twenty."""
+    running = await start(engines=1, auth=keys, quotas=[{"tenant": "alice", "tokensPerDay": 100_000}])
+
+    async def waits(seen: Any, writer: Any) -> None:
+        await asyncio.sleep(3600)
+
+    running.engines[0].answer = waits
+    _, writer = await running.connect()
+    writer.write(kit.request(body, path=path, **of("key-a")))
+    await kit.until(lambda: running.engines[0].seen)
+    writer.transport.abort()
+    await kit.until(lambda: not running.router.pool.in_flight)
+    assert running.router.pool.quotas.document()[0]["used"] >= 800
+
+
 async def test_refused_answer_of_an_engine_takes_no_tokens(start: Any, kit: Any, keys: Any) -> None:
     running = await start(engines=1, auth=keys, quotas=[{"tenant": "alice", "tokensPerDay": 5000}])
 

@@ -92,6 +92,24 @@ async def test_stream_that_its_client_leaves_is_estimated(start: Any, kit: Any, 
     assert 100 <= prompt <= 900
 
 
+async def test_request_that_its_client_leaves_before_an_answer_counts_nothing(
+    start: Any, kit: Any, keys: Any, written: Path
+) -> None:
+    running = await start(engines=1, auth=keys, usageLog=True)
+
+    async def waits(seen: Any, writer: Any) -> None:
+        await asyncio.sleep(3600)
+
+    running.engines[0].answer = waits
+    _, writer = await running.connect()
+    writer.write(kit.request(kit.chat(stream=True), **of("key-a")))
+    await kit.until(lambda: running.engines[0].seen)
+    writer.transport.abort()
+    await kit.until(lambda: not running.router.pool.in_flight)
+    await running.router.stop()
+    assert sums(written) == {}
+
+
 async def test_log_is_off_by_default(start: Any, kit: Any, written: Path) -> None:
     running = await start(engines=1)
     assert (await running.post(kit.chat())).status == 200

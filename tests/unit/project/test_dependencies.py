@@ -163,14 +163,15 @@ def test_planted_import_is_found() -> None:
 
 def test_pinned_versions_install_on_the_oldest_python() -> None:
     """Debian 12 has Python 3.11.2. A pin that needs a later one stops `make setup` there with a conflict."""
-    pins = re.findall(r"^([A-Za-z0-9._-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    pins = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
     refusing = []
-    for name in pins:
+    for name, pinned in pins:
         try:
-            needed = metadata(name).get("Requires-Python")
+            found = metadata(name)
         except PackageNotFoundError:
             continue  # for another system
-        if needed and not SpecifierSet(needed).contains(f"{oldest}.0"):
+        assert found["Version"] == pinned, f"{name} was installed before its pin changed: run make setup"
+        if (needed := found.get("Requires-Python")) and not SpecifierSet(needed).contains(f"{oldest}.0"):
             refusing.append((name, needed))
     assert refusing == []

@@ -38,14 +38,14 @@ class Written:
 def test_record_has_what_was_used_since_the_one_before() -> None:
     usage = TenantUsage()
     written = Written(usage)
-    written.log.write()
+    written.log.finish()
     assert written.records == []
     usage.add("alice", "tiny", ONE)
-    written.log.write()
+    written.log.finish()
     usage.add("alice", "tiny", ONE)
     usage.add("alice", "tiny", CUT)
-    written.log.write()
-    written.log.write()
+    written.log.finish()
+    written.log.finish()
     common = {"log": "usage", "time": "1970-01-01T00:00:01.500+00:00", "pool": "chat", "router": "r-1",
               "tenant": "alice", "model": "tiny"}  # fmt: skip
     assert written.records == [
@@ -62,11 +62,11 @@ def test_refused_record_is_in_the_next(room: int) -> None:
     written = Written(usage, room)
     for tenant in ("alice", "bob", "carol"):
         usage.add(tenant, "tiny", ONE)
-    written.log.write()
+    assert written.log.finish() == 3 - room
     assert len(written.records) == room
     usage.add("alice", "tiny", ONE)
     written.room = 100
-    written.log.write()
+    written.log.finish()
     assert written.sums() == {("alice", "tiny"): 200, ("bob", "tiny"): 100, ("carol", "tiny"): 100}
     assert [record["sequence"] for record in written.records] == list(range(1, len(written.records) + 1))
 
@@ -78,6 +78,30 @@ def test_further_tenants_are_counted_together(monkeypatch: pytest.MonkeyPatch) -
         usage.add(tenant, "tiny", ONE)
     requests = {pair: sums.requests for pair, sums in usage.sums.items()}
     assert requests == {("alice", "tiny"): 2, ("bob", "tiny"): 1, ("*", "*"): 2}
+
+
+def test_many_records_are_made_in_slices() -> None:
+    usage = TenantUsage()
+    written = Written(usage, 1_000)
+    for number in range(450):
+        usage.add(f"t{number}", "tiny", ONE)
+    assert [len(written.records) for _ in written.log.write()] == [200, 400]
+    assert len(written.records) == 450
+    usage.add("t7", "tiny", ONE)
+    written.log.finish()
+    assert [record["tenant"] for record in written.records[450:]] == ["t7"]
+
+
+def test_metrics_show_so_many_pairs_and_the_rest_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumage_router.proxy.tenant_usage.MAX_SHOWN", 1)
+    usage = TenantUsage()
+    for tenant in ("alice", "bob", "carol"):
+        usage.add(tenant, "tiny", ONE)
+    lines = [line for line in usage.lines() if line.startswith("plumage_router_tenant_prompt_tokens_total")]
+    assert [line.partition("{")[2] for line in lines] == [
+        'tenant="*",model="*"} 200',
+        'tenant="alice",model="tiny"} 100',
+    ]
 
 
 def test_metrics_name_tenant_and_model() -> None:
