@@ -147,6 +147,11 @@ class FairQueue(Generic[Item]):
         known.service = max(known.service, class_.floor)
         return self._charge(class_, known, tokens)
 
+    def refuse(self, cost: Cost) -> None:
+        """The item that `next` has just returned does not go: it is no service."""
+        self._served = max(0.0, self._served - cost.tokens)
+        self.settle(cost, 0.0)
+
     def settle(self, cost: Cost, tokens: float) -> None:
         """The item has ended. tokens: what it really cost."""
         class_ = self._classes.get(cost.name)

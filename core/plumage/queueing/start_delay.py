@@ -12,6 +12,7 @@ __all__ = ["StartDelay"]
 
 _GAIN: Final = 1 / 16  # of the mean; the deviation follows twice as fast
 _DEVIATIONS: Final = 3.0  # above the mean; with 2 a tenth of the answers came late (0292)
+_MOST_GROWTH: Final = 2.0  # a delay counts as at most so much of `likely`: one long prompt says little about others
 
 
 class StartDelay:
@@ -29,6 +30,7 @@ class StartDelay:
             self._seen = True
             self._mean, self._deviation = seconds, seconds / 2
             return
+        seconds = min(seconds, _MOST_GROWTH * self.likely)
         self._deviation += 2 * _GAIN * (abs(seconds - self._mean) - self._deviation)
         self._mean += _GAIN * (seconds - self._mean)
 

@@ -96,12 +96,12 @@ class KvMetrics:
                 end = min(start + tokens, known)
                 self.work.prefilled(start, end, _names(request.block_hashes[self.work.touched(start, end)]))
                 self._reached[request_id] = end
-                drafts = output.scheduled_spec_decode_tokens
-                finished += tokens > 1 and end == known and request_id not in drafts  # with drafts it counts as decoding
+                drafts = output.scheduled_spec_decode_tokens  # a prompt's end with drafts counts as decoding
+                finished += tokens > 1 and end == known and request_id not in drafts
         return finished
 
     def _left(self, request_id: str) -> None:
-        """A request is no longer running. Its last token has no KV, and a last chunk of one token is not in `_reached`."""
+        """A request is no longer running. Its last token has no KV. A last chunk of one token is not in `_reached`."""
         self._context -= self._prompts.pop(request_id, 0)
         reached = self._reached.pop(request_id, None)
         request = self._scheduler.requests.get(request_id)

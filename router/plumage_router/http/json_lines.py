@@ -37,7 +37,8 @@ class JsonLines:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Queues a line, or drops it while too many wait. Values that are None are left out."""
-        self.dropped += not self.offer(line)
+        if not self.offer(line):
+            self._count_dropped(1)
 
     def offer(self, line: Mapping[str, Any]) -> bool:
         """Queues a line; returns False while too many wait. Values that are None are left out."""
@@ -65,7 +66,11 @@ class JsonLines:
             try:
                 self._write(b"".join(lines))
             except OSError:  # the reader closed its end
-                self.dropped += len(lines)
+                self._count_dropped(len(lines))
+
+    def _count_dropped(self, lines: int) -> None:
+        with self._more:  # both threads count
+            self.dropped += lines
 
     def _write(self, data: bytes) -> None:
         with _writing:

@@ -327,7 +327,7 @@ class FlowControl:
             request, cost = self._queue.next(now, self._compute(now))
             waiting = self._waiting.pop(request)
             if waiting.since + waiting.passage.objective <= now + self._queue.margin:  # since the last sweep
-                self._queue.settle(cost, 0.0)
+                self._queue.refuse(cost)
                 request.turn_away(self._refuse(Refusal.LATE, now - waiting.since))
                 continue
             self.wait.observe(now - waiting.since)

@@ -97,7 +97,9 @@ def _total(several: Sequence[_Sums]) -> _Sums:
 
 
 class UsageLog:
-    """Writes the records of a pool's router, and is the only reader of its usage's `changed`. offer: takes a line; returns False while it can not. wall: Unix seconds.
+    """Writes the records of a pool's router, and is the only reader of its usage's `changed`.
+
+    offer: takes a line; returns False while it can not. wall: Unix seconds.
 
     `router`: names this process, also among others of the same name. A record's `sequence` grows by one, so that a
     reader sees what was lost or came twice.

@@ -219,3 +219,17 @@ def test_margin_may_change_while_items_wait() -> None:
     assert waiting.late(0.5) == ["a"]
     waiting.margin = 6.0
     assert waiting.late(0.5) == ["a", "b"]
+
+
+def test_refused_items_do_not_speed_up_the_service() -> None:
+    """Ten items go in ten seconds. Of twenty more, ten are refused, and ten still take ten seconds."""
+    waiting = queue()
+    fill(waiting, "all", "alice", 31)
+    for second in range(1, 11):
+        waiting.next(float(second))
+    before = waiting.wait("all", "alice", 60.0, 10.0)
+    for _ in range(10):
+        _, cost = waiting.next(10.0)
+        waiting.refuse(cost)
+    after = waiting.wait("all", "alice", 60.0, 10.0)
+    assert after == pytest.approx(before * 11 / 21)

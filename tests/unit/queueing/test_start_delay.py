@@ -42,3 +42,20 @@ def test_estimate_follows_engines_that_become_slower() -> None:
     for _ in range(64):
         delay.add(3.0)
     assert delay.likely == pytest.approx(3.0, rel=0.2)
+
+
+def test_one_long_prompt_says_little_about_others() -> None:
+    delay = StartDelay(0.5)
+    for _ in range(200):
+        delay.add(0.4)
+    delay.add(30.0)
+    assert delay.likely < 1.0
+
+
+def test_engines_that_slow_down_are_noticed_within_ten_requests() -> None:
+    delay = StartDelay(0.5)
+    for _ in range(200):
+        delay.add(0.4)
+    for _ in range(10):
+        delay.add(3.0)
+    assert delay.likely > 3.0

@@ -11,7 +11,7 @@ __all__ = ["CLUSTER", "HOT_PATH", "SIZING"]
 _FAULTS = "PLUMAGE_E2E_REPORT=DIR pytest tests/e2e_cluster/test_faults_under_load.py"
 _ROUTER = "plumage bench router peers=1"
 _AGENTS = "plumage bench agents --quick"
-_OVERLOAD = "plumage bench overload --quick pairs=5"
+_OVERLOAD = "plumage bench overload"
 _SLOSCORE = "plumage bench sloscore --quick"
 _VICTIMS = "PLUMAGE_E2E_REPORT=DIR make e2e-victims"
 
