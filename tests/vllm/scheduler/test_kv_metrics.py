@@ -85,8 +85,9 @@ def test_prompt_that_was_evicted_is_repeated_work(tiny_model: Path, chunk: int) 
     assert metrics.work.repeated == pytest.approx(flops.flops(0, 3 * SIZE))  # nine tokens fill no block
 
 
-def test_history_that_decoding_computed_is_repeated_work(tiny_model: Path) -> None:
-    engine = made(tiny_model, Clock(), blocks=16)
+@pytest.mark.parametrize("chunk", [512, SIZE - 1])  # with the second the last step of prefill has one token
+def test_history_that_decoding_computed_is_repeated_work(tiny_model: Path, chunk: int) -> None:
+    engine = made(tiny_model, Clock(), blocks=16, max_num_batched_tokens=chunk, max_num_seqs=4)
     flops, metrics = cost(engine), of(engine)
     serve(engine, "turn", text(1, SIZE), 3 * SIZE)
     history = list(engine.requests["turn"].all_token_ids)
