@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import inf, isnan, nan, sqrt
+from dataclasses import dataclass, field
+from math import inf, isnan, nan
 from typing import Protocol, cast
 
+from plumage.kv_metrics import UsageSums
 from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
 from plumage_bench.virtual_time.directory_view import DirectoryView
 from plumage_bench.virtual_time.virtual_fleet import Hooks, VirtualFleet
@@ -52,21 +53,21 @@ class Served:
 
 @dataclass(slots=True)
 class Worker:
-    """One engine and its measurements. usage, usage_squared: sums of the KV usage over its busy seconds."""
+    """One engine and its measurements. kv_usage: over its busy seconds."""
 
     engine: SimEngine
     state: ReplicaState
-    busy: float = 0.0
-    usage: float = 0.0
-    usage_squared: float = 0.0
+    kv_usage: UsageSums = field(default_factory=UsageSums)
+
+    @property
+    def busy(self) -> float:
+        """Seconds of its steps."""
+        return self.kv_usage.seconds
 
     @property
     def muv(self) -> float:
         """Memory utilisation variance (the article): standard deviation over time of the KV usage while it worked."""
-        if self.busy == 0.0:
-            return 0.0
-        mean = self.usage / self.busy
-        return sqrt(max(self.usage_squared / self.busy - mean * mean, 0.0))
+        return self.kv_usage.deviation
 
 
 @dataclass(slots=True)
@@ -244,10 +245,7 @@ class _Routing(Hooks):
     def stepped(self, slot: int, now: float, report: StepReport) -> None:
         self._view.stepped(slot, now)
         worker = self.workers[slot]
-        usage = worker.engine.pool.usage
-        worker.busy += report.seconds
-        worker.usage += usage * report.seconds
-        worker.usage_squared += usage * usage * report.seconds
+        worker.kv_usage.add(report.seconds, worker.engine.pool.usage)
         if self._observer is not None:
             self._observer.stepped(worker, report, now)
 

@@ -1,6 +1,6 @@
 """The article's metrics of a cache under load (section 3.1): repeated prefill, usage over time, throughput, latency.
 
-Pure: an engine's hooks, and benchmarks in virtual time, tell these classes what happened. The cache hit ratio (CHR)
+Pure: an engine's hooks and benchmarks in virtual time report to these classes what happened. The cache hit ratio (CHR)
 needs no class: engines count prompt tokens and cached ones.
 """
 

@@ -1,4 +1,4 @@
-"""The article's metrics of a running engine: hooks that tell `plumage.kv_metrics` what vLLM's scheduler did.
+"""The article's metrics of a running engine: hooks that report to `plumage.kv_metrics` what vLLM's scheduler did.
 
 Prefill is counted when it is scheduled. A request's blocks that decoding filled are remembered when it is preempted or
 ends. Blocks have hashes only with prefix caching; without it no work counts as repeated.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 import uvloop
 
 from plumage.settings.router_config import RouterConfig
+from plumage_router.http.json_lines import JsonLines
 from plumage_router.server import RouterServer
 
 
@@ -61,6 +62,14 @@ def chunked(data: bytes) -> bytes:
 
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+async def endless(seen: Any, writer: Any) -> None:
+    """An engine's answer: 500 events at once, then more without an end. A router notices by them that a client left."""
+    writer.write(STREAM_HEAD + b"".join(chunked(token(f"word {number}")) for number in range(500)))
+    while True:
+        await asyncio.sleep(0.05)
+        writer.write(chunked(token("more")))
 
 
 class Engine:
@@ -276,8 +285,18 @@ def kit() -> Any:
     """The helpers above, for test modules."""
     import types
 
-    names = (request, chat, until, read_answer, token, event, usage_event, chunked)
+    names = (request, chat, until, read_answer, token, event, usage_event, chunked, endless)
     return types.SimpleNamespace(**{f.__name__: f for f in names}, STREAM_HEAD=STREAM_HEAD, Engine=Engine, USAGE=USAGE)
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """What goes to standard output."""
+    path = tmp_path / "stdout"
+    with path.open("wb") as stream:
+        init = JsonLines.__init__
+        monkeypatch.setattr(JsonLines, "__init__", lambda self: init(self, stream.fileno()))
+        yield path
 
 
 Start = Callable[..., Awaitable[Running]]

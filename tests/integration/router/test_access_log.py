@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from plumage_router.http.json_lines import MAX_WAITING, JsonLines
 
@@ -23,16 +20,6 @@ def _lines(running: Any, written: Path) -> list[dict[str, Any]]:
 
 def _content(written: Path) -> bytes:
     return written.read_bytes()
-
-
-@pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """What goes to standard output."""
-    path = tmp_path / "stdout"
-    with path.open("wb") as stream:
-        init = JsonLines.__init__
-        monkeypatch.setattr(JsonLines, "__init__", lambda self: init(self, stream.fileno()))
-        yield path
 
 
 async def test_request_has_one_line(start: Any, kit: Any, written: Path, tmp_path: Any) -> None:

@@ -317,13 +317,7 @@ async def test_request_first_takes_what_it_may_use(
 async def test_stream_that_its_client_leaves_counts_what_it_got(start: Any, kit: Any, keys: Any) -> None:
     running = await start(engines=1, auth=keys, quotas=[{"tenant": "alice", "tokensPerDay": 100_000}])
 
-    async def never_ends(seen: Any, writer: Any) -> None:
-        writer.write(kit.STREAM_HEAD + b"".join(kit.chunked(kit.token(f"word {number}")) for number in range(500)))
-        while True:
-            await asyncio.sleep(0.05)
-            writer.write(kit.chunked(kit.token("more")))
-
-    running.engines[0].answer = never_ends
+    running.engines[0].answer = kit.endless
     reader, writer = await running.connect()
     writer.write(kit.request(kit.chat(stream=True), **of("key-a")))
     got = b""

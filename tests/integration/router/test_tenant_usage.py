@@ -5,25 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plumage_router.http.json_lines import JsonLines
-
 FIELDS = ("requests", "estimatedRequests", "promptTokens", "cachedTokens", "outputTokens")
-
-
-@pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """What goes to standard output."""
-    path = tmp_path / "stdout"
-    with path.open("wb") as stream:
-        init = JsonLines.__init__
-        monkeypatch.setattr(JsonLines, "__init__", lambda self: init(self, stream.fileno()))
-        yield path
 
 
 @pytest.fixture
@@ -71,13 +58,7 @@ async def test_records_and_metrics_have_the_sums(
 async def test_stream_that_its_client_leaves_is_estimated(start: Any, kit: Any, keys: Any, written: Path) -> None:
     running = await start(engines=1, auth=keys, usageLog=True)
 
-    async def never_ends(seen: Any, writer: Any) -> None:
-        writer.write(kit.STREAM_HEAD + b"".join(kit.chunked(kit.token(f"word {number}")) for number in range(500)))
-        while True:
-            await asyncio.sleep(0.05)
-            writer.write(kit.chunked(kit.token("more")))
-
-    running.engines[0].answer = never_ends
+    running.engines[0].answer = kit.endless
     reader, writer = await running.connect()
     writer.write(kit.request(kit.chat("a prompt " * 100, stream=True), **of("key-a")))
     got = b""

@@ -19,7 +19,7 @@ from plumage_bench.harness import Context, Figure, Report, ResultTable
 
 __all__ = ["run"]
 
-TARGET = 50.0  # limit of the ms that a hostile body adds at P99
+TARGET = 20.0  # limit of the ms that a hostile body adds at P99
 QUIET = "nothing else"
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import nan, sqrt
+from math import nan
 from statistics import fmean
 
 from plumage.hotness.cuckoo import mix64
-from plumage.kv_metrics import EvictionLatency, PrefillCost, PrefillWork, Saturation, SeenBlocks
+from plumage.kv_metrics import EvictionLatency, PrefillCost, PrefillWork, Saturation, SeenBlocks, UsageSums
 from plumage_bench.benches.kvmetrics.sessions import BLOCK
 from plumage_bench.quantiles import quantile
 from plumage_bench.virtual_time.fleet import Served, Worker
@@ -50,7 +50,8 @@ class _Engine:
         self.saturation = saturation
         self.latency = EvictionLatency()
         self.context = 0
-        self.seconds = self.usage = self.squared = self.running = 0.0
+        self.usage = UsageSums()
+        self.running = 0.0  # requests × seconds
         self.tokens = self.preempted = 0
         self.before = (0.0, 0.0)  # FLOPs before the window
 
@@ -92,9 +93,7 @@ class Window:
         one.saturation.step(report.seconds, running, one.context, tokens, len(report.preempted))
         if counted:
             self._last = now
-            one.seconds += report.seconds
-            one.usage += report.kv_usage * report.seconds
-            one.squared += report.kv_usage**2 * report.seconds
+            one.usage.add(report.seconds, report.kv_usage)
             one.running += running * report.seconds
             one.tokens += tokens
             one.preempted += len(report.preempted)
@@ -140,26 +139,21 @@ class Window:
             for one in served
             if one.arrival.prompt.output_tokens > 1
         ]
-        busy = [one for one in self._engines if one.seconds]
+        busy = [one for one in self._engines if one.usage.seconds]
         total = sum(one.work.total - one.before[0] for one in busy)
         repeated = sum(one.work.repeated - one.before[1] for one in busy)
-        seconds = sum(one.seconds for one in busy)
+        seconds = sum(one.usage.seconds for one in busy)
         return Observed(
             chr=sum(one.cached_tokens for one in served) / sum(one.arrival.prompt.tokens for one in served),
             rcr=repeated / total,
-            muv=fmean(_deviation(one) for one in busy),
+            muv=fmean(one.usage.deviation for one in busy),
             rate=sum(one.tokens for one in busy) / (self._last - self._begin),
             p99_evicting=quantile(under, 0.99) if under else nan,
             p99=quantile([one.latency for one in served], 0.99),
             evicting=len(under) / len(served),
             between=quantile(spans, 0.95),
             preempted=sum(one.preempted for one in busy) / len(served),
-            usage=sum(one.usage for one in busy) / seconds,
+            usage=sum(one.usage.usage for one in busy) / seconds,
             running=sum(one.running for one in busy) / seconds,
             ended=len(served),
         )
-
-
-def _deviation(one: _Engine) -> float:
-    mean = one.usage / one.seconds
-    return sqrt(max(0.0, one.squared / one.seconds - mean * mean))

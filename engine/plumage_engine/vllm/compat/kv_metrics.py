@@ -25,6 +25,7 @@ READ: Read = {
         "preempted_req_ids",
         "scheduled_cached_reqs",
         "scheduled_new_reqs",
+        "scheduled_spec_decode_tokens",
         "total_num_scheduled_tokens",
     ),
 }
