@@ -66,11 +66,17 @@ class PrefillWork:
         have none, because only full blocks do."""
         cost, seen, size, at = self._cost, self._seen, self._size, start // self._size * self._size
         self.total += cost.flops(start, end)
+        since: int | None = None  # where a run of repeated blocks begins
         for name in names:
             following = at + size
             if seen.add(name) if following <= end else name in seen:
-                self.repeated += cost.flops(max(start, at), min(end, following))
+                since = max(start, at) if since is None else since
+            elif since is not None:
+                self.repeated += cost.flops(since, at)
+                since = None
             at = following
+        if since is not None:
+            self.repeated += cost.flops(since, min(end, at))
 
     def decoded(self, names: Sequence[int]) -> None:
         """Decoding filled these blocks. Their first computation is no prefill, but computing them again is."""

@@ -17,8 +17,10 @@ from plumage.settings.engine_policies import EvictionConfig, FeatherConfig
 from plumage.settings.plugin_config import PluginSettings
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard, attempt
+from plumage_engine.vllm.step_times import StepTimes
 
 if TYPE_CHECKING:
+    from plumage.batching import StepOutcome
     from plumage_engine.vllm.batch_limit import AdaptiveLimit
     from plumage_engine.vllm.compat.base import Request, Scheduler, SchedulerOutput
     from plumage_engine.vllm.feather.queue_adapter import Feather
@@ -51,10 +53,11 @@ class Features:
         self.counters = Counters()
         self.guards: dict[str, Guard] = {}
         self._at_schedule: list[_Listener] = []
-        self._at_end: list[_Listener] = []
+        self._at_end: list[tuple[Guard, Callable[[Any, StepOutcome | None], None]]] = []
         self._at_free: list[_Listener] = []
         self._scheduler = scheduler
         self._clock = clock
+        self._times = StepTimes()
         self._feather = self._make_feather(settings.feather)
         if self._feather is not None:
             self._order_batch(settings.feather)
@@ -104,11 +107,30 @@ class Features:
         """vLLM's `schedule()` has returned. Preemptions are counted whether or not a feature is on."""
         if preempted := getattr(output, "preempted_req_ids", None):
             self.counters.add("preemptions", len(preempted))
+        if self._at_end:
+            self._times.begun(output, self._clock())
         _notify(self._at_schedule, output)
 
     def step_ended(self, output: SchedulerOutput) -> None:
         """The device has finished the step; vLLM has not read its output yet."""
-        _notify(self._at_end, output)
+        if not self._at_end:
+            return
+        outcome = self._outcome(output)
+        for guard, listen in self._at_end:
+            if guard.on:
+                try:
+                    listen(output, outcome)
+                except Exception as error:
+                    guard.failed(error)
+
+    def _outcome(self, output: SchedulerOutput) -> StepOutcome | None:
+        try:
+            return self._times.ended(output, self._clock())
+        except Exception as error:
+            for guard, _ in self._at_end:
+                if guard.on:
+                    guard.failed(error)
+            return None
 
     def request_ended(self, request: Request) -> None:
         """A request was finished or aborted, in any state."""
@@ -213,7 +235,7 @@ class Features:
         if reasons := problems(self._scheduler):
             guard.refuse(reasons)
             return None
-        metrics = KvMetrics(self._scheduler, self._clock)
+        metrics = KvMetrics(self._scheduler)
         if not metrics.known_cost:
             _log.info("plumage: kvMetrics: the model's configuration lacks a width, so no FLOPs are counted")
         return metrics

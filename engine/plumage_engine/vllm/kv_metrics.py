@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, Final
 from plumage.kv_metrics import CONTEXTS, EvictionLatency, PrefillCost, PrefillWork, Saturation, SeenBlocks, UsageSums
 from plumage.prometheus.histogram import Histogram
 from plumage_engine.vllm.compat.kv_metrics import RequestStatus
-from plumage_engine.vllm.feather.step_times import StepTimes
 
 if TYPE_CHECKING:
+    from plumage.batching import StepOutcome
     from plumage_engine.vllm.compat.base import Request, Scheduler, SchedulerOutput
 
 __all__ = ["SEEN_BLOCKS", "KvMetrics", "cost_of"]
 
 SEEN_BLOCKS: Final = 1 << 20
 """Blocks that are remembered as computed: 4 MiB, 16 million tokens with blocks of 16."""
-_MAX_STEPS = 64  # in flight, as in StepTimes
+_MAX_STEPS = 64  # in flight, as in `step_times`
 
 
 class KvMetrics:
-    """clock: seconds, monotonic. wall: seconds of the clock that stamps vLLM's requests."""
+    """wall: seconds of the clock that stamps vLLM's requests."""
 
-    def __init__(self, scheduler: Scheduler, clock: Callable[[], float], wall: Callable[[], float] = time) -> None:
+    def __init__(self, scheduler: Scheduler, wall: Callable[[], float] = time) -> None:
         self.evictions = 0
         cost = cost_of(scheduler.vllm_config.model_config.hf_text_config)
         self.known_cost = cost is not None
@@ -38,11 +38,11 @@ class KvMetrics:
         self.saturation = Saturation()
         self.latency = EvictionLatency()
         self._scheduler = scheduler
-        self._clock, self._wall = clock, wall
-        self._times = StepTimes()
+        self._wall = wall
         self._states: deque[_State] = deque(maxlen=_MAX_STEPS)
         self._prompts: dict[str, int] = {}  # tokens of the running requests' prompts
         self._context = 0  # their sum
+        self._prefilling: dict[str, bool] = {}  # whether the next step is the request's first since it joined
         self._reached: dict[str, int] = {}  # of running requests: the position that prefill has reached
         self._count_evictions(scheduler.kv_cache_manager.block_pool)
 
@@ -64,14 +64,14 @@ class KvMetrics:
 
     def scheduled(self, output: SchedulerOutput) -> None:
         """vLLM has scheduled a step, and has added its tokens to the requests' computed ones."""
-        self._times.begun(output, self._clock())
         preempted = output.preempted_req_ids or ()
         for request_id in preempted:
             self._left(request_id)
-        fresh = {one.req_id for one in output.scheduled_new_reqs} | output.scheduled_cached_reqs.resumed_req_ids
-        for request_id in fresh:
+        for one in output.scheduled_new_reqs:
+            self._joined(one.req_id)
+        for request_id in output.scheduled_cached_reqs.resumed_req_ids:
             self._joined(request_id)
-        finished = self._prefilled(output, fresh)
+        finished = self._prefilled(output)
         usage = self._scheduler.kv_cache_manager.usage
         running = len(self._scheduler.running)
         self._states.append((output, usage, running, self._context, len(preempted), finished))
@@ -80,29 +80,38 @@ class KvMetrics:
         tokens = self._scheduler.requests[request_id].num_prompt_tokens
         self._context += tokens - self._prompts.get(request_id, 0)
         self._prompts[request_id] = tokens
+        self._prefilling[request_id] = True
         self.latency.admitted(request_id, self.evictions)
 
-    def _prefilled(self, output: SchedulerOutput, fresh: set[str]) -> int:
+    def _prefilled(self, output: SchedulerOutput) -> int:
         """Count the step's prefill. Returns how many prompts it completes, but for those of one token, which count as
         decoding."""
-        scheduled = output.num_scheduled_tokens
-        if output.total_num_scheduled_tokens == len(scheduled) and not fresh:
-            return 0  # a token each
-        finished = 0
-        for request_id in [name for name, tokens in scheduled.items() if tokens > 1 or name in fresh]:
-            request, tokens = self._scheduler.requests[request_id], scheduled[request_id]
-            start, known = request.num_computed_tokens - tokens, request.num_tokens
-            if start < known - 1 or request_id in fresh:  # else a token with drafts
-                end = min(start + tokens, known)
-                self.work.prefilled(start, end, _names(request.block_hashes[self.work.touched(start, end)]))
-                self._reached[request_id] = end
-                drafts = output.scheduled_spec_decode_tokens  # a prompt's end with drafts counts as decoding
-                finished += tokens > 1 and end == known and request_id not in drafts
-        return finished
+        scheduled, prefilling = output.num_scheduled_tokens, self._prefilling
+        of_prefill = [name for name in prefilling if name in scheduled] if prefilling else []
+        rest = output.total_num_scheduled_tokens - sum([scheduled[name] for name in of_prefill])
+        if rest != len(scheduled) - len(of_prefill):  # drafts, or blocks that must be computed again
+            of_prefill += [name for name, tokens in scheduled.items() if tokens > 1 and name not in prefilling]
+        return sum([self._prefilled_one(output, name) for name in of_prefill])
+
+    def _prefilled_one(self, output: SchedulerOutput, request_id: str) -> bool:
+        """Count one request's part of the step. Returns whether it completes the prompt."""
+        request, tokens = self._scheduler.requests[request_id], output.num_scheduled_tokens[request_id]
+        start, known = request.num_computed_tokens - tokens, request.num_tokens
+        end = min(start + tokens, known)
+        first = self._prefilling.pop(request_id, False)
+        if end < known - 1:
+            self._prefilling[request_id] = False
+        if start >= known - 1 and not first:
+            return False  # a token with drafts, or the prompt's last
+        self.work.prefilled(start, end, _names(request.block_hashes[self.work.touched(start, end)]))
+        self._reached[request_id] = end
+        # A prompt's end with drafts counts as decoding.
+        return tokens > 1 and end == known and request_id not in output.scheduled_spec_decode_tokens
 
     def _left(self, request_id: str) -> None:
         """A request is no longer running. Its last token has no KV. A last chunk of one token is not in `_reached`."""
         self._context -= self._prompts.pop(request_id, 0)
+        self._prefilling.pop(request_id, None)
         reached = self._reached.pop(request_id, None)
         request = self._scheduler.requests.get(request_id)
         if request is not None and reached is not None and reached >= request.num_prompt_tokens - 1:
@@ -110,9 +119,8 @@ class KvMetrics:
             size = self._scheduler.hash_block_size
             self.work.decoded(_names(request.block_hashes[reached // size : end // size]))
 
-    def ended(self, output: SchedulerOutput) -> None:
-        """The device has finished the step."""
-        outcome = self._times.ended(output, self._clock())
+    def ended(self, output: SchedulerOutput, outcome: StepOutcome | None) -> None:
+        """The device has finished the step. outcome: None for a step without tokens."""
         while self._states:
             of, usage, running, context, preempted, finished = self._states.popleft()
             if of is output:
@@ -179,7 +187,8 @@ def _width(config: Any, *names: str) -> int | None:
 
 
 def _names(hashes: Sequence[bytes]) -> list[int]:
-    return [int.from_bytes(one[:8], "big") for one in hashes]
+    """The first eight bytes of each hash. All hashes have the same size, a multiple of eight."""
+    return memoryview(b"".join(hashes)).cast("Q")[:: len(hashes[0]) // 8].tolist() if hashes else []
 
 
 def _histogram(found: Histogram) -> Mapping[str, Any]:

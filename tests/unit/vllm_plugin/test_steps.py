@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from plumage_engine.vllm.feather.step_times import StepTimes
+from plumage_engine.vllm.step_times import StepTimes
 
 
 @dataclass(eq=False)

@@ -33,8 +33,7 @@ class Clock:
 
 def made(model: Path, clock: Clock, blocks: int = 64, settings: Any = PLAIN, **arguments: Any) -> PretendEngine:
     engine = PretendEngine(model, blocks=blocks, block_size=SIZE, **arguments, **plugin_arguments(settings))
-    metrics = of(engine)
-    metrics._clock = metrics._wall = clock
+    of(engine)._wall = engine.scheduler.plumage._clock = clock
     return engine
 
 

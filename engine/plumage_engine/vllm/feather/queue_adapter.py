@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from plumage.batching import make_queue
+from plumage.batching import StepOutcome, make_queue
 from plumage.randomness import Randomness
 from plumage.settings.engine_policies import FeatherConfig
 from plumage_engine.vllm.compat.scheduler import (
@@ -22,7 +22,6 @@ from plumage_engine.vllm.compat.scheduler import (
     problems,
 )
 from plumage_engine.vllm.counters import Counters
-from plumage_engine.vllm.feather.step_times import StepTimes
 from plumage_engine.vllm.feather.waiting_order import WaitingOrder
 from plumage_engine.vllm.guard import Guard
 
@@ -191,7 +190,6 @@ class Feather:
         self._scheduler = scheduler
         self._counters = counters
         self._clock = clock
-        self._times = StepTimes()
         queue = FeatherQueue(scheduler, self.order, guard, counters)
         for request in scheduler.waiting:
             queue.add_request(request)
@@ -210,11 +208,9 @@ class Feather:
         return self._queue.held_back
 
     def scheduled(self, output: SchedulerOutput) -> None:
-        self._times.begun(output, self._clock())
         self.order.match(self._scheduler.running)
 
-    def ended(self, output: SchedulerOutput) -> None:
-        outcome = self._times.ended(output, self._clock())
+    def ended(self, output: SchedulerOutput, outcome: StepOutcome | None) -> None:
         if outcome is not None:
             self.order.observe(outcome)
 
