@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
-setup: $(VENV)/.ready  ## create .venv with everything (about a minute with a cold cache)
+setup: $(VENV)/.ready  ## create .venv with everything (seconds, with a cold cache too)
 
 $(VENV)/.ready: pyproject.toml constraints.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash scripts/setup.sh

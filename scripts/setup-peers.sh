@@ -11,8 +11,8 @@ python="${PYTHON:-python3}" venv="${PEERS_VENV:-.venv-peers}" pins=constraints-p
 failed=()
 while read -r pin; do
   echo "setup-peers: $pin"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$pin" || {
-    echo "setup-peers: pip could not install $pin for $("$python" --version); the lines above say why." >&2
+  "$venv/bin/python" scripts/install.py "$pin" || {
+    echo "setup-peers: $pin could not be installed for $("$python" --version); the lines above say why." >&2
     failed+=("$pin")
   }
 done < <(grep -v '^#' "$pins")

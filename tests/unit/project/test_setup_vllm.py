@@ -111,12 +111,12 @@ def test_quick_runs_neither_vllm_nor_an_api_server(tmp_path: Path) -> None:
 
 
 PIP = 'case "$*" in *"+cpu"*) exit 1 ;; *"torch=="*) echo "$@" >>"$LOG"; exit 1 ;; *) exit 0 ;; esac'
-PYTHON = 'case "$*" in *"-m venv"*) mkdir -p .venv-vllm/bin; cp "$0" .venv-vllm/bin/python ;; *pip*) {} ;; esac'
+PYTHON = 'case "$*" in *"-m venv"*) mkdir -p .venv-vllm/bin; cp "$0" .venv-vllm/bin/python ;; *install.py*) {} ;; esac'
 
 
 @pytest.mark.parametrize("torch", ["cpu", "any"])
 def test_pytorch_with_cuda_is_announced_with_its_size_and_can_be_refused(tmp_path: Path, torch: str) -> None:
-    """The CPU build cannot be reached: pip says so, and its other calls are recorded."""
+    """The CPU build cannot be reached: the installer says so, and its other calls are recorded."""
     python = PYTHON.format(PIP.replace("$LOG", str(tmp_path / "asked")))
     script = tmp_path / "kept" / "scripts" / "setup-vllm.sh"
     script.parent.mkdir(parents=True)
