@@ -13,6 +13,7 @@ __all__ = ["StartDelay"]
 _GAIN: Final = 1 / 16  # of the mean; the deviation follows twice as fast
 _DEVIATIONS: Final = 3.0  # above the mean; with 2 a tenth of the answers came late (0292)
 _MOST_GROWTH: Final = 2.0  # a delay counts as at most so much of `likely`: one long prompt says little about others
+_LEAST_GROWTH: Final = 0.1  # seconds that a delay counts in full: from nearly zero, doubling would take many requests
 
 
 class StartDelay:
@@ -30,7 +31,7 @@ class StartDelay:
             self._seen = True
             self._mean, self._deviation = seconds, seconds / 2
             return
-        seconds = min(seconds, _MOST_GROWTH * self.likely)
+        seconds = min(seconds, max(_MOST_GROWTH * self.likely, _LEAST_GROWTH))
         self._deviation += 2 * _GAIN * (abs(seconds - self._mean) - self._deviation)
         self._mean += _GAIN * (seconds - self._mean)
 

@@ -59,3 +59,13 @@ def test_engines_that_slow_down_are_noticed_within_ten_requests() -> None:
     for _ in range(10):
         delay.add(3.0)
     assert delay.likely > 3.0
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.0005])
+def test_engines_that_answered_at_once_and_slow_down_are_noticed(seconds: float) -> None:
+    delay = StartDelay(0.5)
+    for _ in range(500):
+        delay.add(seconds)
+    for _ in range(15):
+        delay.add(3.0)
+    assert delay.likely >= 2.0
