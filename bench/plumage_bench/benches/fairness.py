@@ -8,7 +8,8 @@ tenants has a key:
 - few: a request a second, far less than its share;
 - batch: of another class with a quarter of the weight, about as many tokens as `long`.
 
-Service is what the queue shares: the prompt's tokens that were computed, and the answer's twice (VTC, section 4).
+Service is what the queue shares: the prompt's tokens that were computed, and the answer's twice (VTC, section 4). It
+counts when it is given: a prompt's at the first token, an answer's evenly from its first token to its last.
 `service_gap`: the largest difference between `many` and `long`, whose shares are equal, ÷ their mean, of all windows.
 `weight_gap`: how far the service of `batch` is from its share beside them. `few_ttft`: the P95 of the time to first
 token of `few`, default ÷ queue.
@@ -117,12 +118,15 @@ def _tenants(*, queue: bool) -> list[Tenant]:
 
 
 def window(answers: Sequence[Answer], start: float, end: float) -> Window:
-    """Service counts answers that ended in [start, end), in seconds since the load began. The load ends at `end`."""
+    """Service in [start, end), in seconds since the load began, of answers that ended. The load ends at `end`."""
     service = dict.fromkeys(TENANTS, 0.0)
     times: dict[str, list[float]] = {name: [] for name in TENANTS}
     for one in answers:
-        if one.ended is not None and start <= one.ended < end:
-            service[one.tenant] += one.prompt - one.cached + ANSWER_TOKEN * one.answered
+        if one.first is not None and one.ended is not None:
+            begun = start <= one.first < end
+            inside = max(0.0, min(one.ended, end) - max(one.first, start))
+            share = inside / (one.ended - one.first) if one.ended > one.first else float(begun)
+            service[one.tenant] += begun * (one.prompt - one.cached) + share * ANSWER_TOKEN * one.answered
         if start <= one.sent < end:
             times[one.tenant].append((end + _AFTER if one.first is None else one.first) - one.sent)
     return Window(

@@ -60,7 +60,7 @@ def test_service_is_what_was_computed_and_twice_what_was_answered() -> None:
         Answer("long", 0.0, 200, 1.0, 2.5, prompt=70, cached=0, answered=5),
         Answer("few", 1.5, 200, 1.8, 1.9, prompt=10, cached=0, answered=5),
         Answer("batch", 0.0, 200, 1.0, 2.0, prompt=40, cached=0, answered=5),
-        Answer("batch", 0.0, 200, 1.0, 9.0, prompt=4000, cached=0, answered=5),  # ended after the window
+        Answer("batch", 0.0, 200, 3.5, 9.0, prompt=4000, cached=0, answered=5),  # served after the window
         Answer("batch", 0.0, 429, None, 2.0),
     ]
     window = fairness.window(answers, 1.0, 3.0)
@@ -69,6 +69,26 @@ def test_service_is_what_was_computed_and_twice_what_was_answered() -> None:
     assert window.weight_gap == pytest.approx(0.0)
     assert window.ttft_p95["few"] == pytest.approx(0.3)
     assert window.ttft_p95["many"] is None, "it sent nothing in the window"
+
+
+@pytest.mark.parametrize(
+    ("first", "ended", "tokens"),
+    [
+        (11.0, 12.0, 60.0),
+        (9.0, 11.0, 10.0),  # the prompt and half of the answer before the window
+        (19.0, 21.0, 50.0),
+        (5.0, 25.0, 10.0),
+        (10.0, 20.0, 60.0),
+        (20.0, 21.0, 0.0),
+        (15.0, 15.0, 60.0),
+        (15.0, None, 0.0),
+        (None, None, 0.0),
+    ],
+)
+def test_service_counts_when_it_is_given(first: float | None, ended: float | None, tokens: float) -> None:
+    """40 computed tokens of a prompt, and ten tokens of an answer, which cost as much as 20."""
+    answers = [Answer("many", 0.0, 200, first, ended, prompt=100, cached=60, answered=10)]
+    assert fairness.window(answers, 10.0, 20.0).service["many"] == pytest.approx(tokens / 10.0)
 
 
 def test_pools_by_score_and_by_arrival_differ_in_the_order_alone() -> None:
