@@ -14,7 +14,7 @@ set_up_vllm() { reason="$(make --no-print-directory setup-vllm 2>&1 >&4 | grep -
 pytest_with_vllm() { HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 "$vllm/python" -m pytest "$@"; }
 
 # Parts of `shown` print as they run, one after another. Each lane runs beside them and prints when it has ended.
-shown=(unit contract e2e) lanes=(faults e2e_cluster integration vllm)
+shown=(unit contract e2e) lanes=(faults e2e_cluster operator integration vllm)
 case " $* " in
   " --quick "*) shown=(unit) lanes=(quick); shift ;;
   *" tests/vllm"*) set_up_vllm || { echo "$reason" >&2; exit 1; }; pytest_with_vllm "$@"; exit ;;
@@ -41,20 +41,21 @@ part_paths() {
   case "$1" in
     faults) ls "$faults" ;;
     e2e_cluster) [ ! -d tests/e2e_cluster ] || echo "tests/e2e_cluster --ignore=$faults" ;;
+    operator) ls -d tests/integration/operator ;;
+    integration) ls -d tests/integration/[!_]*/ | grep -v /operator/ ;;
     vllm) ls -d tests/vllm/[!_]*/ | grep -v /fleet/; ls -d tests/vllm/fleet/ ;;  # fleets last, when less runs beside
     quick) ls -d "${quick_folders[@]/#/tests/}" ;;
     *) ls -d "tests/$1" ;;
   esac 2>/dev/null
 }
 
-# Runs pytest on one part, with further arguments. Each part has its own cache of failed tests. Real vLLM takes longest
-# and the cluster tests depend on clocks, so all other parts have a lower priority: as equals, at a load of 50, vLLM
-# ended four minutes after all others.
+# Runs pytest on one part, with further arguments. Each part has its own cache of failed tests. Those that compute have a
+# lower priority: the others mostly wait, depend on clocks, and would end minutes later.
 run_pytest() (
   name=$1; shift
   set -- -q -o "cache_dir=$logs/cache-$name" $(part_paths "$name") "$@"  # split into words
   [ "$name" != quick ] || set -- "$@" -m "not api_server"
-  case "$name" in vllm | e2e_cluster | faults) ;; *) renice -n 5 "$BASHPID" >/dev/null ;; esac
+  case "$name" in unit | contract | e2e) renice -n 5 "$BASHPID" >/dev/null ;; esac
   if [ "$name" = vllm ]; then pytest_with_vllm "$@"; else "$bin/python" -m pytest "$@"; fi
 )
 
@@ -62,7 +63,7 @@ run_pytest() (
 run_part() {
   case "$1" in
     vllm) set_up_vllm || { printf "== SKIPPED: tests/vllm, because\n%s\n" "$reason"; return 42; } ;;
-    contract | integration) cluster programs api || true ;;
+    contract | integration | operator) cluster programs api || true ;;
     e2e_cluster | faults) wait_for_cluster ;;
   esac
   run_pytest "$1"
