@@ -52,7 +52,7 @@ def test_cleared_pool_starts_again(name: str) -> None:
         serve(pool, blocks, float(now))
 
 
-@pytest.mark.parametrize("name", ["Hotness", "TwoQ"])
+@pytest.mark.parametrize("name", ["Hotness", "TwoQ", "Arc"])
 def test_remembered_prefix_and_new_tail_are_two_runs_for_any_commit_order(name: str) -> None:
     pool = BlockPool(12, make_policy(name, capacity=12, rng=random.Random(1)))
     for now, tail in enumerate((50, 60, 70)):

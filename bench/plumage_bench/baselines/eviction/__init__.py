@@ -22,6 +22,9 @@ _BASELINES: Final = NamedBaselines(
         "Fifo": "classic:Fifo",
         "TwoQ": "twoq:TwoQ",
         "Ttl": "classic:Ttl",
+        "Arc": "arc:Arc",
+        "S3Fifo": "s3fifo:S3Fifo",
+        "Sieve": "sieve:Sieve",
     },
 )
 POLICY_NAMES: Final = (*eviction.POLICY_NAMES, *_BASELINES.names)

@@ -25,9 +25,9 @@ from plumage_bench.harness import Context, Report, ResultTable
 
 __all__ = ["run"]
 
-POLICIES = ("Lru", "Rlt", "RltCode", "Hotness", "HotnessPaper", "Lfu", "Fifo", "TwoQ", "Ttl", "Belady")
+TEXTBOOK = ("Lfu", "Fifo", "TwoQ", "Ttl", "Arc", "S3Fifo", "Sieve")
+POLICIES = ("Lru", "Rlt", "RltCode", "Hotness", "HotnessPaper", *TEXTBOOK, "Belady")
 DRAWING = ("Rlt", "RltCode", "HotnessPaper")  # policies with random choices: of victims, or of entries in a full bucket
-TEXTBOOK = ("Lfu", "Fifo", "TwoQ", "Ttl")
 TOKENS_200K = 200_000 // BLOCK
 LOOP_SHARES = (0.50, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95)
 QUICK_SHARES = LOOP_SHARES[1::2]
@@ -120,6 +120,7 @@ def _report(
             ratios["Hotness"] / ratios["Lru"] for room, of in suites.items() if room < 1 for ratios in of.values()
         ),
         "hotness_over_textbook": means["Hotness"] / max(means[policy] for policy in TEXTBOOK),
+        "multiturn_over_textbook": turns["Hotness"] / max(turns[policy] for policy in TEXTBOOK),
         "multiturn_hotness": turns["Hotness"] / turns["Lru"],
         "multiturn_rlt": turns["Rlt"] / turns["Lru"],
         "c1_lru_per_n": worst[-1].loop_lru / worst[-1].n,
@@ -133,9 +134,9 @@ def _report(
         _worst_table(worst),
     ]
     curves = {
-        policy: [ratios[policy] for ratios in curve.values()] for policy in ("Lru", "Rlt", "Hotness", "TwoQ", "Belady")
+        policy: [ratios[policy] for ratios in curve.values()] for policy in ("Lru", "Rlt", "Hotness", "Arc", "Belady")
     }
-    shown = ("Rlt", "Hotness", "HotnessPaper", "Lfu", "TwoQ", "Belady")
+    shown = ("Rlt", "Hotness", "HotnessPaper", "TwoQ", "Arc", "S3Fifo", "Sieve", "Belady")
     gains = {name: {policy: _over(ratios)[policy] for policy in shown} for name, ratios in compared.items()}
     data: dict[str, Any] = {
         "seeds": list(seeds),

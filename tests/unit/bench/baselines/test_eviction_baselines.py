@@ -12,9 +12,13 @@ from support.eviction_chains import misses, paths, serve
 from plumage.blocks.pool import BlockPool
 from plumage.errors import ConfigurationError
 from plumage_bench.baselines.eviction import POLICY_NAMES, make_policy
+from plumage_bench.baselines.eviction.arc import Arc
 from plumage_bench.baselines.eviction.belady import Belady, future_of
 from plumage_bench.baselines.eviction.classic import Fifo, Lfu, Ttl
+from plumage_bench.baselines.eviction.s3fifo import S3Fifo
+from plumage_bench.baselines.eviction.sieve import Sieve
 from plumage_bench.baselines.eviction.twoq import TwoQ
+from plumage_bench.benches.trace import libcache
 
 
 @settings(max_examples=60, deadline=None)
@@ -66,9 +70,57 @@ def test_two_q_keeps_its_blocks_during_a_scan() -> None:
     assert pool.match([1]) == 1
 
 
+@pytest.mark.parametrize(("name", "share"), [("Sieve", 0.0), ("Arc", 0.003), ("S3Fifo", 0.02)])
+@pytest.mark.parametrize("scans", [False, True])
+def test_misses_are_about_those_of_libcachesim(name: str, share: float, scans: bool) -> None:
+    """On blocks without a parent. Its S3-FIFO also remembers what the main queue evicted."""
+    rng, names = random.Random(3), {"Sieve": "Sieve", "Arc": "ARC", "S3Fifo": "S3FIFO"}
+    blocks = rng.choices(range(400), [1 / (place + 1) ** 0.8 for place in range(400)], k=20_000)
+    if scans:
+        blocks = [block if number % 3 else 1_000 + number for number, block in enumerate(blocks)]
+    chains = [[block] for block in blocks]
+    for capacity in (20, 50, 100):
+        found = misses(make_policy(name, capacity=capacity, rng=rng), capacity, chains)
+        expected = len(chains) - sum(libcache.hits(names[name], chains, capacity))
+        assert found == pytest.approx(expected, rel=share), capacity
+
+
+def test_sieve_keeps_what_was_used_since_the_hand_passed() -> None:
+    pool = BlockPool(3, Sieve())
+    for now, block in enumerate([1, 2, 3, 1, 4]):
+        serve(pool, [block], float(now))
+    assert [pool.match([block]) for block in (1, 2, 3, 4)] == [1, 0, 1, 1], "the hand passed 1 and stands before 3"
+    serve(pool, [5], 5.0)
+    assert [pool.match([block]) for block in (1, 3, 4, 5)] == [1, 0, 1, 1]
+
+
+def test_s3_fifo_lets_a_scan_through_the_small_queue() -> None:
+    pool = BlockPool(20, S3Fifo(20))
+    for now, block in enumerate([1, 2, 1, 2, 1, 2, *range(100, 200)]):
+        serve(pool, [block], float(now))
+    assert pool.match([1]) == pool.match([2]) == 1
+
+
+def test_arc_gives_the_list_more_room_whose_blocks_come_back() -> None:
+    policy = Arc(4)
+    pool = BlockPool(4, policy)
+    for now, block in enumerate([1, 1, 2, 2, 10, 11, 12, 10]):
+        serve(pool, [block], float(now))
+    assert policy.target == 1.0, "10 came back after it was evicted from the first list"
+    for now, block in enumerate([13, 1], start=8):
+        serve(pool, [block], float(now))
+    assert policy.target == 0.0, "1 came back after it was evicted from the second list"
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("Ttl", {"ttl": 0.0}), ("TwoQ", {"fifo_share": 1.5}), ("Ttl", {"ttl": None}), ("Lfu", {"share": 3})],
+    [
+        ("S3Fifo", {"small_share": 1.0}),
+        ("Ttl", {"ttl": 0.0}),
+        ("TwoQ", {"fifo_share": 1.5}),
+        ("Ttl", {"ttl": None}),
+        ("Lfu", {"share": 3}),
+    ],
 )
 def test_wrong_option_is_named(name: str, options: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError):
