@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from plumage.open_files import files_of_router
-from plumage.settings.router_config import LimitsConfig, RouterConfig
+from plumage.settings.router_config import LimitsConfig, ListenConfig, RouterConfig
 from plumage_router.admin.app import make_app
 from plumage_router.admin.metrics_port import MetricsPort
 from plumage_router.admin.status import metrics_page
@@ -26,14 +26,26 @@ from plumage_router.http.auth import Auth
 from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.listener import Listener
 from plumage_router.http.listening_sockets import ListeningSockets
+from plumage_router.http.tls import TlsAcceptor
 from plumage_router.pool_router import TICK, PoolRouter
 from plumage_router.process.background import Background
 from plumage_router.process.config_watch import ConfigWatch
 from plumage_router.process.memory import freeze_startup_objects, keep_freed_blocks
+from plumage_router.process.server_certificate import ServerCertificate
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.request.model import load_model
 
-__all__ = ["ROTATION", "RouterServer", "Service", "drain", "name_of_router", "raise_file_limit", "run", "serve"]
+__all__ = [
+    "ROTATION",
+    "RouterServer",
+    "Service",
+    "drain",
+    "name_of_router",
+    "raise_file_limit",
+    "run",
+    "serve",
+    "tls_acceptor",
+]
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +77,10 @@ class RouterServer:
         )
         self.pool.config_ignored = len(config.ignored)
         self._watch = ConfigWatch(file, config, self.reconfigure) if file is not None else None
-        self._sockets = ListeningSockets(config.listen, lambda: DownstreamConnection(self.pool, loop), loop)
+        self.pool.tls = tls_acceptor(config.listen, self.pool, loop)
+        self._sockets = ListeningSockets(
+            config.listen, lambda: DownstreamConnection(self.pool, loop), loop, self.pool.tls
+        )
         self.metrics_port = MetricsPort(config.listen, lambda accept: metrics_page(self.pool, accept), loop)
         self._background = Background(self.pool.metrics)
 
@@ -75,7 +90,7 @@ class RouterServer:
         return self._sockets.addresses
 
     async def start(self) -> None:
-        raise_file_limit(self.config.limits)
+        raise_file_limit(self.config.limits, tls=self.pool.tls is not None)
         self.pool.prepare()
         await self._tracing.follow(self.config.tracing)
         await self._sockets.start()
@@ -88,7 +103,7 @@ class RouterServer:
         """Applies the settings that may change at runtime. Raises ConfigurationError when the policy is invalid."""
         self.pool.reconfigure(config)
         self.config = config
-        raise_file_limit(config.limits)
+        raise_file_limit(config.limits, tls=self.pool.tls is not None)
 
     async def leave(self) -> None:
         """Still serves requests, but is not ready and keeps no connection alive. Senders need time to notice."""
@@ -120,7 +135,7 @@ class RouterServer:
     async def _rotate(self) -> None:
         while True:
             await asyncio.sleep(ROTATION)
-            self.pool.auth.refresh()
+            self.pool.refresh_keys()
             if self._watch is not None:
                 self._watch.check()
                 await self._tracing.follow(self.config.tracing)
@@ -153,10 +168,18 @@ async def drain(listener: Listener, seconds: float, turn_away: Callable[[], None
         connection.transport.abort()
 
 
-def raise_file_limit(limits: LimitsConfig) -> None:
+def tls_acceptor(listen: ListenConfig, listener: Listener, loop: asyncio.AbstractEventLoop) -> TlsAcceptor | None:
+    """Accepts a listener's connections over TLS; None without a certificate in its settings."""
+    if listen.tls is None:
+        return None
+    return TlsAcceptor(listener, ServerCertificate(listen.tls), listener.pause_accepting, loop)
+
+
+def raise_file_limit(limits: LimitsConfig, *, tls: bool = False) -> None:
     """Raises the limit of open files for that many connections, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = files_of_router(limits.max_connections, limits.max_in_flight)
+    handshakes = limits.max_handshakes if tls else 0
+    wanted = files_of_router(limits.max_connections + handshakes, limits.max_in_flight)
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -46,6 +46,7 @@ __all__ = [
     "QuotaConfig",
     "RouterConfig",
     "TimeoutsConfig",
+    "TlsConfig",
     "TracingConfig",
     "share_for_bodies",
     "traces_url",
@@ -73,11 +74,19 @@ def share_for_bodies(memory: int, largest: int) -> int:
     return max(memory // 4, 4 * largest)
 
 
+class TlsConfig(Settings):
+    """PEM files, which are read again when they change. certificate_file: with the intermediate certificates."""
+
+    certificate_file: Path
+    key_file: Path
+
+
 class ListenConfig(Settings):
     """A TCP port, a Unix socket, or both. Port 0: the system chooses, and the log has the port.
 
     fd: a listening TCP socket of the parent process, instead of the port. Connections wait in it for the next router.
     metrics_port: serves the metrics without a key (`admin/metrics_port.py`), on the same host.
+    tls: of the port, or of `fd`. The Unix socket and the metrics port have none.
     """
 
     fd: int | None = Field(default=None, ge=3)
@@ -86,6 +95,7 @@ class ListenConfig(Settings):
     uds: str | None = None
     metrics_port: int | None = Field(default=None, ge=0, le=65_535)
     backlog: Count = 4096
+    tls: TlsConfig | None = Field(default=None, description="None: plain HTTP")
 
 
 class TracingConfig(Settings):
@@ -178,9 +188,11 @@ class LimitsConfig(Settings):
     max_attempts: replicas tried for one request, including unreachable ones.
     max_failed_replicas: replicas that may fail after they got the request (lost connection, 5xx, silence). Then the
     request may be the cause, and no other replica gets it.
+    max_handshakes: connections whose TLS handshake has not ended. They do not count in `max_connections`.
     """
 
     max_connections: Count = defaults.MAX_CONNECTIONS
+    max_handshakes: Count = 1_024
     max_in_flight: Count = defaults.MAX_IN_FLIGHT
     max_body_bytes: Count = int(Quantity(defaults.MAX_BODY_BYTES))
     max_buffered_bytes: Count = share_for_bodies(int(Quantity(ROUTER_MEMORY)), int(Quantity(defaults.MAX_BODY_BYTES)))
@@ -211,6 +223,7 @@ class TimeoutsConfig(Settings):
     leave: from SIGTERM until the router stops accepting. In a cluster kube-proxy needs some seconds to notice.
     """
 
+    handshake: Seconds = 10.0
     header: Seconds = 10.0
     body: Seconds = 60.0
     keep_alive: Seconds = 75.0

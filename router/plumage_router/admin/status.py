@@ -28,6 +28,7 @@ from plumage_router.admin.process_metrics import process_lines
 from plumage_router.clock import monotonic
 from plumage_router.fleet.breaker import BreakerState
 from plumage_router.fleet.replicas import Replica
+from plumage_router.http.tls import tls_lines
 from plumage_router.pool_router import PoolRouter
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.routing.prefix_breaks import Cause
@@ -69,7 +70,7 @@ def status_document(pool: PoolRouter, *, decisions: int) -> dict[str, Any]:
 
 def keys_error(pool: PoolRouter) -> str | None:
     """Why a key file or a secret is not in force; None while all are."""
-    return "; ".join(error for error in (pool.auth.error, pool.secret_error) if error) or None
+    return "; ".join(error for error in (pool.port_keys_error, pool.secret_error) if error) or None
 
 
 def _replica(replica: Replica, now: float) -> dict[str, Any]:
@@ -169,6 +170,7 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
     elif pool.usage_lines is not None:
         text = "Lines of the usage log that could not be written."
         yield from counter(_PREFIX + "usage_log_dropped", text, pool.usage_lines.dropped)
+    yield from tls_lines(_PREFIX, pool.tls)
     yield from _shadow_lines(pool.decider.shadow)
     yield from pool.usage.lines()
     yield from pool.quotas.lines()

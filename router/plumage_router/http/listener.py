@@ -22,6 +22,7 @@ from plumage_router.http.json_lines import JsonLines
 from plumage_router.http.paths import ENGINE_PATHS, PROBES, path_class
 from plumage_router.http.request import Handler, Request
 from plumage_router.http.time_slicing import TimeSlicer
+from plumage_router.http.tls import TlsAcceptor
 from plumage_router.http.wire import JSON, wall_date
 from plumage_router.metrics import Metrics
 from plumage_router.process.memory import MemoryTrimmer
@@ -42,6 +43,7 @@ class Listener(ABC):
     `serving`: False once the router shuts down. `leaving`: True before that, while it serves but is not ready.
     `config_error`: why a changed configuration file is not in force; None while it is.
     `config_ignored`: number of fields from a newer operator that are ignored.
+    `tls`: accepts the port's connections; None for plain HTTP.
     pause_accepting: called when too many connections are open.
     """
 
@@ -68,6 +70,7 @@ class Listener(ABC):
         self.leaving = False
         self.config_error: str | None = None
         self.config_ignored = 0
+        self.tls: TlsAcceptor | None = None
         self.started = wall()
         self.tick = monotonic()
         self.date = wall_date(wall())
@@ -80,6 +83,18 @@ class Listener(ABC):
     def keeps_alive(self) -> bool:
         """Whether a client may send its next request here."""
         return self.serving and not self.leaving
+
+    @property
+    def port_keys_error(self) -> str | None:
+        """Why a file with keys or the certificate is not in force; None while all are."""
+        certificate = None if self.tls is None else self.tls.certificate.error
+        return "; ".join(error for error in (self.auth.error, certificate) if error) or None
+
+    def refresh_keys(self) -> None:
+        """Reads changed files of clients' keys and of the certificate again. Call it every few seconds."""
+        self.auth.refresh()
+        if self.tls is not None:
+            self.tls.certificate.refresh()
 
     # -- for connections ----------------------------------------------------------------------------------------------
 
@@ -95,6 +110,8 @@ class Listener(ABC):
     @property
     def can_accept(self) -> bool:
         """Whether connections may be accepted again after a pause."""
+        if self.tls is not None and not self.tls.can_accept:
+            return False
         return len(self.connections) < self.limits.max_connections + _ANSWERED_OVER_LIMIT // 2
 
     def closed(self, connection: DownstreamConnection) -> None:

@@ -1,6 +1,7 @@
 """The sockets on which a router listens. If one cannot be bound, the others are closed: ConfigurationError.
 
-To pause accepting, the event loop's handle on a listening socket is closed; the socket itself stays open.
+To pause accepting, the event loop's handle on a listening socket is closed; the socket itself stays open. TLS is for
+TCP sockets only.
 """
 
 from __future__ import annotations
@@ -13,27 +14,53 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from plumage.errors import ConfigurationError
 from plumage.settings.router_config import ListenConfig
+from plumage_router.http.tls import TlsAcceptor
 
 __all__ = ["ListeningSockets", "address", "bind", "unbind"]
 
 _CONNECT_TIMEOUT = 1.0  # seconds for another process that listens on a Unix socket
 
 
+class _Accepting(Protocol):
+    def close(self) -> None: ...
+
+
+class _TlsServer:
+    """Passes a listening socket to the acceptor whenever a connection waits there."""
+
+    def __init__(self, sock: socket.socket, acceptor: TlsAcceptor, loop: asyncio.AbstractEventLoop) -> None:
+        self._sock = sock
+        self._loop = loop
+        loop.add_reader(sock, acceptor.accept, sock)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._sock)
+        self._sock.close()
+
+
 class ListeningSockets:
-    """The sockets of one router. connection: makes the protocol of each accepted connection."""
+    """The sockets of one router. connection: makes the protocol of each accepted connection.
+
+    tls: accepts the connections of TCP sockets; None for plain HTTP.
+    """
 
     def __init__(
-        self, config: ListenConfig, connection: Callable[[], asyncio.Protocol], loop: asyncio.AbstractEventLoop
+        self,
+        config: ListenConfig,
+        connection: Callable[[], asyncio.Protocol],
+        loop: asyncio.AbstractEventLoop,
+        tls: TlsAcceptor | None = None,
     ) -> None:
         self._config = config
         self._connection = connection
         self._loop = loop
+        self._tls = tls
         self._sockets: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[_Accepting] = []
 
     @property
     def addresses(self) -> list[str]:
@@ -52,6 +79,9 @@ class ListeningSockets:
     async def accept(self) -> None:
         for sock in self._sockets:
             handle = sock.dup()
+            if self._tls is not None and sock.family != socket.AF_UNIX:
+                self._servers.append(_TlsServer(handle, self._tls, self._loop))
+                continue
             create = self._loop.create_unix_server if sock.family == socket.AF_UNIX else self._loop.create_server
             kept: dict[str, Any] = {}
             if "cleanup_socket" in inspect.signature(create).parameters:  # from 3.13 on: a pause would remove the path
@@ -65,8 +95,10 @@ class ListeningSockets:
         self._servers.clear()
 
     def stop(self) -> None:
-        """Closes all sockets."""
+        """Closes all sockets, and connections within their handshake."""
         self.pause()
+        if self._tls is not None:
+            self._tls.stop()
         while self._sockets:
             unbind(self._sockets.pop())
 

@@ -71,7 +71,7 @@ def _add_admin(app: FastAPI, dispatcher: PoolDispatcher) -> None:
             "router": dispatcher.name,
             "serving": dispatcher.serving,
             "configError": dispatcher.config_error,
-            "keysError": dispatcher.auth.error,
+            "keysError": dispatcher.port_keys_error,
             "models": dict(sorted(dispatcher.names.items())),
             "pools": sorted(dispatcher.pools),
             "broken": dispatcher.broken,

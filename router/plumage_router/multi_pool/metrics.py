@@ -12,6 +12,7 @@ from itertools import chain
 from plumage.prometheus import exposition
 from plumage_router.admin.process_metrics import process_lines
 from plumage_router.admin.status import metric_lines, tracing_lines
+from plumage_router.http.tls import tls_lines
 from plumage_router.multi_pool.dispatcher import PoolDispatcher
 
 __all__ = ["merge_families", "multi_pool_metrics"]
@@ -65,8 +66,9 @@ def _port(dispatcher: PoolDispatcher) -> Iterator[str]:
         ("pools", "Pools that are served.", len(dispatcher.pools)),
         ("pools_broken", "Pools of the configuration that cannot be served.", len(dispatcher.broken)),
         ("config_stale", "1 while a part of the configuration file is not in force.", bool(dispatcher.config_error)),
-        ("keys_stale", "1 while a changed key file cannot be used.", dispatcher.auth.error is not None),
+        ("keys_stale", "1 while a changed key file cannot be used.", dispatcher.port_keys_error is not None),
         ("config_ignored_fields", "Ignored settings of a newer operator.", dispatcher.config_ignored),
     )
     for name, text, value in single:
         yield from exposition.gauge(_PREFIX + name, text, value)
+    yield from tls_lines(_PREFIX, dispatcher.tls)

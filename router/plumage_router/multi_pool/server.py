@@ -31,7 +31,7 @@ from plumage_router.pool_router import TICK, PoolRouter
 from plumage_router.process.background import Background
 from plumage_router.process.config_watch import FileWatch, merge, restart_needed
 from plumage_router.request.model import load_model
-from plumage_router.server import ROTATION, drain, name_of_router, raise_file_limit
+from plumage_router.server import ROTATION, drain, name_of_router, raise_file_limit, tls_acceptor
 
 __all__ = ["MultiPoolServer"]
 
@@ -63,7 +63,10 @@ class MultiPoolServer:
         )
         self.dispatcher.config_ignored = len(config.ignored)
         self._watch = FileWatch(file) if file is not None else None
-        self._sockets = ListeningSockets(config.listen, lambda: DownstreamConnection(self.dispatcher, loop), loop)
+        self.dispatcher.tls = tls_acceptor(config.listen, self.dispatcher, loop)
+        self._sockets = ListeningSockets(
+            config.listen, lambda: DownstreamConnection(self.dispatcher, loop), loop, self.dispatcher.tls
+        )
         self.metrics_port = MetricsPort(config.listen, lambda accept: multi_pool_metrics(self.dispatcher, accept), loop)
         self._background = Background(self.dispatcher.metrics)
         self._endings: set[asyncio.Task[None]] = set()
@@ -75,7 +78,7 @@ class MultiPoolServer:
         return self._sockets.addresses
 
     async def start(self) -> None:
-        raise_file_limit(self.config.limits)
+        raise_file_limit(self.config.limits, tls=self.dispatcher.tls is not None)
         await self.reconfigure(self.config)
         await self._sockets.start()
         await self.metrics_port.start()
@@ -204,7 +207,7 @@ class MultiPoolServer:
     async def _rotate(self) -> None:
         while True:
             await asyncio.sleep(ROTATION)
-            self.dispatcher.auth.refresh()
+            self.dispatcher.refresh_keys()
             await self._check_file()
             if self.dispatcher.broken and self._loop.time() >= self._retry_at:
                 await self._retry_broken()

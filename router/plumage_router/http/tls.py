@@ -1,0 +1,186 @@
+"""Accepts connections over TLS, and bounds those whose handshake has not ended, in number and time.
+
+A connection becomes one of the port's when its handshake has ended. A client that connects and stays silent would hold
+a place for the whole timeout. So at the bound the oldest handshake gives its place to the next connection, unless it
+is young: then the router is busy with honest clients, and the next ones wait in the system's queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from enum import StrEnum
+from typing import Final
+
+from plumage.prometheus import exposition
+from plumage_router.clock import monotonic
+from plumage_router.http.downstream import DownstreamHost
+from plumage_router.http.tls_connection import TlsConnection
+from plumage_router.process.server_certificate import ServerCertificate
+
+__all__ = ["HandshakeFailure", "TlsAcceptor", "tls_lines"]
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 64  # connections that are accepted before the loop goes on with other work
+_YOUNG: Final = 2.0  # seconds: a handshake takes two round trips, and a millisecond or two of CPU
+_PLAIN: Final = frozenset(("HTTP_REQUEST", "HTTPS_PROXY_REQUEST"))  # OpenSSL's reasons
+
+
+class HandshakeFailure(StrEnum):
+    """Why a connection ended within its handshake."""
+
+    PLAIN_HTTP = "plain_http"
+    PROTOCOL = "protocol"
+    CLOSED = "closed"
+    TIMEOUT = "timeout"
+    REPLACED = "replaced"
+
+
+class _Handshake:
+    """replaced: it gave its place to a newer one."""
+
+    __slots__ = ("began", "replaced", "sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.began = monotonic()
+        self.replaced = False
+
+    def end(self) -> None:
+        """Ends the connection. Its task then ends as if the client had closed it."""
+        with suppress(OSError):  # the client was faster
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+
+class TlsAcceptor:
+    """The accepting side of one port. pause: see `Listener.pause_accepting`.
+
+    `failed`: handshakes that failed, by reason.
+    """
+
+    def __init__(
+        self,
+        host: DownstreamHost,
+        certificate: ServerCertificate,
+        pause: Callable[[], object],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.certificate = certificate
+        self.failed: Counter[HandshakeFailure] = Counter()
+        self._host = host
+        self._pause = pause
+        self._loop = loop
+        self._open: dict[asyncio.Task[None], _Handshake] = {}  # the oldest first
+        self._ending: set[asyncio.Task[None]] = set()  # replaced; they end within a turn of the loop
+
+    @property
+    def handshakes(self) -> int:
+        """Connections whose handshake has not ended."""
+        return len(self._open)
+
+    @property
+    def can_accept(self) -> bool:
+        """Whether there is room for a handshake, or an old one can give its place."""
+        if len(self._open) < self._host.limits.max_handshakes:
+            return True
+        oldest = next(iter(self._open.values()))
+        return monotonic() - oldest.began >= _YOUNG
+
+    def accept(self, listening: socket.socket) -> None:
+        """Call when the listening socket is readable."""
+        for _ in range(_AT_ONCE):
+            if not self.can_accept:
+                self._pause()
+                return
+            try:
+                sock, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptor or no memory: the next tick tries again
+                log.warning("cannot accept a connection: %s", error.strerror)
+                self._pause()
+                return
+            self._begin(sock)
+
+    def stop(self) -> None:
+        """Ends all handshakes: none of these clients has sent a request."""
+        for handshake in self._open.values():
+            handshake.end()
+
+    def _begin(self, sock: socket.socket) -> None:
+        if len(self._open) >= self._host.limits.max_handshakes:
+            self._replace_oldest()
+        sock.setblocking(False)
+        handshake = _Handshake(sock)
+        task = self._loop.create_task(self._shake(handshake))
+        self._open[task] = handshake
+        task.add_done_callback(self._forget)
+
+    def _replace_oldest(self) -> None:
+        task, handshake = next(iter(self._open.items()))
+        del self._open[task]
+        self._ending.add(task)
+        handshake.replaced = True
+        handshake.end()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._open.pop(task, None)
+        self._ending.discard(task)
+
+    async def _shake(self, handshake: _Handshake) -> None:
+        connection = TlsConnection(self._host, self._loop)
+        timeouts = self._host.timeouts
+        error: OSError | None = None
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection,
+                handshake.sock,
+                ssl=self.certificate.context,
+                ssl_handshake_timeout=timeouts.handshake,
+                ssl_shutdown_timeout=timeouts.write,
+            )
+        except OSError as failure:
+            error = failure
+        if not connection.established:
+            reason = HandshakeFailure.REPLACED if handshake.replaced else _reason(error)
+            self.failed[reason] += 1
+            log.debug("TLS handshake failed: %s (%s)", reason, error)
+
+
+def _reason(error: OSError | None) -> HandshakeFailure:
+    """error: None where the connection was lost without one."""
+    if isinstance(error, ssl.SSLError):
+        return HandshakeFailure.PLAIN_HTTP if error.reason in _PLAIN else HandshakeFailure.PROTOCOL
+    if isinstance(error, ConnectionAbortedError):  # what the loop raises at its timeout
+        return HandshakeFailure.TIMEOUT
+    return HandshakeFailure.CLOSED
+
+
+def tls_lines(prefix: str, tls: TlsAcceptor | None) -> Iterator[str]:
+    """The metrics of a port with TLS; none of another one."""
+    if tls is None:
+        return
+    certificate = tls.certificate
+    yield from exposition.gauge(
+        prefix + "certificate_expiry_timestamp_seconds",
+        "When the certificate in use expires, in seconds since 1970.",
+        certificate.expires,
+    )
+    yield from exposition.counter(
+        prefix + "certificate_reload_failures",
+        "Changes of the certificate or its key that could not be used.",
+        certificate.failures,
+    )
+    yield from exposition.gauge(
+        prefix + "tls_handshakes", "Client connections whose TLS handshake has not ended.", tls.handshakes
+    )
+    failed = {reason.value: tls.failed[reason] for reason in HandshakeFailure}
+    yield from exposition.counters(
+        prefix + "tls_handshakes_failed", "TLS handshakes that failed, by reason.", "reason", failed
+    )
