@@ -39,6 +39,12 @@ class PortCertificate:
         """Trusts the authority."""
         return ssl.create_default_context(cafile=self.authority_file)
 
+    def server(self) -> ssl.SSLContext:
+        """Shows the certificate that is in the volume now."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.folder / "tls.crt", self.folder / "tls.key")
+        return context
+
     def issue(self, days: float = 30) -> tuple[bytes, bytes]:
         """A new certificate and its key, in no file of the volume."""
         folder = self.folder / f"issued-{next(self._numbers)}"

@@ -14,6 +14,7 @@ from plumage.autoscaling import DELETION_COST
 from plumage.cluster import AGENT_PORT, COMPONENT_LABEL, ROUTER_PORT, Component, child_name
 from plumage.fleet_report import FLEET_PATH, STATS_PATH
 from plumage_operator.observed import Object, Observed, meta
+from plumage_operator.resources.context import SERVES_TLS
 
 __all__ = ["PoolPods", "ScaledPod", "pods_observed", "pods_of_pool"]
 
@@ -80,12 +81,14 @@ def _pod(pod: Object, port: int, path: str) -> ScaledPod:
     status = pod.get("status") or {}
     address = status.get("podIP")
     host = f"[{address}]" if address and ":" in address else address
+    annotations = meta(pod).get("annotations") or {}
+    scheme = "https" if annotations.get(SERVES_TLS) == "true" else "http"
     return ScaledPod(
         str(meta(pod)["name"]),
-        f"http://{host}:{port}{path}" if host else None,
+        f"{scheme}://{host}:{port}{path}" if host else None,
         ready=_condition(status, "Ready"),
         starting=not _condition(status, "Ready") and _starts(status),
-        cost=(meta(pod).get("annotations") or {}).get(DELETION_COST),
+        cost=annotations.get(DELETION_COST),
     )
 
 

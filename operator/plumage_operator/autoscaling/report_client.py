@@ -3,6 +3,9 @@
 A pod that does not answer is asked less often (`PodBackoff`): pods behind a wrong NetworkPolicy must not keep the
 operator busy with waiting. No answer is larger than `MAX_BYTES`, and none takes longer than `TIMEOUT`. Redirects are
 not followed, because the token would go to their target.
+
+No certificate is verified: it names the Service and not the pod, and the operator may read no Secret. The API server
+names the pods' addresses, as it does for pods without TLS.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ class FleetClient:
         self._room = asyncio.Semaphore(AT_ONCE)
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=TIMEOUT, connect=CONNECT),
-            connector=aiohttp.TCPConnector(limit=AT_ONCE, keepalive_timeout=30.0),
+            connector=aiohttp.TCPConnector(limit=AT_ONCE, keepalive_timeout=30.0, ssl=False),
             auto_decompress=False,
         )
 

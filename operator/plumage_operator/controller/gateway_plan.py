@@ -19,6 +19,7 @@ from plumage_operator.controller.served_pools import ServedPools, find_served_po
 from plumage_operator.observed import Object, Observed, ObservedGateway, component_pods, key_of, meta, status_of
 from plumage_operator.resources import APPLIED, GatewayContext, build_gateway_children
 from plumage_operator.resources.context import is_deleting, is_paused
+from plumage_operator.resources.router import port_name
 from plumage_operator.status.component_status import count_replicas, gateway_condition
 from plumage_operator.status.conditions import Condition, Reason, Type, set_condition
 from plumage_operator.status.pool_status import is_worth_writing, refused_condition
@@ -107,12 +108,13 @@ def _accepted(own: Observed, serving: ServedPools) -> Condition:
 
 
 def _fields(own: Observed, context: GatewayContext) -> dict[str, Any]:
+    spec = context.gateway.spec
     found, host = count_replicas(own, context, "gateway"), f"{context.name('gateway')}.{context.namespace}.svc"
     return {
         "replicas": found.total,
         "readyReplicas": found.ready,
         "selector": ",".join(f"{key}={value}" for key, value in sorted(context.selector("gateway").items())),
-        "addresses": [f"http://{host}:{listener.port}" for listener in context.gateway.spec.listeners],
+        "addresses": [f"{port_name(spec.tls)}://{host}:{listener.port}" for listener in spec.listeners],
         "pools": sorted(one.context.metadata.name for one in context.served),
     }
 

@@ -27,6 +27,7 @@ from plumage_operator.observed import Object, Observed, component_pods, digest, 
 __all__ = [
     "APPLIED",
     "CONFIG_HASH",
+    "SERVES_TLS",
     "Child",
     "ChildOwner",
     "GatewayContext",
@@ -49,6 +50,9 @@ CONFIG_HASH: Final = f"{GROUP}/config-hash"
 
 APPLIED: Final = f"{GROUP}/applied"
 """Annotation of each child: a hash of all that was applied, so that fields that are no longer written are noticed."""
+
+SERVES_TLS: Final = f"{GROUP}/serves-tls"
+"""Annotation of a router's pod whose port has TLS: during a rollout its pods differ."""
 
 
 class ChildOwner(ABC):

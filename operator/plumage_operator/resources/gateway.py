@@ -17,7 +17,7 @@ from plumage.settings.router_config import (
 )
 from plumage.version_skew import marked
 from plumage_operator.resources.context import Child, GatewayContext, ServedPool
-from plumage_operator.resources.router import ROLLING, build_pod
+from plumage_operator.resources.router import ROLLING, build_pod, service_port, tls_marks
 from plumage_operator.resources.settings import (
     LEAVE_SECONDS,
     router_auth,
@@ -57,10 +57,8 @@ def build_config(context: GatewayContext) -> Child:
 def build_service(context: GatewayContext) -> Child:
     """The gateway's address, with a port for each listener."""
     service = context.gateway.spec.service
-    ports = [
-        {"name": listener.name, "port": listener.port, "targetPort": "http", "protocol": "TCP"}
-        for listener in context.gateway.spec.listeners
-    ]
+    tls = context.gateway.spec.tls
+    ports = [service_port(listener.name, listener.port, tls) for listener in context.gateway.spec.listeners]
     spec = {"type": service.type, "selector": context.selector("gateway"), "ports": ports}
     return context.child("v1", "Service", "gateway", {"spec": spec}, dict(service.annotations))
 
@@ -77,7 +75,8 @@ def build_deployment(context: GatewayContext) -> Child:
         limits=RouterLimits(),
     )
     restarts = [gateway_settings(context).written(without=LIVE)]
-    return deployment(context, "gateway", pod, replicas=spec.replicas, strategy=ROLLING, restarts=restarts)
+    marks = tls_marks(spec.tls)
+    return deployment(context, "gateway", pod, replicas=spec.replicas, strategy=ROLLING, restarts=restarts, marks=marks)
 
 
 def gateway_settings(context: GatewayContext) -> MultiPoolConfig:
@@ -86,7 +85,7 @@ def gateway_settings(context: GatewayContext) -> MultiPoolConfig:
     limits = RouterLimits()
     return MultiPoolConfig(
         gateway=context.metadata.name,
-        listen=router_listen(),
+        listen=router_listen(spec.tls),
         auth=router_auth(context.config, spec.auth),
         limits=LimitsConfig(
             max_body_bytes=int(limits.max_body_bytes),

@@ -6,13 +6,14 @@ from typing import Any
 
 from plumage.api.v1alpha1.exposure import IngressSpec
 from plumage_operator.resources.context import Child, PoolContext
+from plumage_operator.resources.router import port_name
 
 __all__ = ["build_ingress"]
 
 
 def build_ingress(context: PoolContext, ingress: IngressSpec) -> Child:
     """An Ingress to the router's Service."""
-    backend = {"service": {"name": context.name("router"), "port": {"name": "http"}}}
+    backend = {"service": {"name": context.name("router"), "port": {"name": port_name(context.pool.spec.router.tls)}}}
     path = {"path": "/", "pathType": "Prefix", "backend": backend}
     spec: dict[str, Any] = {"rules": [{"host": ingress.host, "http": {"paths": [path]}}]}
     if ingress.class_name is not None:

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from plumage.api.v1alpha1 import InferenceGatewaySpec
+from plumage.api.v1alpha1.exposure import TlsSpec
 from plumage.api.v1alpha1.router import AuthSpec, RouterLimits, RouterSpec
 from plumage.cluster import CONFIG_FOLDER, LIVE_ROUTER_SETTINGS, ROUTER_METRICS_PORT, ROUTER_PORT, Component
 from plumage.settings.router_config import CordonedReplicas
 from plumage.version_skew import marked
 from plumage_operator.config import OperatorConfig
 from plumage_operator.resources import settings
-from plumage_operator.resources.context import Child, ChildOwner, PoolContext
+from plumage_operator.resources.context import SERVES_TLS, Child, ChildOwner, PoolContext
 from plumage_operator.resources.model_files import tokenizer_files
 from plumage_operator.resources.settings import keys_mount, keys_volume
 from plumage_operator.resources.workload import (
@@ -35,7 +36,17 @@ from plumage_operator.resources.workload import (
     with_defaults,
 )
 
-__all__ = ["ROLLING", "build_config", "build_deployment", "build_pod", "build_service", "config_with_cordons"]
+__all__ = [
+    "ROLLING",
+    "build_config",
+    "build_deployment",
+    "build_pod",
+    "build_service",
+    "config_with_cordons",
+    "port_name",
+    "service_port",
+    "tls_marks",
+]
 
 ROLLING: Final = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 
@@ -61,20 +72,48 @@ def config_with_cordons(context: PoolContext, live: Mapping[str, Any], cordoned:
 
 def build_service(context: PoolContext) -> Child:
     """The pool's address."""
-    service = context.pool.spec.router.service
+    router = context.pool.spec.router
+    service = router.service
     spec = {
         "type": service.type,
         "selector": context.selector("router"),
-        "ports": [{"name": "http", "port": service.port, "targetPort": "http", "protocol": "TCP"}],
+        "ports": [service_port(port_name(router.tls), service.port, router.tls)],
     }
     return context.child("v1", "Service", "router", {"spec": spec}, dict(service.annotations))
+
+
+def port_name(tls: TlsSpec | None) -> str:
+    """The name of the clients' port, of pods and of the Service.
+
+    With TLS pods have another port than without. So while a rollout adds TLS, the Service has only pods that have it.
+    """
+    return "http" if tls is None else "https"
+
+
+def service_port(name: str, port: int, tls: TlsSpec | None) -> dict[str, Any]:
+    """A port of a Service. `appProtocol` says to ingress controllers and meshes that the pods have TLS."""
+    protocol = {} if tls is None else {"appProtocol": "https"}
+    return {"name": name, "port": port, "targetPort": port_name(tls), "protocol": "TCP", **protocol}
+
+
+def tls_marks(tls: TlsSpec | None) -> dict[str, str]:
+    """Annotations of the pods."""
+    return {} if tls is None else {SERVES_TLS: "true"}
 
 
 def build_deployment(context: PoolContext) -> Child:
     """Settings that a running router reloads from its file restart no pod."""
     restarts = [settings.router_settings(context).written(without=LIVE_ROUTER_SETTINGS)]
-    replicas = context.pool.spec.router.replicas
-    return deployment(context, "router", _pod(context), replicas=replicas, strategy=ROLLING, restarts=restarts)
+    router = context.pool.spec.router
+    return deployment(
+        context,
+        "router",
+        _pod(context),
+        replicas=router.replicas,
+        strategy=ROLLING,
+        restarts=restarts,
+        marks=tls_marks(router.tls),
+    )
 
 
 def _pod(context: PoolContext) -> dict[str, Any]:
@@ -100,7 +139,7 @@ def build_pod(
     """
     places, config = [tokenizer_files(context) for context in pools], owner.config
     fetch = [container for place in places for container in place.fetch]
-    keys = _keys(spec.auth)
+    keys = [*_keys(spec.auth), *_certificate(spec.tls)]
     key_mounts = [{"name": volume, "mountPath": folder, "readOnly": True} for volume, folder, *_ in keys]
     mounts = [mount for place in places for mount in place.mounts]
     mounts += [mount for context in pools for mount in (keys_mount(context), *settings.directory_mounts(context))]
@@ -116,10 +155,10 @@ def build_pod(
         "securityContext": pod_security(),
         "terminationGracePeriodSeconds": drain + settings.LEAVE_SECONDS + _AFTER_DRAIN,
         **({"initContainers": fetch} if fetch else {}),
-        "containers": [_container(config, resources, [*mounts, *key_mounts])],
+        "containers": [_container(config, resources, [*mounts, *key_mounts], spec.tls)],
         "volumes": [
             config_volume(owner.name(component)), api_volume(), scratch_volume(), *volumes,
-            *(secret_volume(volume, name, {key: path}) for volume, _, name, key, path in keys),
+            *(secret_volume(volume, name, files) for volume, _, name, files in keys),
         ],
         **placement_fields(spec, owner.selector(component)),
         **pull,
@@ -127,8 +166,9 @@ def build_pod(
 
 
 def _container(
-    config: OperatorConfig, resources: Mapping[str, Any], mounts: Sequence[dict[str, Any]]
+    config: OperatorConfig, resources: Mapping[str, Any], mounts: Sequence[dict[str, Any]], tls: TlsSpec | None
 ) -> dict[str, Any]:
+    secure = tls is not None
     return {
         "name": "router",
         "image": config.image,
@@ -137,12 +177,12 @@ def _container(
         "args": [f"--config={CONFIG_FOLDER}/router.json"],
         "env": [POD_NAME],
         "ports": [
-            {"name": "http", "containerPort": ROUTER_PORT, "protocol": "TCP"},
+            {"name": port_name(tls), "containerPort": ROUTER_PORT, "protocol": "TCP"},
             {"name": "metrics", "containerPort": ROUTER_METRICS_PORT, "protocol": "TCP"},
         ],
-        "startupProbe": http_probe("/healthz", ROUTER_PORT, period=1, failures=60),
-        "readinessProbe": http_probe("/health", ROUTER_PORT, period=5, failures=2),
-        "livenessProbe": http_probe("/healthz", ROUTER_PORT, period=10, failures=6, timeout=5),
+        "startupProbe": http_probe("/healthz", ROUTER_PORT, period=1, failures=60, tls=secure),
+        "readinessProbe": http_probe("/health", ROUTER_PORT, period=5, failures=2, tls=secure),
+        "livenessProbe": http_probe("/healthz", ROUTER_PORT, period=10, failures=6, timeout=5, tls=secure),
         "resources": resources,
         "volumeMounts": [CONFIG_MOUNT, API_MOUNT, TMP_MOUNT, *mounts],
         "securityContext": container_security(),
@@ -150,10 +190,22 @@ def _container(
     }
 
 
-def _keys(auth: AuthSpec) -> list[tuple[str, str, str, str, str]]:
-    """Secrets with the keys of clients and of the admin endpoints: volume, folder, Secret, its key, the file."""
+_Files = tuple[str, str, str, dict[str, str]]
+"""A mounted Secret: volume, folder, name, and the files of its keys. The kubelet updates a whole folder, so a changed
+Secret reaches running routers.
+"""
+
+
+def _keys(auth: AuthSpec) -> list[_Files]:
+    """Secrets with the keys of clients and of the admin endpoints."""
     kinds = (
         ("keys", settings.KEYS_FOLDER, auth.api_keys_ref, "keys"),
         ("admin", settings.ADMIN_FOLDER, auth.admin_key_ref, "key"),
     )
-    return [(volume, folder, ref.name, ref.key, path) for volume, folder, ref, path in kinds if ref is not None]
+    return [(volume, folder, ref.name, {ref.key: path}) for volume, folder, ref, path in kinds if ref is not None]
+
+
+def _certificate(tls: TlsSpec | None) -> list[_Files]:
+    """The Secret with the certificate of the clients' port."""
+    files = {name: name for name in ("tls.crt", "tls.key")}
+    return [] if tls is None else [("tls", settings.TLS_FOLDER, tls.secret_name, files)]

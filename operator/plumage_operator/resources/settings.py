@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from plumage.api.v1alpha1.exposure import TlsSpec
 from plumage.api.v1alpha1.field_types import SecretKeyRef
 from plumage.api.v1alpha1.router import AuthSpec
 from plumage.cluster import (
@@ -33,6 +34,7 @@ from plumage.settings.router_config import (
     ListenConfig,
     MembershipConfig,
     RouterConfig,
+    TlsConfig,
 )
 from plumage.settings.secrets import ENGINE_KEY, SALT_KEY, SecretFiles
 from plumage.settings.simulator_config import SimulatorConfig
@@ -52,6 +54,7 @@ __all__ = [
     "KEY_ENTRIES",
     "LEAVE_SECONDS",
     "PLUGIN_KEY",
+    "TLS_FOLDER",
     "agent_settings",
     "build_key_secret",
     "directory_mounts",
@@ -79,6 +82,8 @@ DIRECTORY_FOLDER: Final = "/etc/plumage-directory"
 KEYS_FOLDER: Final = "/etc/plumage-keys"
 
 ADMIN_FOLDER: Final = "/etc/plumage-admin"
+
+TLS_FOLDER: Final = "/etc/plumage-tls"
 
 CORDONED_FILE: Final = "cordoned.json"
 
@@ -159,7 +164,7 @@ def router_settings(context: PoolContext, cordoned_file: str = CORDONED_FILE) ->
         context.pool,
         model_folder=tokenizer_files(context).path,
         directory=_directory(context),
-        listen=router_listen(),
+        listen=router_listen(spec.tls),
         membership=MembershipConfig(endpoint_slices=slices),
         auth=router_auth(context.config, spec.auth),
         secrets=key_files(context),
@@ -168,9 +173,15 @@ def router_settings(context: PoolContext, cordoned_file: str = CORDONED_FILE) ->
     )
 
 
-def router_listen() -> ListenConfig:
+def router_listen(tls: TlsSpec | None) -> ListenConfig:
     """Where a router listens, of a pool or of a gateway."""
-    return ListenConfig(host=ALL_ADDRESSES, port=ROUTER_PORT, metrics_port=ROUTER_METRICS_PORT)
+    folder = Path(TLS_FOLDER)
+    return ListenConfig(
+        host=ALL_ADDRESSES,
+        port=ROUTER_PORT,
+        metrics_port=ROUTER_METRICS_PORT,
+        tls=None if tls is None else TlsConfig(certificate_file=folder / "tls.crt", key_file=folder / "tls.key"),
+    )
 
 
 def router_auth(config: OperatorConfig, refs: AuthSpec) -> AuthConfig:

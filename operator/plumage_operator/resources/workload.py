@@ -132,10 +132,12 @@ TERMINATION_MESSAGE: Final = {"terminationMessagePolicy": "FallbackToLogsOnError
 """The status of a container that ended contains its log's last lines, and the pool's condition repeats them."""
 
 
-def http_probe(path: str, port: int, *, period: int, failures: int, timeout: int = 2) -> dict[str, Any]:
-    """period: seconds between two probes. failures: failed probes in a row."""
+def http_probe(
+    path: str, port: int, *, period: int, failures: int, timeout: int = 2, tls: bool = False
+) -> dict[str, Any]:
+    """period: seconds between two probes. failures: failed probes in a row. tls: kubelets verify no certificate."""
     return {
-        "httpGet": {"path": path, "port": port},
+        "httpGet": {"path": path, "port": port, **({"scheme": "HTTPS"} if tls else {})},
         "periodSeconds": period,
         "failureThreshold": failures,
         "timeoutSeconds": timeout,
@@ -151,14 +153,16 @@ def deployment(
     strategy: Mapping[str, Any],
     restarts: Sequence[Any] = (),
     deadline: int = 600,
+    marks: Mapping[str, str] | None = None,
 ) -> Child:
     """A Deployment of one component.
 
     restarts: settings outside of the template that a pod reads only at its start; pods are replaced when they change.
     deadline: seconds without progress after which Kubernetes reports it.
+    marks: further annotations of the pods.
     `paused` is sent so that a rollout which somebody paused continues.
     """
-    annotations = {CONFIG_HASH: digest([pod, *restarts])}
+    annotations = {**(marks or {}), CONFIG_HASH: digest([pod, *restarts])}
     metadata = {"labels": owner.labels(component), "annotations": annotations}
     spec = {
         "paused": False,

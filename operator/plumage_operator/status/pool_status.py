@@ -13,6 +13,7 @@ from plumage.cluster import selector_of
 from plumage.settings.effect import without_effect
 from plumage_operator.observed import Object, Observed, Refusal, condition_of, meta, status_of
 from plumage_operator.resources import PoolContext
+from plumage_operator.resources.router import port_name
 from plumage_operator.status.component_status import (
     count_replicas,
     directory_condition,
@@ -171,7 +172,8 @@ def _address(observed: Observed, context: PoolContext) -> dict[str, str]:
     """Of the pool's own router, or of the gateway that serves it."""
     router = context.pool.spec.router
     if router.gateway_ref is None:
-        return {"address": f"http://{context.name('router')}.{context.namespace}.svc:{router.service.port}"}
+        scheme = port_name(router.tls)
+        return {"address": f"{scheme}://{context.name('router')}.{context.namespace}.svc:{router.service.port}"}
     addresses = status_of(observed.gateway or {}).get("addresses") or ()
     return {"address": str(addresses[0])} if addresses and is_served(observed) else {}
 

@@ -41,7 +41,7 @@ ELSEWHERE = {
 }
 REFUSED = {
     "engine.runtime", "engine.args", "engine.tensor_parallel_size", "router.gateway_ref", "router.auth.api_keys_ref",
-    "router.auth.admin_key_ref", "keys_ref.name", "quotas",
+    "router.auth.admin_key_ref", "router.tls", "keys_ref.name", "quotas",
     "directory.redis_ref.username", "directory.redis_ref.password_ref", "directory.redis_ref.ca_ref",
 }  # fmt: skip
 # Other settings under which a field counts, as its description says.
@@ -88,6 +88,7 @@ SAMPLES: dict[str, Any] = {
     "keys_ref.name": "mine",
     "router.auth.api_keys_ref": SECRET,
     "router.auth.admin_key_ref": SECRET,
+    "router.tls": {"secretName": "chat-tls"},
     "router.limits.max_body_bytes": "2Mi",
     "router.allowed_request_fields": ["priority"],
     "router.limits.body_memory": "128Mi",

@@ -233,7 +233,7 @@ def test_volumes_and_mounts_match() -> None:
              vllm(model={"uri": "s3://b/m", "tokenizer": "oci://r/t:1", "adapters": [{"name": "a", "uri": "pvc://c/a"}]}),
              {**SIMULATOR, "directory": {"redisRef": {"url": "rediss://r:1", "passwordRef": {"name": "p", "key": "k"},
                                                       "caRef": {"name": "c", "key": "k"}}},
-              "router": {"auth": {"apiKeysRef": {"name": "k", "key": "k"},
+              "router": {"tls": {"secretName": "t"}, "auth": {"apiKeysRef": {"name": "k", "key": "k"},
                                   "adminKeyRef": {"name": "a", "key": "k"}}}}]  # fmt: skip
     for spec in specs:
         for (kind, _), thing in children(spec).items():

@@ -30,6 +30,7 @@ SPECS: dict[str, dict[str, Any]] = {
         "replicas": 1,
         "router": {
             "auth": {"apiKeysRef": {"name": "keys", "key": "k"}},
+            "tls": {"secretName": "router-tls"},
             "ingress": {"host": "chat.example.com", "tlsSecretRef": {"name": "tls"}},
             "httpRoute": {"parentRefs": [{"name": "front"}]},
         },

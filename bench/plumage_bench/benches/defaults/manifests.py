@@ -99,6 +99,7 @@ VLLM: Final[dict[str, Any]] = {
         "policy": "Lbgr",
         "lbgr": {"consideredReplicas": 32},
         "auth": {"apiKeysRef": _SECRET, "adminKeyRef": {"name": "admin", "key": "key"}},
+        "tls": {"secretName": "chat-tls"},
         "service": {"type": "NodePort", "port": 9000, "annotations": {"a": "b"}},
         "ingress": {
             "host": "chat.example",
@@ -226,6 +227,7 @@ GATEWAY: Final[dict[str, Any]] = {
         },
     ],
     "auth": {"apiKeysRef": _SECRET, "adminKeyRef": {"name": "admin", "key": "key"}},
+    "tls": {"secretName": "front-tls"},
     "service": {"type": "NodePort", "annotations": {"a": "b"}},
     "flowControl": {"maxInFlight": 500},
     "resources": _RESOURCES,

@@ -1,5 +1,5 @@
-"""Who may reach a pool, and what it reports: `router.ingress`, `router.httpRoute`, `networkPolicy`, `monitoring`,
-`tracing`. By default each is off or closed."""
+"""Who may reach a pool, and what it reports: `router.tls`, `router.ingress`, `router.httpRoute`, `networkPolicy`,
+`monitoring`, `tracing`. By default each is off or closed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from pydantic import Field
 from plumage.api.v1alpha1.field_types import WORDS, Label, ObjectRef, StringMap, Subdomain
 from plumage.api.v1alpha1.struct import LIST_KEY, Struct, named_once
 
-__all__ = ["HTTPRouteSpec", "IngressSpec", "MonitoringSpec", "NetworkPolicySpec", "ParentRef", "TracingSpec"]
+__all__ = ["HTTPRouteSpec", "IngressSpec", "MonitoringSpec", "NetworkPolicySpec", "ParentRef", "TlsSpec", "TracingSpec"]
 
 Hosts = tuple[Subdomain, ...]
 Namespaces = tuple[Label, ...]
+
+
+class TlsSpec(Struct):
+    """The certificate that routers show to clients."""
+
+    secret_name: Subdomain = Field(
+        description="Secret of type kubernetes.io/tls, with tls.crt and tls.key. A change reaches running routers."
+    )
 
 
 class IngressSpec(Struct):

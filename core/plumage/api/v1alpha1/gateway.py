@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from plumage import defaults
 from plumage.api.v1alpha1.cel import entries_differ
-from plumage.api.v1alpha1.exposure import TracingSpec
+from plumage.api.v1alpha1.exposure import TlsSpec, TracingSpec
 from plumage.api.v1alpha1.field_types import Label, ObjectRef, RequestField
 from plumage.api.v1alpha1.metadata import NAMES_SERVICES, Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ServedName
@@ -110,6 +110,7 @@ class InferenceGatewaySpec(Placement):
         json_schema_extra={LIST_KEY: "name"},
     )
     auth: AuthSpec = Field(AuthSpec(), description="Keys of clients and of the admin.")
+    tls: TlsSpec | None = Field(None, description="TLS for clients of all listeners. When absent, plain HTTP.")
     service: GatewayServiceSpec = Field(GatewayServiceSpec(), description="How the gateway is reached.")
     resources: Resources = Field(
         Resources(),

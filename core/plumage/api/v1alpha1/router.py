@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.alias_generators import to_camel
 
 from plumage import defaults
-from plumage.api.v1alpha1.exposure import HTTPRouteSpec, IngressSpec
+from plumage.api.v1alpha1.exposure import HTTPRouteSpec, IngressSpec, TlsSpec
 from plumage.api.v1alpha1.field_types import Memory, ObjectRef, RequestField, Seconds, SecretKeyRef, StringMap
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.scheduling import Placement
@@ -122,6 +122,7 @@ _OWN = (
     "shadow_policy",
     "lbgr",
     "auth",
+    "tls",
     "service",
     "ingress",
     "http_route",
@@ -158,6 +159,7 @@ class RouterSpec(Placement):
     )
     lbgr: LbgrSpec = Field(LbgrSpec(), description="Settings of the Lbgr policies.")
     auth: AuthSpec = Field(AuthSpec(), description="Keys of clients and of the admin.")
+    tls: TlsSpec | None = Field(None, description="TLS for clients. When absent, plain HTTP.")
     service: ServiceSpec = Field(ServiceSpec(), description="How the router is reached.")
     ingress: IngressSpec | None = Field(None, description="An Ingress to the router. None when absent.")
     http_route: HTTPRouteSpec | None = Field(None, description="An HTTPRoute to the router. None when absent.")
