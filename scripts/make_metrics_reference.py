@@ -17,16 +17,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from plumage.prometheus.exposition import page
 from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
 from plumage_operator.observability.metrics import Metrics as OperatorMetrics
+from plumage_router.http.tls import tls_lines
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "metrics.md"
@@ -63,6 +68,7 @@ def main(arguments: list[str]) -> int:
 def text_of(a_pool: Mapping[str, str]) -> str:
     """The reference. a_pool: as `of_a_pool` returns it."""
     pages = {**a_pool, "Operator": _of_the_operator(), "Engine: the plugin in vLLM": _of_the_plugin()}
+    pages["Router"] += _of_tls()
     return HEAD + "".join(_section(title, prefix, pages[title]) for title, prefix in SECTIONS.items())
 
 
@@ -92,6 +98,13 @@ def _of_the_operator() -> str:
     for counts in (metrics.errors, metrics.actions, metrics.refusals):
         counts["x"] += 1  # a count without a value has no label to show
     return metrics.page(pools=0, waiting=0, oldest=0.0)
+
+
+def _of_tls() -> str:
+    """A pool on one machine has no TLS."""
+    certificate = SimpleNamespace(expires=0.0, failures=0)
+    acceptor: Any = SimpleNamespace(certificate=certificate, handshakes=0, failed=Counter())
+    return page(tls_lines("plumage_router_", acceptor))
 
 
 def _of_the_plugin() -> str:

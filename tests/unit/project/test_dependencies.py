@@ -50,6 +50,7 @@ SHARED = {
 LATER = {
     "cli/plumage_cli/commands/explain.py": "local",  # a running pool was asked, so it could be started
     "core/plumage/identity.py": "kube",  # only plumage.incluster imports it
+    "router/plumage_router/process/server_certificate.py": "kube",  # of a manifest's Secret, which local mode refuses
 }
 # The plugin runs in vLLM's environment and uses vLLM and its dependencies from there. The package alone never imports
 # them.
