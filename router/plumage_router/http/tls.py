@@ -45,17 +45,19 @@ class HandshakeFailure(StrEnum):
 class _Handshake:
     """replaced: it gave its place to a newer one."""
 
-    __slots__ = ("began", "replaced", "sock")
+    __slots__ = ("began", "connection", "replaced", "sock")
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, connection: TlsConnection) -> None:
         self.sock = sock
+        self.connection = connection
         self.began = monotonic()
         self.replaced = False
 
     def end(self) -> None:
-        """Ends the connection. Its task then ends as if the client had closed it."""
-        with suppress(OSError):  # the client was faster
-            self.sock.shutdown(socket.SHUT_RDWR)
+        """Ends the connection, unless its handshake just ended well. Its task ends as if the client had closed it."""
+        if not self.connection.established:
+            with suppress(OSError):  # the client was faster
+                self.sock.shutdown(socket.SHUT_RDWR)
 
 
 class TlsAcceptor:
@@ -117,7 +119,7 @@ class TlsAcceptor:
         if len(self._open) >= self._host.limits.max_handshakes:
             self._replace_oldest()
         sock.setblocking(False)
-        handshake = _Handshake(sock)
+        handshake = _Handshake(sock, TlsConnection(self._host, self._loop))
         task = self._loop.create_task(self._shake(handshake))
         self._open[task] = handshake
         task.add_done_callback(self._forget)
@@ -134,8 +136,7 @@ class TlsAcceptor:
         self._ending.discard(task)
 
     async def _shake(self, handshake: _Handshake) -> None:
-        connection = TlsConnection(self._host, self._loop)
-        timeouts = self._host.timeouts
+        connection, timeouts = handshake.connection, self._host.timeouts
         error: OSError | None = None
         try:
             await self._loop.connect_accepted_socket(

@@ -275,7 +275,7 @@ async def test_silent_client_does_not_delay_the_end(start: Any, kit: Any, certif
     running = await start(engines=1, listen=with_tls(certificate))
     with socket.create_connection(("127.0.0.1", running.port), timeout=30) as plain:
         secure = await asyncio.to_thread(certificate.client().wrap_socket, plain, server_hostname="127.0.0.1")
-        await kit.until(lambda: running.router.pool.connections)
+        await kit.until(lambda: running.router.pool.connections and not running.router.pool.tls.handshakes)
         async with asyncio.timeout(10):  # less than the drain timeout
             await running.router.stop(drain_seconds=60)
         secure.close()
