@@ -16,17 +16,19 @@ from plumage_router.http.downstream import LINGER, DownstreamConnection, Downstr
 
 __all__ = ["TlsConnection"]
 
+_QUIET: Final = 3  # ticks in a row at which the system has no bytes for the client
 _HIGH_WATER: Final = 65_536  # bytes to encrypt that wait for a slow client; the loop's default is eight times as much
 
 
 class TlsConnection(DownstreamConnection):
     """`established`: the handshake has ended well. Before, the connection is not the port's yet."""
 
-    __slots__ = ("_last", "established")
+    __slots__ = ("_last", "_quiet", "established")
 
     def __init__(self, host: DownstreamHost, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(host, loop)
         self.established = False
+        self._quiet = 0
         self._last = 0.0  # the end of a closing connection's time to read
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -38,8 +40,8 @@ class TlsConnection(DownstreamConnection):
         return False
 
     def expire(self) -> None:
-        if self._closing and self._host.tick < self._last and self._has_unread_bytes():
-            self.deadline = self._host.tick + LINGER
+        if self._closing and self._host.tick < self._last and not self._is_drained():
+            self.deadline = self._host.tick
         else:
             super().expire()
 
@@ -62,12 +64,19 @@ class TlsConnection(DownstreamConnection):
         self._last = self._host.tick + self._timeouts.write
         self.deadline = self._host.tick + LINGER
 
+    def _is_drained(self) -> bool:
+        """Whether the client's system has all bytes. The loop keeps bytes below TLS, which it does not show.
+
+        It writes them as soon as the system has room. So it has none left if the system has none for some ticks.
+        """
+        self._quiet = 0 if self._has_unread_bytes() else self._quiet + 1
+        return self._quiet >= _QUIET
+
     def _has_unread_bytes(self) -> bool:
-        """Whether bytes wait here or in the system. Below TLS the loop keeps bytes only while the system has some."""
         if self.transport.get_write_buffer_size() > 0:
             return True
         sock = self.transport.get_extra_info("socket")
         if sock is None or sock.fileno() < 0:
             return False
-        sent = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4)
-        return bool(struct.unpack("i", sent)[0] > 0)
+        unacknowledged = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4)
+        return bool(struct.unpack("i", unacknowledged)[0] > 0)

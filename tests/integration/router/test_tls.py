@@ -90,12 +90,16 @@ async def test_clients_are_served_over_tls_only(
 async def test_answer_without_length_ends_with_close_notify(start: Any, kit: Any, certificate: PortCertificate) -> None:
     """Of an HTTP/1.0 client, which sees the end of a stream by the end of the connection."""
     running = await start(engines=1, listen=with_tls(certificate))
-    context = certificate.client()
-    async with connected(running, context) as client:
-        client.writer.write(kit.request(kit.chat(stream=True)).replace(b"HTTP/1.1", b"HTTP/1.0"))
-        async with asyncio.timeout(10):  # less than the time to read that a closing connection has
-            everything = await client.reader.read()
-    assert everything.rstrip().endswith(b"data: [DONE]")
+    request = kit.request(kit.chat(stream=True)).replace(b"HTTP/1.1", b"HTTP/1.0")
+
+    def read_all() -> bytes:
+        """Raises SSLEOFError if the connection ends without a close_notify."""
+        plain = socket.create_connection(("127.0.0.1", running.port), timeout=10)
+        with certificate.client().wrap_socket(plain, server_hostname="127.0.0.1", suppress_ragged_eofs=False) as secure:
+            secure.sendall(request)
+            return b"".join(iter(lambda: secure.recv(65_536), b""))
+
+    assert (await asyncio.to_thread(read_all)).rstrip().endswith(b"data: [DONE]")
     await kit.until(lambda: not running.router.pool.connections, 10)
 
 
