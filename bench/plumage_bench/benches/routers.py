@@ -1,7 +1,7 @@
 """`routers`: three routers beside one that sees every request, in virtual time.
 
-Both have the default manifest's policy and the same requests. Clients are spread over the three as behind a Service. Two
-workloads: `gsp` (prefixes that many clients share) and `multiturn` (conversations). Each seed has four runs:
+Both have the default manifest's policy and the same requests. Clients are spread over the three as behind a Service.
+Two workloads: `gsp` (prefixes that many clients share) and `multiturn` (conversations). Each seed has four runs:
 
 - *one*: one router, whose directory is always there;
 - *three*: three routers, whose directory is always there;
@@ -148,8 +148,8 @@ def _report(found: Found, seeds: Sequence[int]) -> Report:
         "Three routers and one, the same requests, virtual time",
         ("workload", "routers", "P50 TTFT, s", "P95 TTFT, s", "hit ratio", "P95 ÷ one's", "hit ratio ÷ one's"),
         rows,
-        f"Means over {len(seeds)} seeds. killed: the directory is away for {AWAY:.0f} s. joined: the third router starts "
-        f"midway; of the next minute's requests it gets {share:.0%}.",
+        f"Means over {len(seeds)} seeds. killed: the directory is away for {AWAY:.0f} s. joined: the third router "
+        f"starts midway; of the next minute's requests it gets {share:.0%}.",
     )
     data = [
         {"workload": name, "routers": case, "seed": seed, "p50": one.p50, "p95": one.p95, "hits": one.hits,

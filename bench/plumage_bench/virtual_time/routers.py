@@ -1,11 +1,12 @@
 """Several routers in front of one fleet, in virtual time.
 
-Each router has its own policy, its own account of its requests, and its own mirror. What it knows of the others comes by
-the product's own messages: `WorkExchange` makes and reads them, and `PolicySharing` shares what policies learned. Their
-times are those of the product. Events of engines come as in `fleet`; engines report no load, which Lbgr does not read.
+Each router has its own policy, its own account of its requests, and its own mirror. What it knows of the others comes
+by the product's own messages: `WorkExchange` makes and reads them, and `PolicySharing` shares what policies learned.
+Their times are those of the product. Events of engines come as in `fleet`; engines report no load, which Lbgr does not
+read.
 
-While the directory is away (`Outage`) nothing of this arrives. When it is back, a router sees what the caches hold then,
-as from a new snapshot. A router that joins starts as a new process: with nothing learned and an empty mirror.
+While the directory is away (`Outage`) nothing of this arrives. When it is back, a router sees what the caches hold
+then, as from a new snapshot. A router that joins starts as a new process: with nothing learned and an empty mirror.
 """
 
 from __future__ import annotations
@@ -298,6 +299,7 @@ class _Fleet(Hooks):
         served.first_token = now
         router.prefilled(served, queued, now)
         router.policy.first_token(served.ticket, now)
+        self._hurry(router)
 
     def finished(self, request: SimRequest, slot: int, now: float, cached_tokens: int) -> None:
         routed, queued = self._open.pop(cast(int, request.request_id))

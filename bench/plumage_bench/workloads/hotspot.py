@@ -1,7 +1,7 @@
-"""A prefix that becomes hot and cools: most requests share it, and their rate grows, stays and falls.
+"""A prefix that becomes hot and cools, beside other requests at a constant rate.
 
-A `share` of the requests has the hot prefix and a tail of its own. The others belong to groups with prefixes of their
-own. `system_tokens` begin every prompt. The rate goes from `low` to `high` and back along straight lines.
+A request of the hot prefix has a tail of its own. The others belong to groups with prefixes of their own.
+`system_tokens` begin every prompt. The hot prefix's rate goes from `low` to `high` and back along straight lines.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ HOT = -1
 
 @dataclass(frozen=True, slots=True)
 class HotspotShape:
-    """low, high: requests a second. quiet, rise, peak, fall, cool: seconds of the phases, in this order. hot_tokens: of
-    the hot prefix; the others share `group_tokens` within their group. tail_tokens: of each prompt's own end."""
+    """others: their requests a second. low, high: those of the hot prefix, which has 60 % of all at its peak. quiet,
+    rise, peak, fall, cool: seconds of the phases, in this order. hot_tokens: of the hot prefix; the others share
+    `group_tokens` within their group. tail_tokens: of each prompt's own end."""
 
-    share: float = 0.6
-    low: float = 2.0
-    high: float = 15.0
+    others: float = 6.0
+    low: float = 0.3
+    high: float = 9.0
     quiet: float = 60.0
     rise: float = 60.0
     peak: float = 90.0
     fall: float = 30.0
-    cool: float = 90.0
+    cool: float = 300.0
     hot_tokens: int = 4096
     tail_tokens: int = 1024
     groups: int = 64
@@ -45,7 +46,7 @@ class HotspotShape:
 
 
 def rate_at(shape: HotspotShape, at: float) -> float:
-    """Requests a second at a time since the start."""
+    """Requests a second of the hot prefix, at a time since the start."""
     risen = (at - shape.quiet) / shape.rise
     fallen = (at - shape.quiet - shape.rise - shape.peak) / shape.fall
     return shape.low + (shape.high - shape.low) * max(0.0, min(risen, 1.0, 1.0 - fallen))
@@ -61,10 +62,12 @@ def hotspot_arrivals(shape: HotspotShape, seed: int) -> Timed:
     groups = [names.extend(system, group_end) for _ in range(shape.groups)]
     arrivals: list[tuple[float, Prompt]] = []
     now = 0.0
-    while (now := now + rng.expovariate(shape.high)) < shape.seconds:
-        if rng.random() * shape.high >= rate_at(shape, now):
+    most = shape.others + shape.high
+    while (now := now + rng.expovariate(most)) < shape.seconds:
+        drawn = rng.random() * most - shape.others
+        if drawn >= rate_at(shape, now):
             continue
-        group = HOT if rng.random() < shape.share else rng.randrange(shape.groups)
+        group = HOT if drawn >= 0.0 else rng.randrange(shape.groups)
         prefix, end = (hot, hot_end) if group == HOT else (groups[group], group_end)
         tokens = end + shape.tail_tokens
         arrivals.append((now, Prompt(tokens, names.extend(prefix, tokens), shape.output_tokens, group)))

@@ -69,7 +69,7 @@ class DirectoryLink:
         self.policy_sharing: PolicySharing | None = None
         if self.work is not None:
             decider.share = self.work.sent
-            decider.routed = self.work.changed
+            decider.changed = self.work.changed
             self.policy_sharing = PolicySharing(decider.policy, fleet, self.work.learned)
         self.hit_gaps = HitGapWatch()
         self._hot_prefixes = hot_prefixes or HotPrefixes()

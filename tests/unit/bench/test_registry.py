@@ -23,10 +23,12 @@ def test_every_name_has_code_and_a_description(name: str) -> None:
     # Real vLLM computes each token, and an engine's start alone takes seconds; a fleet rests for a minute. The routing
     # benches have five pairs of seeds, so that a verdict is not luck; the trace's fleets have two evictions. A storm's
     # faults need room between them, and agents wait for their answers. A quota's window is a minute of the clock.
-    # A queue needs seconds to fill. kvmetrics has five seeds of each context length and limit; routers and hotspot have five of each fleet.
+    # A queue needs seconds to fill. kvmetrics has five seeds of each context length and limit, and routers and hotspot
+    # have five of each fleet.
     slow = described.needs_vllm or name in ("operator-scale", "trace")
     longer = {"gsp": 600, "multiturn": 600, "longdoc": 600, "fewshot": 600, "storm": 480, "agents": 240, "quota": 320,
-              "overload": 300, "fairness": 240, "sloscore": 300, "kvmetrics": 480, "routers": 480, "hotspot": 480}  # fmt: skip
+              "overload": 300, "fairness": 240, "sloscore": 300, "kvmetrics": 480, "routers": 480,
+              "hotspot": 480}  # fmt: skip
     most = longer.get(name, 240 if slow else 60)
     assert 0 < described.quick_budget <= most
 

@@ -2,10 +2,10 @@
 
 Every `period` seconds `make()` may return fields to send. `hurry` asks for it at once, unless a message was sent in
 the last period. So the first of several news goes out without a wait, and there are no more messages than periods.
-Entries go to `take(identifier, fields)` in the order of the stream, at most one read per `pace` seconds. Without `make`
-nothing is sent, without `take` nothing is read. Reading begins at the end of the stream, unless `after` names an earlier
-entry. The stream has a bound and a time to live. Messages may be lost, when a server restarts or a reader is away for
-long. Therefore each message must be complete by itself or dispensable. No caller waits for the stream.
+Entries go to `take(identifier, fields)` in the order of the stream, at most one read per `pace` seconds. Without
+`make` nothing is sent, without `take` nothing is read. Reading begins at the end of the stream, unless `after` names an
+earlier entry. The stream has a bound and a time to live. Messages may be lost, when a server restarts or a reader is
+away for long. Therefore each message must be complete by itself or dispensable. No caller waits for the stream.
 """
 
 from __future__ import annotations

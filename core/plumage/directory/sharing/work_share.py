@@ -1,7 +1,8 @@
 """State that the routers of one pool share, so that several decide like one.
 
 It is work in flight, pending owners and learned estimators. `work_exchange` makes and reads the messages; this module
-carries them over the directory's server: at once after a request was routed, but at most every 50 ms.
+carries them over the directory's server: at once after a request was routed or had its first token,
+but at most every 50 ms.
 
 The learned state of each router lies in a hash (`learned`), which is exchanged every few seconds.
 """
@@ -77,7 +78,7 @@ class WorkShare:
         return self.exchange.foreign(time.monotonic() if now is None else now)
 
     def changed(self) -> None:
-        """A request was routed. The others should know soon."""
+        """A request was routed, or has its first token. The others should know soon."""
         self.stream.hurry()
 
     # The tasks
