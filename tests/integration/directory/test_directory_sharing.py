@@ -26,6 +26,7 @@ from plumage.directory.schema import PoolKeys
 from plumage.directory.server.local_server import LocalServer
 from plumage.directory.sharing.hotness_share import HotnessShare
 from plumage.directory.sharing.shared_hash import MOST, MOST_BYTES, SharedHash
+from plumage.directory.sharing.shared_stream import SharedStream
 from plumage.directory.sharing.work_exchange import SILENCE
 from plumage.directory.sharing.work_share import WorkShare
 from plumage.routing import Lbgr
@@ -141,8 +142,28 @@ async def test_routers_see_work_of_others(routers: Any, until: Any) -> None:
     await until(lambda: set(three.share.foreign()) == {1})
 
 
+async def test_news_goes_out_at_once_but_once_a_period(place: Place, until: Any) -> None:
+    news: list[int] = []
+    calls = 0
+
+    def make() -> dict[str, int] | None:
+        nonlocal calls
+        calls += 1
+        return {"n": news.pop()} if news else None
+
+    stream = SharedStream(place.url, place.keys.work, make=make, take=None, period=60.0, longest=10, lifetime=60)
+    async with started(stream):
+        await until(lambda: calls == 1)
+        news += [1, 2]
+        stream.hurry()
+        await until(lambda: stream.counts["sent"] == 1)
+        stream.hurry()
+        await asyncio.sleep(0.2)
+        assert (calls, news) == (2, [1])
+
+
 async def test_policies_count_the_requests_of_other_routers(routers: Any, until: Any) -> None:
-    """A request is reported long before the next period, and only to the others."""
+    """A request counts at the others, on the same replica, until its router is silent."""
     one, two = await routers(), await routers({"r1": 0, "r0": 1})
     await until(lambda: listens(two.share.stream))
     query = Query(0.0, 4000.0, {})

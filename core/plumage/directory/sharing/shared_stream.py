@@ -66,7 +66,7 @@ class SharedStream:
         self._period, self._pace, self._longest, self._lifetime = period, pace, longest, lifetime
         self._rng = rng or random.Random()
         self._hurry = asyncio.Event()
-        self._sent_at = -math.inf
+        self._last = -math.inf
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -111,18 +111,19 @@ class SharedStream:
             pipe = self.client.pipeline(transaction=False)
             pipe.xadd(self._key, fields, maxlen=self._longest, approximate=True)
             pipe.expire(self._key, self._lifetime)
-            self._sent_at = started
+            self._last = started
             await pipe.execute()
             self.counts["sent"] += 1
         await self._pause(started)
 
     async def _pause(self, started: float) -> None:
-        """Waits until a period after the last message, then for news until a period after `started`."""
+        """Waits until a period after the last message or hurry, then for news until a period after `started`."""
         now = time.monotonic()
-        await asyncio.sleep(max(0.0, self._sent_at + self._period - now))
+        await asyncio.sleep(max(0.0, self._last + self._period - now))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, started + self._period - time.monotonic())):
                 await self._hurry.wait()
+                self._last = time.monotonic()  # also if `make` then has nothing: one call a period
 
     async def _read(self) -> None:
         if self.after == "$":
