@@ -68,6 +68,20 @@ _ALL = (
     _routing("longdoc", "routing of questions about 512 long documents", ", 192 of 512 documents"),
     _routing("fewshot", "routing of few-shot questions: 57 subjects, each behind its worked examples"),
     Benchmark(
+        "routers",
+        "three routers beside one that sees every request, while the directory is killed and while a router joins",
+        quick_budget=480,
+        quick_omits="5 of 10 seeds",
+        options=(("pairs", "seeds"),),
+    ),
+    Benchmark(
+        "hotspot",
+        "a prefix with 60 % of the requests, whose rate grows and falls, and a system prompt that all requests share",
+        quick_budget=480,
+        quick_omits="3 of 8 seeds, 12 of 18 other policies",
+        options=(("pairs", "seeds"),),
+    ),
+    Benchmark(
         "trace",
         "a Mooncake-format trace: one cache beside libCacheSim's policies, eight workers under every routing",
         quick_budget=240,

@@ -34,6 +34,7 @@ from plumage_bench.workloads import (
     ClosedLoop,
     FewshotShape,
     GspShape,
+    HotspotShape,
     LongdocShape,
     MultiturnShape,
     OpenLoop,
@@ -43,6 +44,7 @@ from plumage_bench.workloads import (
     conversations,
     fewshot_prompts,
     gsp_prompts,
+    hotspot_arrivals,
     longdoc_prompts,
 )
 from plumage_engine.simulator.engine.device import GPU, QUADRATIC_ATTENTION, Device, StepShape, make_device
@@ -50,7 +52,7 @@ from plumage_engine.simulator.engine.settings import EngineSettings
 
 __all__ = ["DEVICES", "WORKER", "Figures", "Scenario", "Shape", "measure", "pooled", "serve"]
 
-Shape = GspShape | LongdocShape | FewshotShape | MultiturnShape | ArticleShape
+Shape = GspShape | LongdocShape | FewshotShape | MultiturnShape | ArticleShape | HotspotShape
 
 DEVICES = ("stated", "quadratic", "mixed", "windowed", "measured")
 """windowed and measured: their prefill does not follow the formula that Lbgr learns (decision 0202)."""
@@ -83,6 +85,8 @@ class Scenario:
             if shape.kind == "agents":
                 return ClosedLoop(agent_sessions(shape, seed), self.rate, seed)
             return OpenLoop(article_prompts(shape, seed), self.rate, seed)
+        if isinstance(shape, HotspotShape):
+            return hotspot_arrivals(shape, seed)
         if isinstance(shape, GspShape):
             return OpenLoop(gsp_prompts(shape, seed), self.rate, seed)
         if isinstance(shape, LongdocShape):

@@ -6,7 +6,7 @@ Copies are counted as in the events: a duplicate is published again, and a remov
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 
 from plumage.blocks.events import BlockEvent, Cleared, EventSink, Removed, Stored
@@ -15,10 +15,18 @@ __all__ = ["DirectoryView"]
 
 
 class DirectoryView:
-    """Slots are bits of an owner mask for each block. `lag`: seconds from a step's end until its events are visible."""
+    """Slots are bits of an owner mask for each block. `lag`: seconds from a step's end until its events are visible.
+    `seen`: the time up to which events are visible at a time; earlier than that time while the directory is away."""
 
-    def __init__(self, *, lag: float = 0.050, pending_seconds: float = 10.0) -> None:
+    def __init__(
+        self,
+        *,
+        lag: float = 0.050,
+        pending_seconds: float = 10.0,
+        seen: Callable[[float], float] = float,
+    ) -> None:
         self._lag = lag
+        self._seen = seen
         self._pending_seconds = pending_seconds
         self._owners: dict[int, int] = {}
         self._extra: dict[tuple[int, int], int] = {}
@@ -43,12 +51,16 @@ class DirectoryView:
     def hold_pending(self, chain: Sequence[int], slot: int, now: float, wait: float = 0.0) -> None:
         """The slot will soon have this chain, because a request was just sent there. `wait`: seconds until its turn, as
         far as the policy predicts them; the chain counts as pending for that much longer."""
+        self.hold_until(chain, slot, now + self._pending_seconds + wait)
+
+    def hold_until(self, chain: Sequence[int], slot: int, until: float) -> None:
+        """The slot will soon have this chain. It counts as pending at most until then."""
         bit = 1 << slot
         missing = [block for block in chain if not self._owners.get(block, 0) & bit]
         for block in missing:
             self._pending[block] = self._pending.get(block, 0) | bit
         self._order += 1
-        heappush(self._expiring, (now + self._pending_seconds + wait, self._order, slot, missing))
+        heappush(self._expiring, (until, self._order, slot, missing))
 
     def match(self, chain: Sequence[int], now: float) -> Mapping[int, int]:
         """slot → number of leading blocks that it has or will have, by the events that arrived until `now`."""
@@ -69,7 +81,8 @@ class DirectoryView:
         return found
 
     def _arrive(self, now: float) -> None:
-        while self._coming and self._coming[0][0] <= now:
+        seen = self._seen(now)
+        while self._coming and self._coming[0][0] <= seen:
             _, _, slot, events = heappop(self._coming)
             for event in events:
                 self._apply(slot, event)

@@ -10,12 +10,14 @@ from plumage_bench.workloads.arrivals import Arrival, ClosedLoop, OpenLoop, Sour
 from plumage_bench.workloads.article import ArticleKind, ArticleShape, agent_sessions, article_prompts
 from plumage_bench.workloads.fewshot import FEWSHOT_SUITES, FewshotShape, fewshot_prompts
 from plumage_bench.workloads.gsp import GspShape, gsp_prompts
+from plumage_bench.workloads.hotspot import HOT, HotspotShape, hotspot_arrivals
 from plumage_bench.workloads.longdoc import LongdocShape, longdoc_prompts
 from plumage_bench.workloads.multiturn import MultiturnShape, conversations
 from plumage_bench.workloads.prompts import BlockNames, Prompt
 
 __all__ = [
     "FEWSHOT_SUITES",
+    "HOT",
     "Arrival",
     "ArticleKind",
     "ArticleShape",
@@ -23,6 +25,7 @@ __all__ = [
     "ClosedLoop",
     "FewshotShape",
     "GspShape",
+    "HotspotShape",
     "LongdocShape",
     "MultiturnShape",
     "OpenLoop",
@@ -34,5 +37,6 @@ __all__ = [
     "conversations",
     "fewshot_prompts",
     "gsp_prompts",
+    "hotspot_arrivals",
     "longdoc_prompts",
 ]

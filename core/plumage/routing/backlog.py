@@ -12,6 +12,10 @@ request without a first token is before it. A gap between two first tokens is th
 The speed, c_miss, is learned from these gaps: busy seconds of the replica ÷ thousands of tokens that it computed. Both
 sums fade, so a large prompt weighs as much as it took. A gap that is much longer than expected (a stall, a step of the
 clock) counts for at most `_SURPRISE` times the expected one. So one stall keeps no traffic away.
+
+Other routers send requests to the same replica. What they owe and what was computed for them counts like ours (`hear`):
+the replica serves all in one queue. Without it the gap between two of our first tokens would have their work in it, and
+each router's part of W would fall by a second per second.
 """
 
 from __future__ import annotations
@@ -48,13 +52,14 @@ class Backlog:
     """The prefill work of one replica.
 
     owed: thousand tokens to compute for `requests`, which were routed and have no first token yet.
+    others_owed, others_requests: the same of other routers.
     c_miss: seconds for a thousand computed tokens.
     doubt: the share of unseen work that counts as owed although the clock says it is done; from 0 to 1.
     """
 
     __slots__ = (
         "_ahead", "_front", "_last_end", "_number", "_open", "_prior", "_rear", "_seen", "_unsure", "_worked",
-        "busy_seconds", "c_miss", "computed", "doubt", "owed", "requests", "since",
+        "busy_seconds", "c_miss", "computed", "doubt", "others_owed", "others_requests", "owed", "requests", "since",
     )  # fmt: skip
 
     def __init__(self, prior: float) -> None:
@@ -63,6 +68,8 @@ class Backlog:
         self.computed = 0.0
         self.owed = 0.0
         self.requests = 0
+        self.others_owed = 0.0
+        self.others_requests = 0
         self.since = 0.0
         self._number = 0
         self._seen: dict[int, None] = {}  # requests that stream, without a first token yet, in routing order
@@ -92,14 +99,15 @@ class Backlog:
         done_at: when all work ends at the learned speed. behind: seconds of work that cannot have begun unseen.
         (0, 0) without work.
         """
-        requests, c_miss = self.requests, self.c_miss
+        requests, c_miss = self.requests + self.others_requests, self.c_miss
         if not requests and not self._worked:
             return 0.0, 0.0
-        seconds = self.owed * c_miss
+        owed = (self.owed if self.requests else 0.0) + self.others_owed
+        seconds = owed * c_miss
         if not self._front and not self._worked:
             return self.since + seconds, seconds * (1.0 - 1.0 / requests)
         hidden = requests - len(self._front)
-        behind = (self.owed - self._ahead) * c_miss * (1.0 - 1.0 / hidden) if hidden else 0.0
+        behind = (owed - self._ahead) * c_miss * (1.0 - 1.0 / hidden) if hidden else 0.0
         return self.since + seconds, behind + self.doubt * (self._ahead + self._unsure) * c_miss
 
     def add(self, share: Share, now: float) -> None:
@@ -107,7 +115,9 @@ class Backlog:
         if self._front:
             self._drain(now)
         if not self.requests:
-            self.owed, self.since = 0.0, now
+            self.owed = 0.0
+            if not self.others_requests:
+                self.since = now
         self.owed += share.tokens
         self.requests += 1
         self._number = share.number = self._number + 1
@@ -137,6 +147,22 @@ class Backlog:
         self.learn(gap, tokens)
         self.give_up(share, now)
         return gap, passed
+
+    def hear(self, owed: float, requests: int, computed: float, now: float) -> float:
+        """Other routers' requests: `owed` for `requests` now, and `computed` thousand tokens since the last call.
+
+        Returns the seconds that these took; 0 where they can't be known. Behind an answer in one piece the clock counts
+        our work as done, so what others computed moves nothing."""
+        gap, idle = 0.0, not (self.requests or self.others_requests)
+        if not self._open:
+            if computed > 0.0 and not idle:
+                expected = max(self.c_miss * computed, _LEAST_GAP)
+                gap = min(max(now - self.since, 0.0), _SURPRISE * expected)
+                self.learn(gap, computed)
+            if computed > 0.0 or (idle and requests):
+                self.since = now
+        self.others_owed, self.others_requests = owed, requests
+        return gap
 
     def learn(self, seconds: float, tokens: float) -> None:
         """Learn that `tokens` thousand tokens took `seconds`."""

@@ -27,6 +27,8 @@ What differs from the printed form:
   ahead, since the fleet changes. Without that bound an overloaded fleet lets queues differ by minutes.
 - Of a large fleet `considered` candidates are scored: the best owners, the former home and a sample (`shortlist`).
 - An answer in one piece shows no first token. `_ended` and `backlog` learn from its end.
+- Requests of other routers count like this router's: their work in W, their arrivals in λ, their tokens in `spread`
+  (`hear`). Routers of an older version report seconds of work only (`foreign_work`).
 - Equal scores are drawn at random. A new slot starts from the fleet's averages. An estimate moves towards them after a
   long time without requests.
 """
@@ -45,6 +47,7 @@ from plumage.routing.former import MOST_HELD, FormerHomes
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
 from plumage.routing.lbgr_replica import MOST_LESSONS, Replica, Routed
 from plumage.routing.learned import MOST_UPDATES, Learned
+from plumage.routing.others import Account, Others
 from plumage.routing.queued import QueuedPrefixes
 from plumage.routing.regression import Features, RecursiveLeastSquares
 from plumage.routing.shortlist import Shortlist
@@ -137,6 +140,7 @@ class Lbgr:
         self._recent = DecayingWork(factor=exp(-1.0), interval=self.settings.spread_seconds)
         self._former = FormerHomes(self.settings.loyalty)
         self._queued = QueuedPrefixes(self.settings.long_queue)
+        self._others = Others()
         self._shortlist = Shortlist(self.settings.considered, rng)
 
     # --- deciding ---------------------------------------------------------------------------------------------------
@@ -263,12 +267,12 @@ class Lbgr:
         owed = service / max(c_miss, _LEAST_C_MISS)  # in computed tokens; a hit counts by its share of their cost
         share = Share(owed, hit=found, miss=miss, seen=query.stream)
         replica.backlog.add(share, now)
+        replica.arrivals += 1
+        replica.routed += owed
         self._recent.add(slot, owed, now)
         self._former.sent(query.chunks, slot)
         self._queued.sent(query, slot, work)
-        self._arrivals = self._arrivals * exp(min(self._arrived - now, 0.0) / settings.arrival_seconds) + 1.0
-        self._arrived = now
-        self._began = min(self._began, now)
+        self._count_arrivals(1, now)
         self._revisit(now)
         if slot != self._turn:  # that one was just published
             self._publish(slot)
@@ -288,6 +292,12 @@ class Lbgr:
             Routed(replica, x, service, share, held / 1000.0 if held > hit else 0.0),
         )
 
+    def _count_arrivals(self, arrivals: int, now: float) -> None:
+        window = self.settings.arrival_seconds
+        self._arrivals = self._arrivals * exp(min(self._arrived - now, 0.0) / window) + arrivals
+        self._arrived = now
+        self._began = min(self._began, now)
+
     def first_token(self, ticket: Ticket, now: float) -> None:
         state = ticket.state
         if not self._current(ticket.slot, state) or not state.share.owing:
@@ -299,6 +309,7 @@ class Lbgr:
         tokens = share.tokens
         for one in passed:
             tokens += one.tokens
+        replica.computed += share.tokens
         self._learn_speed(took, tokens)
         if self._fleet_computed > _SETTLED:
             for one in passed:
@@ -352,6 +363,7 @@ class Lbgr:
         replica, an error would send a replica all requests or none."""
         replica, tokens = state.replica, state.share.tokens
         busy = replica.backlog.ended(state.share, now)
+        replica.computed += tokens
         self._busy_seconds = self._busy_seconds * _FLEET_MEMORY + busy
         self._busy_tokens = self._busy_tokens * _FLEET_MEMORY + tokens
         if now - replica.seen > self.settings.stale_seconds:
@@ -372,6 +384,23 @@ class Lbgr:
     def _current(self, slot: int, state: object) -> bool:
         """Whether the state belongs to the replica that has the slot now."""
         return isinstance(state, Routed) and self._replicas[slot] is state.replica
+
+    # --- requests of other routers (`others`) -------------------------------------------------------------------------
+
+    def account(self, slot: int) -> Account | None:
+        return self._replicas[slot].account() if slot < len(self._replicas) else None
+
+    def hear(self, router: str, slot: int, account: Account | None, now: float) -> None:
+        if slot >= len(self._replicas):
+            self._grow(slot + 1)
+        news = self._others.take(router, slot, account)
+        took = self._replicas[slot].backlog.hear(news.owed, news.requests, news.computed, now)
+        if took > 0.0:
+            self._learn_speed(took, news.computed)
+        if news.arrivals:
+            self._recent.add(slot, news.routed, now)
+            self._count_arrivals(news.arrivals, now)
+        self._publish(slot)
 
     # --- state that routers share (`learned`) ------------------------------------------------------------------------
 
@@ -408,6 +437,7 @@ class Lbgr:
             self._recent.clear(slot)
             self._former.forget(slot)
             self._queued.forget(slot)
+            self._others.forget(slot)
             self._publish(slot)
 
     def _grow(self, slots: int) -> None:

@@ -7,6 +7,7 @@ from math import inf
 
 from plumage.routing.backlog import Backlog, Share
 from plumage.routing.context_cost import Stretch
+from plumage.routing.others import Account
 from plumage.routing.regression import Features, RecursiveLeastSquares
 
 __all__ = ["MOST_LESSONS", "Replica", "Routed"]
@@ -20,7 +21,8 @@ class Replica:
     """State of the replica that has a slot. Its successor is another object, so late tickets do not change it."""
 
     __slots__ = (
-        "adopted", "answers", "backlog", "heard", "kept", "latency", "lessons", "promised", "seen", "stretch", "ttft",
+        "adopted", "answers", "arrivals", "backlog", "computed", "heard", "kept", "latency", "lessons", "promised",
+        "routed", "seen", "stretch", "ttft",
     )  # fmt: skip
 
     def __init__(self, backlog: Backlog, ttft: RecursiveLeastSquares, latency: RecursiveLeastSquares) -> None:
@@ -33,7 +35,16 @@ class Replica:
         self.answers = 0
         self.lessons = MOST_LESSONS
         self.adopted = 0  # outcomes that were another router's
+        self.arrivals = 0  # requests that we sent there
+        self.routed = self.computed = 0.0  # thousand tokens to compute: of these requests, and of their first tokens
         self.promised = self.kept = _GOOD_FAITH
+
+    def account(self) -> Account | None:
+        """Our requests, for other routers."""
+        owed = self.backlog.owed if self.backlog.requests else 0.0
+        return (
+            Account(owed, self.backlog.requests, self.computed, self.routed, self.arrivals) if self.arrivals else None
+        )
 
     @property
     def trust(self) -> float:

@@ -58,14 +58,18 @@ class DirectoryLink:
         self._pending = decider.pending_seconds
         self.sync = DirectorySync(url, pool=pool, mirror=decider.mirror, engine=engine, rng=rng) if url else None
         self.work = (
-            WorkShare(url, pool=pool, router=router, mirror=decider.mirror, work=self._own_work, rng=rng)
+            WorkShare(
+                url, pool=pool, router=router, mirror=decider.mirror, work=self._own_work,
+                policy=lambda: decider.policy, rng=rng,
+            )
             if url
             else None
-        )
+        )  # fmt: skip
         self.hotness = HotnessShare(url, pool=pool, capacity=1, receive=False, rng=rng) if url else None
         self.policy_sharing: PolicySharing | None = None
         if self.work is not None:
             decider.share = self.work.sent
+            decider.changed = self.work.changed
             self.policy_sharing = PolicySharing(decider.policy, fleet, self.work.learned)
         self.hit_gaps = HitGapWatch()
         self._hot_prefixes = hot_prefixes or HotPrefixes()
@@ -113,6 +117,7 @@ class DirectoryLink:
         sync, now = self.sync, monotonic()
         if sync is None or self.work is None:
             return
+        self.work.exchange.drop_silent(now)
         foreign = self.work.foreign(now)
         for replica in self._fleet:
             replica.load.foreign_work = foreign.get(replica.slot, 0.0)

@@ -94,6 +94,7 @@ class Decider:
     `pending_seconds`: time until a pending owner expires without an event that confirms it.
     `shadow`: a second policy that decides beside `policy`.
     `most_tokens`: that a prompt can have, the model's context. `share`: reports new chains to other routers.
+    `changed`: is called after each decision and after each first token, since the work in flight is another one.
     `seconds_per_token`: from routing to first token, for each prompt token that waits at the replica. `started`: called
     with the prefill of a request whose first token came or was due, and with the time of that.
     """
@@ -112,6 +113,7 @@ class Decider:
         self.rate = rate or TokenRate()
         self.pending_seconds = pending_seconds
         self.share: Callable[[Sequence[int], int, float], None] | None = None
+        self.changed: Callable[[], None] | None = None
         self.started: Callable[[PrefillWork, float], None] | None = None
         self.seconds_per_token = 0.0
         self.most_tokens = math.inf
@@ -149,6 +151,8 @@ class Decider:
             load.starting_work += prefill.work
         if not prompt.stream and ticket.predicted_ttft is not None:
             self._watch_prefill(prefill, now + ticket.predicted_ttft)
+        if self.changed is not None:
+            self.changed()
         return Decision(
             policy, prompt, ticket, load, choice.considered or candidates, len(candidates), choice.scores, hits, depth,
             tokens, attempt, prefill, shadow,
@@ -190,6 +194,8 @@ class Decider:
         decision.policy.first_token(decision.ticket, now)
         if decision.shadow is not None:
             decision.shadow.first_token(now)
+        if self.changed is not None:
+            self.changed()
 
     def answered(self, decision: Decision, now: float) -> None:
         """The replica answered, so it has started the request, perhaps sooner than predicted."""

@@ -79,7 +79,10 @@ async def use_everything(url: str, until: Any) -> None:
 
 
 async def share_work(url: str, until: Any) -> None:
-    one, two = (WorkShare(url, pool="p", router=name, mirror=Mirror(), work=lambda: {0: 1.0}) for name in "ab")
+    one, two = (
+        WorkShare(url, pool="p", router=name, mirror=Mirror(), work=lambda: {0: 1.0}, policy=lambda: None)
+        for name in "ab"
+    )
     for share in (one, two):
         share.set_replicas({"r0": 0})
         share.start()

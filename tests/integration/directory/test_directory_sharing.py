@@ -9,6 +9,7 @@ import asyncio
 import random
 import re
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -25,7 +26,11 @@ from plumage.directory.schema import PoolKeys
 from plumage.directory.server.local_server import LocalServer
 from plumage.directory.sharing.hotness_share import HotnessShare
 from plumage.directory.sharing.shared_hash import MOST, MOST_BYTES, SharedHash
-from plumage.directory.sharing.work_share import SILENCE, WorkShare
+from plumage.directory.sharing.shared_stream import SharedStream
+from plumage.directory.sharing.work_exchange import SILENCE
+from plumage.directory.sharing.work_share import WorkShare
+from plumage.routing import Lbgr
+from plumage.routing.interface import Query, ReplicaState
 
 RNG = random.Random(1)
 CHAIN = [RNG.getrandbits(64) for _ in range(10)]
@@ -97,7 +102,10 @@ class Router:
     def __init__(self, url: str, pool: str, slots: dict[str, int]) -> None:
         self.own: dict[int, float] = {}
         self.mirror = Mirror()
-        self.share = WorkShare(url, pool=pool, router="router", mirror=self.mirror, work=lambda: self.own)
+        self.policy = Lbgr(rng=random.Random(1))
+        self.share = WorkShare(
+            url, pool=pool, router="router", mirror=self.mirror, work=lambda: self.own, policy=lambda: self.policy
+        )
         self.share.set_replicas(slots)
 
 
@@ -134,12 +142,47 @@ async def test_routers_see_work_of_others(routers: Any, until: Any) -> None:
     await until(lambda: set(three.share.foreign()) == {1})
 
 
+async def test_news_goes_out_at_once_but_once_a_period(place: Place, until: Any) -> None:
+    news: list[int] = []
+    calls = 0
+
+    def make() -> dict[str, int] | None:
+        nonlocal calls
+        calls += 1
+        return {"n": news.pop()} if news else None
+
+    stream = SharedStream(place.url, place.keys.work, make=make, take=None, period=60.0, longest=10, lifetime=60)
+    async with started(stream):
+        await until(lambda: calls == 1)
+        news += [1, 2]
+        stream.hurry()
+        await until(lambda: stream.counts["sent"] == 1)
+        stream.hurry()
+        await asyncio.sleep(0.2)
+        assert (calls, news) == (2, [1])
+
+
+async def test_policies_count_the_requests_of_other_routers(routers: Any, until: Any) -> None:
+    """A request counts at the others, on the same replica, until its router is silent."""
+    one, two = await routers(), await routers({"r1": 0, "r0": 1})
+    await until(lambda: listens(two.share.stream))
+    query = Query(0.0, 4000.0, {})
+    one.policy.routed(query, one.policy.choose(query, [ReplicaState(0)]))
+    one.share.changed()
+    await until(lambda: two.policy._replicas and two.policy._replicas[1].backlog.others_requests == 1)
+    assert two.policy._replicas[0].backlog.others_requests == 0
+    assert one.policy._replicas[0].backlog.others_requests == 0
+    await one.share.close()
+    two.share.exchange.drop_silent(time.monotonic() + SILENCE + 0.1)
+    assert two.policy._replicas[1].backlog.others_requests == 0
+
+
 async def test_work_of_silent_router_expires(routers: Any, until: Any) -> None:
     one, two = await routers(), await routers()
     one.own = {0: 100.0}
     await until(lambda: 0 in two.share.foreign())
     await one.share.close()
-    (_, heard_at), *_ = [pair for heard in two.share._heard.values() for pair in heard.values()]
+    (_, heard_at), *_ = [pair for heard in two.share.exchange._heard.values() for pair in heard.values()]
     assert two.share.foreign(heard_at + 1.0)[0] == pytest.approx(99.0)
     assert two.share.foreign(heard_at + SILENCE + 0.1) == {}
 

@@ -6,9 +6,11 @@ import inspect
 
 import pytest
 
-from plumage_bench.benches import decision, longdoc, mrc, trace, vllm_parity
+from plumage_bench.benches import decision, hotspot, longdoc, mrc, routers, trace, vllm_parity
 from plumage_bench.benches.trace import libcache
+from plumage_bench.pairs import LEAST_PAIRS
 from plumage_bench.registry import BENCHMARKS, NAMES, load
+from plumage_bench.routing.contenders import BASELINES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -21,10 +23,12 @@ def test_every_name_has_code_and_a_description(name: str) -> None:
     # Real vLLM computes each token, and an engine's start alone takes seconds; a fleet rests for a minute. The routing
     # benches have five pairs of seeds, so that a verdict is not luck; the trace's fleets have two evictions. A storm's
     # faults need room between them, and agents wait for their answers. A quota's window is a minute of the clock.
-    # A queue needs seconds to fill. kvmetrics has five seeds of each context length and limit.
+    # A queue needs seconds to fill. kvmetrics has five seeds of each context length and limit, and routers and hotspot
+    # have five of each fleet.
     slow = described.needs_vllm or name in ("operator-scale", "trace")
     longer = {"gsp": 600, "multiturn": 600, "longdoc": 600, "fewshot": 600, "storm": 480, "agents": 240, "quota": 320,
-              "overload": 300, "fairness": 240, "sloscore": 300, "kvmetrics": 480}  # fmt: skip
+              "overload": 300, "fairness": 240, "sloscore": 300, "kvmetrics": 480, "routers": 480,
+              "hotspot": 480}  # fmt: skip
     most = longer.get(name, 240 if slow else 60)
     assert 0 < described.quick_budget <= most
 
@@ -41,6 +45,9 @@ def test_quick_omissions_in_the_help_equal_those_of_the_code() -> None:
     assert f"{mrc.SEEDS - mrc.QUICK_SEEDS} of {mrc.SEEDS} seeds" in omits("mrc")
     fewer = vllm_parity.REQUESTS - vllm_parity.REQUESTS_QUICK
     assert f"{fewer:,} of {vllm_parity.REQUESTS:,} requests" in omits("vllm-parity")
+    assert f"{routers.SEEDS - LEAST_PAIRS} of {routers.SEEDS} seeds" in omits("routers")
+    fewer = len(hotspot.contenders(quick=False)) - len(hotspot.contenders(quick=True))
+    assert f"{hotspot.SEEDS - LEAST_PAIRS} of {hotspot.SEEDS} seeds, {fewer} of {len(BASELINES)}" in omits("hotspot")
     policies = len(libcache.NAMES)
     for phrase in (
         f"{policies - len(libcache.LEADERS)} of libCacheSim's {policies} policies",

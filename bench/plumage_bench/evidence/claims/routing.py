@@ -108,8 +108,41 @@ def _trace() -> list[Claim]:
     ]  # fmt: skip
 
 
+def _routers() -> list[Claim]:
+    command = "plumage bench routers --quick"
+    return [
+        Claim("Three routers, the directory killed midway: P95 to first token ÷ one router's that sees everything, the "
+              "worse of two workloads (`three_over_one_p95`)", "routers", Key("three_over_one_p95"), at_most(1.03), "",
+              command),
+        Claim("… hit ratio ÷ one router's (`three_over_one_hits`)", "routers", Key("three_over_one_hits"),
+              at_least(0.97), "", command),
+        Claim("… P95 to first token ÷ one router's, the directory always there", "routers", Key("shared_p95"),
+              command=command),
+        Claim("… after the directory was back", "routers", Key("after_p95"), command=command),
+        Claim("… a third router joins: its requests of the first minute ÷ one router's", "routers", Key("joined_p95"),
+              command=command),
+    ]  # fmt: skip
+
+
+def _hotspot() -> list[Claim]:
+    command = "plumage bench hotspot --quick"
+    return [
+        Claim("A prefix with 60 % of the requests, which becomes hot and cools: P95 to first token ÷ the best other "
+              "policy or setting (`p95_over_best`)", "hotspot", Key("p95_over_best"), at_most(1.05), "", command),
+        *(
+            Claim(f"… replicas that get it, {phase}", "hotspot", Key(f"replicas_{phase}"), command=command)
+            for phase in ("quiet", "peak", "cool")
+        ),
+        Claim("A system prompt that all requests share: P95 to first token ÷ the best other", "hotspot",
+              Key("system_p95_over_best"), at_most(1.05), "", command),
+        Claim("… requests of the busiest replica ÷ an equal share", "hotspot", Key("system_busiest"), command=command),
+    ]  # fmt: skip
+
+
 CLAIMS = (
     *(claim for name in _NAMES for claim in _setting(name)),
     *(claim for file in _LARGE for claim in _large(file)),
     *_trace(),
+    *_routers(),
+    *_hotspot(),
 )

@@ -1,16 +1,19 @@
 """A stream that all participants write and read: routers and agents of a pool share state through it.
 
-Every `period` seconds `make()` may return fields to send. Entries go to `take(identifier, fields)` in the order of the
-stream, at most one read per `pace` seconds. Without `make` nothing is sent, without `take` nothing is read. Reading
-begins at the end of the stream, unless `after` names an earlier entry. The stream has a bound and a time to live.
-Messages may be lost, when a server restarts or a reader is away for long. Therefore each message must be complete by
-itself or dispensable. No caller waits for the stream.
+Every `period` seconds `make()` may return fields to send. `hurry` asks for it at once, unless a message was sent in
+the last period. So the first of several news goes out without a wait, and there are no more messages than periods.
+Entries go to `take(identifier, fields)` in the order of the stream, at most one read per `pace` seconds. Without
+`make` nothing is sent, without `take` nothing is read. Reading begins at the end of the stream, unless `after` names an
+earlier entry. The stream has a bound and a time to live. Messages may be lost, when a server restarts or a reader is
+away for long. Therefore each message must be complete by itself or dispensable. No caller waits for the stream.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 import random
 import time
 from collections import Counter
@@ -62,6 +65,8 @@ class SharedStream:
         self._make, self._take = make, take
         self._period, self._pace, self._longest, self._lifetime = period, pace, longest, lifetime
         self._rng = rng or random.Random()
+        self._hurry = asyncio.Event()
+        self._last = -math.inf
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -69,6 +74,10 @@ class SharedStream:
             self._spawn("send", self._send)
         if self._take is not None:
             self._spawn("read", self._read)
+
+    def hurry(self) -> None:
+        """There is something to send."""
+        self._hurry.set()
 
     def _spawn(self, name: str, turn: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(self._repeat(turn), name=f"directory {name} {self._key}"))
@@ -95,15 +104,26 @@ class SharedStream:
 
     async def _send(self) -> None:
         assert self._make is not None, "nothing to send"
+        self._hurry.clear()
         started = time.monotonic()
         fields = self._make()
         if fields is not None:
             pipe = self.client.pipeline(transaction=False)
             pipe.xadd(self._key, fields, maxlen=self._longest, approximate=True)
             pipe.expire(self._key, self._lifetime)
+            self._last = started
             await pipe.execute()
             self.counts["sent"] += 1
-        await asyncio.sleep(max(0.0, self._period - (time.monotonic() - started)))
+        await self._pause(started)
+
+    async def _pause(self, started: float) -> None:
+        """Waits until a period after the last message or hurry, then for news until a period after `started`."""
+        now = time.monotonic()
+        await asyncio.sleep(max(0.0, self._last + self._period - now))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, started + self._period - time.monotonic())):
+                await self._hurry.wait()
+                self._last = time.monotonic()  # also if `make` then has nothing: one call a period
 
     async def _read(self) -> None:
         if self.after == "$":

@@ -1,0 +1,79 @@
+"""What routers of one pool report to each other of their requests, so that each decides like one that sees them all.
+
+A router reports an `Account` for each replica. Its sums only grow, so a lost message costs nothing: the next one has
+all. `Others` keeps the last account of each router and slot, and returns what changed. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, runtime_checkable
+
+__all__ = ["Account", "Cooperative", "News", "Others"]
+
+
+class Account(NamedTuple):
+    """One router's requests on one replica. Tokens are to compute, in thousands.
+
+    owed: of `requests`, which have no first token yet. computed: of all first tokens so far. routed: of all `arrivals`
+    so far.
+    """
+
+    owed: float
+    requests: int
+    computed: float
+    routed: float
+    arrivals: int
+
+
+class News(NamedTuple):
+    """All other routers on one replica: owed and requests now; computed, routed and arrivals since the last news."""
+
+    owed: float
+    requests: int
+    computed: float
+    routed: float
+    arrivals: int
+
+
+@runtime_checkable
+class Cooperative(Protocol):
+    """A routing policy that counts the requests of other routers."""
+
+    def account(self, slot: int) -> Account | None:
+        """This router's requests; None before the first."""
+        ...
+
+    def hear(self, router: str, slot: int, account: Account | None, now: float) -> None:
+        """Another router's account. None: nothing is known of that router any more."""
+        ...
+
+
+class Others:
+    """The last accounts of other routers, by slot."""
+
+    __slots__ = ("_heard",)
+
+    def __init__(self) -> None:
+        self._heard: dict[int, dict[str, Account]] = {}
+
+    def take(self, router: str, slot: int, account: Account | None) -> News:
+        """What this account changes. The first one of a router counts from now on, as does one whose sums fell."""
+        heard = self._heard.setdefault(slot, {})
+        before = heard.pop(router, account)
+        computed = routed = 0.0
+        arrivals = 0
+        if account is not None:
+            heard[router] = account
+            if before is not None and account.arrivals >= before.arrivals and account.computed >= before.computed:
+                computed = account.computed - before.computed
+                routed = account.routed - before.routed
+                arrivals = account.arrivals - before.arrivals
+        owed, requests = 0.0, 0
+        for one in heard.values():
+            owed += one.owed
+            requests += one.requests
+        return News(owed, requests, computed, routed, arrivals)
+
+    def forget(self, slot: int) -> None:
+        """The slot's replica was deleted."""
+        self._heard.pop(slot, None)
