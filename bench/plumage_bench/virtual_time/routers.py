@@ -126,7 +126,7 @@ class _Router:
         self.name, self.policy, self.began = name, policy, began
         self.states = [ReplicaState(slot) for slot in range(slots)]
         self.view = DirectoryView(seen=lambda now: outage.seen(now) if now >= began + (began and LOADING) else -inf)
-        self.exchange = WorkExchange(name, self, self._work, lambda: policy)
+        self.exchange = WorkExchange(name, self, self._work, lambda: (policy,))
         self.exchange.set_replicas({str(slot): slot for slot in range(slots)})
         self.offers = _Offers()
         replicas: Any = [SimpleNamespace(id=str(slot), slot=slot) for slot in range(slots)]

@@ -110,6 +110,15 @@ class Backlog:
         behind = (owed - self._ahead) * c_miss * (1.0 - 1.0 / hidden) if hidden else 0.0
         return self.since + seconds, behind + self.doubt * (self._ahead + self._unsure) * c_miss
 
+    def parts(self, now: float) -> tuple[float, int, float]:
+        """Our own work: thousand tokens and number of the requests that stream, and seconds of those that do not.
+
+        The clock counts the latter as done in their turn, as in `_drain`."""
+        ahead, behind = self._ahead * self.c_miss, sum([share.tokens for share in self._rear])
+        left = min(max(self.since + ahead - now, 0.0), ahead)
+        owed = max(self.owed - self._ahead - behind, 0.0) if self._seen else 0.0
+        return owed, len(self._seen), left + behind * self.c_miss
+
     def add(self, share: Share, now: float) -> None:
         """Count the work of one more request."""
         if self._front:

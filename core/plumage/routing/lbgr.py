@@ -28,7 +28,7 @@ What differs from the printed form:
 - Of a large fleet `considered` candidates are scored: the best owners, the former home and a sample (`shortlist`).
 - An answer in one piece shows no first token. `_ended` and `backlog` learn from its end.
 - Requests of other routers count like this router's: their work in W, their arrivals in λ, their tokens in `spread`
-  (`hear`). Routers of an older version report seconds of work only (`foreign_work`).
+  (`hear`). Their answers in one piece, and all of routers of an older version, are seconds of work (`foreign_work`).
 - Equal scores are drawn at random. A new slot starts from the fleet's averages. An estimate moves towards them after a
   long time without requests.
 """
@@ -309,7 +309,7 @@ class Lbgr:
         tokens = share.tokens
         for one in passed:
             tokens += one.tokens
-        replica.computed += share.tokens
+        replica.computed += tokens
         self._learn_speed(took, tokens)
         if self._fleet_computed > _SETTLED:
             for one in passed:
@@ -363,7 +363,6 @@ class Lbgr:
         replica, an error would send a replica all requests or none."""
         replica, tokens = state.replica, state.share.tokens
         busy = replica.backlog.ended(state.share, now)
-        replica.computed += tokens
         self._busy_seconds = self._busy_seconds * _FLEET_MEMORY + busy
         self._busy_tokens = self._busy_tokens * _FLEET_MEMORY + tokens
         if now - replica.seen > self.settings.stale_seconds:
@@ -387,8 +386,8 @@ class Lbgr:
 
     # --- requests of other routers (`others`) -------------------------------------------------------------------------
 
-    def account(self, slot: int) -> Account | None:
-        return self._replicas[slot].account() if slot < len(self._replicas) else None
+    def account(self, slot: int, now: float) -> Account | None:
+        return self._replicas[slot].account(now) if slot < len(self._replicas) else None
 
     def hear(self, router: str, slot: int, account: Account | None, now: float) -> None:
         if slot >= len(self._replicas):
@@ -418,7 +417,7 @@ class Lbgr:
         if slot >= len(self._replicas):
             self._grow(slot + 1)
         replica = self._replicas[slot]
-        if replica.ttft.updates or replica.backlog.computed or learned.updates < _TESTED:
+        if replica.ttft.updates or replica.computed or learned.updates < _TESTED:
             return False
         self._fleet_seconds += learned.c_miss * learned.experience
         self._fleet_computed += learned.experience

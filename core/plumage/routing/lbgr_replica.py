@@ -39,12 +39,12 @@ class Replica:
         self.routed = self.computed = 0.0  # thousand tokens to compute: of these requests, and of their first tokens
         self.promised = self.kept = _GOOD_FAITH
 
-    def account(self) -> Account | None:
+    def account(self, now: float) -> Account | None:
         """Our requests, for other routers."""
-        owed = self.backlog.owed if self.backlog.requests else 0.0
-        return (
-            Account(owed, self.backlog.requests, self.computed, self.routed, self.arrivals) if self.arrivals else None
-        )
+        if not self.arrivals:
+            return None
+        owed, requests, unseen = self.backlog.parts(now)
+        return Account(owed, requests, self.computed, self.routed, self.arrivals, round(unseen, 3))
 
     @property
     def trust(self) -> float:

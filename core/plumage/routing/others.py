@@ -14,8 +14,8 @@ __all__ = ["Account", "Cooperative", "News", "Others"]
 class Account(NamedTuple):
     """One router's requests on one replica. Tokens are to compute, in thousands.
 
-    owed: of `requests`, which have no first token yet. computed: of all first tokens so far. routed: of all `arrivals`
-    so far.
+    owed: of `requests`, which stream and have no first token yet. computed: of all first tokens so far. routed: of all
+    `arrivals` so far. unseen: seconds of work for answers in one piece, which the clock does not count as done.
     """
 
     owed: float
@@ -23,6 +23,7 @@ class Account(NamedTuple):
     computed: float
     routed: float
     arrivals: int
+    unseen: float = 0.0
 
 
 class News(NamedTuple):
@@ -39,7 +40,7 @@ class News(NamedTuple):
 class Cooperative(Protocol):
     """A routing policy that counts the requests of other routers."""
 
-    def account(self, slot: int) -> Account | None:
+    def account(self, slot: int, now: float) -> Account | None:
         """This router's requests; None before the first."""
         ...
 

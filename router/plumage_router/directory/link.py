@@ -60,7 +60,7 @@ class DirectoryLink:
         self.work = (
             WorkShare(
                 url, pool=pool, router=router, mirror=decider.mirror, work=self._own_work,
-                policy=lambda: decider.policy, rng=rng,
+                policies=lambda: decider.policies, rng=rng,
             )
             if url
             else None

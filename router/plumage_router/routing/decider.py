@@ -124,6 +124,11 @@ class Decider:
         self._max_watched = _MAX_WATCHED
         self._decided = 0
 
+    @property
+    def policies(self) -> tuple[RoutingPolicy, ...]:
+        """The policy in use, then the one that decides beside it."""
+        return (self.policy,) if self.shadow is None else (self.policy, self.shadow.policy)
+
     def decide(self, prompt: Prompt, candidates: Sequence[ReplicaState], now: float, attempt: int = 1) -> Decision:
         """Chooses one of `candidates`, which must not be empty."""
         policy, chunks = self.policy, prompt.chunks

@@ -80,8 +80,7 @@ async def use_everything(url: str, until: Any) -> None:
 
 async def share_work(url: str, until: Any) -> None:
     one, two = (
-        WorkShare(url, pool="p", router=name, mirror=Mirror(), work=lambda: {0: 1.0}, policy=lambda: None)
-        for name in "ab"
+        WorkShare(url, pool="p", router=name, mirror=Mirror(), work=lambda: {0: 1.0}, policies=tuple) for name in "ab"
     )
     for share in (one, two):
         share.set_replicas({"r0": 0})

@@ -104,7 +104,7 @@ class Router:
         self.mirror = Mirror()
         self.policy = Lbgr(rng=random.Random(1))
         self.share = WorkShare(
-            url, pool=pool, router="router", mirror=self.mirror, work=lambda: self.own, policy=lambda: self.policy
+            url, pool=pool, router="router", mirror=self.mirror, work=lambda: self.own, policies=lambda: (self.policy,)
         )
         self.share.set_replicas(slots)
 

@@ -119,7 +119,7 @@ async def test_exchange_continues(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.usefixtures("_at_once")
 async def test_offers_continue(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    share = WorkShare(NOWHERE, pool="chat", router="r", mirror=Mirror(64), work=dict, policy=lambda: None)
+    share = WorkShare(NOWHERE, pool="chat", router="r", mirror=Mirror(64), work=dict, policies=tuple)
     monkeypatch.setattr(share.stream, "start", lambda: None)
     monkeypatch.setattr(share.learned, "exchange", broken)
     share.start()

@@ -53,6 +53,7 @@ def test_each_setting_has_its_variable(install: ModuleType, tmp_path: Path) -> N
             "trusted-host": "b.example",
             "cert": "/ca.pem",
             "default-timeout": "180",
+            "proxy": "http://proxy.example:3128",
         }
     )
     assert found == {
@@ -62,9 +63,17 @@ def test_each_setting_has_its_variable(install: ModuleType, tmp_path: Path) -> N
         "UV_FIND_LINKS": f"{wheels},https://d.example/wheels",
         "UV_INSECURE_HOST": "b.example",
         "UV_HTTP_TIMEOUT": "180",
+        "HTTP_PROXY": "http://proxy.example:3128",
+        "HTTPS_PROXY": "http://proxy.example:3128",
         "SSL_CERT_FILE": "/ca.pem",
     }
-    assert install.environment({}) == {}
+    assert install.environment({}) == {"UV_SYSTEM_CERTS": "true"}
+
+
+def test_index_of_the_command_wins(install: ModuleType) -> None:
+    mirror = {"index-url": "https://mirror.example"}
+    assert "UV_DEFAULT_INDEX" in install.environment(mirror)
+    assert "UV_DEFAULT_INDEX" not in install.environment(mirror, ["--index-url", "https://wheels.example", "torch"])
 
 
 @pytest.fixture

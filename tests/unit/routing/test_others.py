@@ -6,10 +6,11 @@ import random
 
 import pytest
 
-from plumage.directory.sharing.work_exchange import ALL_EVERY, SILENCE, WorkExchange
+from plumage.directory.sharing.work_exchange import ALL_EVERY, ROUTERS, SILENCE, WorkExchange
 from plumage.routing import Lbgr
 from plumage.routing.backlog import Backlog, Share
 from plumage.routing.interface import Query, ReplicaState, Ticket
+from plumage.routing.learned import Learned
 from plumage.routing.others import Account, News, Others
 
 SECONDS = 0.2  # for a thousand tokens, of the replica in these tests
@@ -83,12 +84,17 @@ class Mirror:
 class Router:
     def __init__(self, name: str, *, cooperative: bool = True) -> None:
         self.policy = Lbgr(rng=random.Random(1))
+        self.beside: tuple[object, ...] = ()
         self.seconds: dict[int, float] = {}
-        self.exchange = WorkExchange(name, Mirror(), lambda: self.seconds, lambda: self.policy if cooperative else None)
+        self.cooperative = cooperative
+        self.exchange = WorkExchange(name, Mirror(), lambda: self.seconds, self.policies)
         self.exchange.set_replicas({"x": 0, "y": 1})
 
-    def send(self, slot: int, tokens: float, now: float) -> Ticket:
-        query = Query(now, tokens, {})
+    def policies(self) -> tuple[object, ...]:
+        return (self.policy, *self.beside) if self.cooperative else (object(),)
+
+    def send(self, slot: int, tokens: float, now: float, *, stream: bool = True) -> Ticket:
+        query = Query(now, tokens, {}, stream=stream)
         return self.policy.routed(query, self.policy.choose(query, [ReplicaState(slot)]))
 
     def report(self, other: Router, now: float) -> None:
@@ -139,3 +145,75 @@ def test_policy_that_takes_no_accounts_gets_seconds() -> None:
     old.seconds = {1: 2.0}
     old.report(two, 10.0)
     assert two.exchange.foreign(10.0) == {1: 2.0}, "from a router that sends no accounts"
+
+
+def test_answers_in_one_piece_of_others_give_no_speed() -> None:
+    one, two = Router("one"), Router("two")
+    now = 100.0
+    for _ in range(30):
+        ticket = one.send(0, 1000.0, now, stream=False)
+        one.report(two, now)
+        now += 5.0
+        one.policy.finished(ticket, now, None)
+        one.report(two, now)
+    assert two.policy._replicas[0].backlog.computed == 0.0
+    assert two.policy._replicas[0].backlog.c_miss == pytest.approx(two.policy.settings.c_miss)
+
+
+def test_answers_in_one_piece_of_others_drain_by_the_clock() -> None:
+    one, two = Router("one"), Router("two")
+    for _ in range(20):
+        one.send(0, 1000.0, 10.0, stream=False)
+    one.report(two, 10.0)
+    wanted = 20 * one.policy.settings.c_miss
+    assert two.exchange.foreign(10.0)[0] == pytest.approx(wanted, rel=0.01)
+    assert two.policy._replicas[0].backlog.others_requests == 0
+    one.report(two, 10.0 + wanted / 2)
+    assert two.exchange.foreign(10.0 + wanted / 2)[0] == pytest.approx(wanted / 2, rel=0.01)
+    one.report(two, 11.0 + wanted)
+    assert two.exchange.foreign(11.0 + wanted) == {}
+
+
+def test_policy_beside_hears_the_same() -> None:
+    one, two = Router("one"), Router("two")
+    beside = Lbgr(rng=random.Random(2))
+    two.beside = (beside,)
+    one.send(0, 8000.0, 10.0)
+    one.report(two, 10.0)
+    assert beside._replicas[0].backlog.others_requests == two.policy._replicas[0].backlog.others_requests == 1
+
+
+def test_new_policy_has_seconds_until_it_hears_accounts() -> None:
+    one, two = Router("one"), Router("two")
+    one.send(0, 8000.0, 10.0)
+    one.seconds = {0: 3.0}
+    one.report(two, 10.0)
+    assert two.exchange.foreign(10.1) == {}
+    two.policy = Lbgr(rng=random.Random(2))
+    assert two.exchange.foreign(10.1) == {0: pytest.approx(2.9)}
+    one.report(two, 10.0 + ALL_EVERY)
+    assert two.exchange.foreign(10.0 + ALL_EVERY) == {}
+    assert two.policy._replicas[0].backlog.others_requests == 1
+
+
+def test_router_that_heard_others_still_adopts_what_they_learned() -> None:
+    one, two = Router("one"), Router("two")
+    tickets = [one.send(0, 1000.0, 10.0 + number) for number in range(3)]
+    one.report(two, 12.0)
+    for number, ticket in enumerate(tickets):
+        one.policy.first_token(ticket, 13.0 + number)
+    one.report(two, 16.0)
+    assert two.policy._replicas[0].backlog.computed > 0.0
+    replica = one.policy._replicas[0]
+    learned = Learned(0.5, 100.0, replica.ttft.weights, replica.latency.weights, 60)
+    assert two.policy.adopt(0, learned, 16.0)
+
+
+def test_number_of_other_routers_is_bounded() -> None:
+    two = Router("two")
+    for number in range(ROUTERS + 20):
+        other = Router(f"other-{number}")
+        other.send(0, 1000.0, 10.0)
+        other.report(two, 10.0)
+        two.exchange.drop_silent(10.0)
+    assert two.policy._replicas[0].backlog.others_requests == ROUTERS

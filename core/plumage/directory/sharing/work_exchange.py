@@ -4,10 +4,10 @@
 each replica the seconds of work in flight, and the policy's account of its requests (`plumage.routing.others`): those
 that changed, and all of them once a second. It also has the chains that were just routed.
 
-The reader's policy gets the accounts at once. A policy that takes none has the seconds instead (`foreign`), as has an
-account that an older router did not send. The chains are held pending in the reader's mirror. So a burst on a new
-prefix stays together across routers. Without news, work drains by one second per second. It is dropped after `SILENCE`,
-like an account. So a dead router leaves nothing behind.
+The reader's policies get the accounts at once. What an account leaves out is seconds (`foreign`). So is all work where
+the policy in use takes no accounts, or an older router sent none. The reader holds the chains pending in its mirror. So
+a burst on a new prefix stays together across routers. Without news, seconds drain by one a second. All is dropped after
+`SILENCE`. So a dead router leaves nothing behind.
 
 Messages name replicas by id, this module by slot. Unknown replicas are ignored. `now` is monotonic seconds.
 """
@@ -58,19 +58,21 @@ class WorkExchange:
     """One router's part.
 
     name: of the router, unique. mirror: gets the pending chains of other routers.
-    work: returns our seconds of work in flight, by slot. policy: returns the policy in use."""
+    work: returns our seconds of work in flight, by slot.
+    policies: returns the policy in use, then those beside it."""
 
     def __init__(
         self,
         name: str,
         mirror: PendingMirror,
         work: Callable[[], Mapping[int, float]],
-        policy: Callable[[], object],
+        policies: Callable[[], Sequence[object]],
     ) -> None:
         self.name = name
         self._mirror = mirror
         self._work = work
-        self._policy = policy
+        self._policies = policies
+        self._followed: Sequence[object] = ()
         self._slots: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._last_sent: dict[str, float] = {}
@@ -78,7 +80,8 @@ class WorkExchange:
         self._all_sent_at = 0.0
         self._chains: list[tuple[int, Sequence[int], float]] = []
         self._heard: dict[str, dict[int, tuple[float, float]]] = {}  # router → slot → (seconds, when heard)
-        self._accounts: dict[tuple[str, int], float] = {}  # (router, slot) → when heard
+        # router → slot → (unseen seconds, when heard)
+        self._accounts: dict[str, dict[int, tuple[float, float]]] = {}
 
     # Calls of the router
 
@@ -93,8 +96,8 @@ class WorkExchange:
         """Drop the work of other routers on this slot."""
         for heard in self._heard.values():
             heard.pop(slot, None)
-        for key in [key for key in self._accounts if key[1] == slot]:
-            del self._accounts[key]
+        for accounts in self._accounts.values():
+            accounts.pop(slot, None)
 
     def sent(self, chain: Sequence[int], slot: int, ttl: float) -> None:
         """Announce that we routed this chain to this slot. ttl: seconds that it is pending."""
@@ -103,11 +106,12 @@ class WorkExchange:
 
     def foreign(self, now: float) -> dict[int, float]:
         """Seconds of work that other routers have in flight, by slot, without those that the policy counts itself."""
+        self._follow_policies()
         total: dict[int, float] = {}
-        for router, heard in self._heard.items():
-            for slot, (seconds, at) in heard.items():
+        for router in self._heard.keys() | self._accounts.keys():
+            for slot, (seconds, at) in {**self._heard.get(router, {}), **self._accounts.get(router, {})}.items():
                 left = seconds - (now - at)
-                if left > 0.0 and now - at <= SILENCE and (router, slot) not in self._accounts:
+                if left > 0.0 and now - at <= SILENCE:
                     total[slot] = total.get(slot, 0.0) + left
         return total
 
@@ -116,7 +120,8 @@ class WorkExchange:
     def make(self, now: float) -> bytes | None:
         """The next message; None without news."""
         current = {self._names[slot]: round(s, 4) for slot, s in self._work().items() if slot in self._names}
-        accounts = self._own_accounts()
+        self._follow_policies()
+        accounts = self._own_accounts(now)
         if now - self._all_sent_at >= ALL_EVERY:
             self._all_sent_at = now
             self._last_accounts = {}
@@ -132,11 +137,19 @@ class WorkExchange:
         packed = [(self._names[slot], _pack(chain), ttl) for slot, chain, ttl in chains if slot in self._names]
         return _encode(WorkMessage(self.name, news, packed, changed))
 
-    def _own_accounts(self) -> dict[str, Account]:
-        policy = self._policy()
+    def _follow_policies(self) -> None:
+        """A policy that came into use knows no accounts, and has none of the requests in flight: all are sent again."""
+        policies = self._policies()
+        if [*map(id, policies)] != [*map(id, self._followed)]:
+            self._followed = tuple(policies)
+            self._accounts.clear()
+            self._last_accounts, self._all_sent_at = {}, 0.0
+
+    def _own_accounts(self, now: float) -> dict[str, Account]:
+        policy = next(iter(self._followed), None)
         if not isinstance(policy, Cooperative):
             return {}
-        found = ((name, policy.account(slot)) for slot, name in self._names.items())
+        found = ((name, policy.account(slot, now)) for slot, name in self._names.items())
         return {name: account for name, account in found if account is not None}
 
     def take(self, encoded: bytes, now: float) -> None:
@@ -147,43 +160,46 @@ class WorkExchange:
         except (msgspec.MsgspecError, struct.error) as error:
             raise SchemaError(f"invalid work message: {error}") from error
         if message.router != self.name:
-            self.drop_silent(now)
-            self._add_work(message, now)
-            self._hear(message, now)
+            self._follow_policies()
+            if self._has_room(message.router):
+                self._add_work(message, now)
+                self._hear(message, now)
             for name, chain, ttl in chains:
                 if name in self._slots:
                     self._mirror.hold_pending(chain, self._slots[name], now, min(ttl, LONGEST_HOLD))
 
+    def _has_room(self, router: str) -> bool:
+        return router in self._heard or router in self._accounts or len({*self._heard, *self._accounts}) < ROUTERS
+
     def _add_work(self, message: WorkMessage, now: float) -> None:
-        heard = self._heard.get(message.router)
-        if heard is None:
-            if len(self._heard) >= ROUTERS:
-                return
-            heard = self._heard[message.router] = {}
+        heard = self._heard.setdefault(message.router, {})
         for name, seconds in message.work.items():
             if name in self._slots:
                 heard[self._slots[name]] = (seconds, now)
 
     def _hear(self, message: WorkMessage, now: float) -> None:
-        policy = self._policy()
-        if not isinstance(policy, Cooperative):
-            return
+        cooperative = [policy for policy in self._followed if isinstance(policy, Cooperative)]
+        in_use = bool(cooperative) and cooperative[0] is self._followed[0]
         for name, account in message.accounts.items():
-            slot = self._slots.get(name)
-            if slot is not None and message.router in self._heard:
-                self._accounts[message.router, slot] = now
-                policy.hear(message.router, slot, account, now)
+            if (slot := self._slots.get(name)) is not None:
+                if in_use:
+                    self._accounts.setdefault(message.router, {})[slot] = account.unseen, now
+                for policy in cooperative:
+                    policy.hear(message.router, slot, account, now)
 
     def drop_silent(self, now: float) -> None:
         """Drop what silent routers reported. Call it often."""
         for router, heard in list(self._heard.items()):
             if all(now - at > SILENCE for _, at in heard.values()):
                 del self._heard[router]
-        policy = self._policy()
-        for router, slot in [key for key, at in self._accounts.items() if now - at > SILENCE]:
-            del self._accounts[router, slot]
-            if isinstance(policy, Cooperative):
-                policy.hear(router, slot, None, now)
+        for router, accounts in list(self._accounts.items()):
+            for slot in [slot for slot, (_, at) in accounts.items() if now - at > SILENCE]:
+                del accounts[slot]
+                for policy in self._followed:
+                    if isinstance(policy, Cooperative):
+                        policy.hear(router, slot, None, now)
+            if not accounts:
+                del self._accounts[router]
 
 
 def _pack(chain: Sequence[int]) -> bytes:

@@ -39,7 +39,7 @@ class WorkShare:
     """One router's part.
 
     router: its name in logs; a random suffix makes it unique. mirror: gets the pending chains of other routers.
-    work: returns our seconds of work in flight, by slot. policy: returns the policy in use."""
+    work: returns our seconds of work in flight, by slot. policies: returns the policy in use, and those beside it."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class WorkShare:
         router: str,
         mirror: Mirror,
         work: Callable[[], Mapping[int, float]],
-        policy: Callable[[], object],
+        policies: Callable[[], Sequence[object]],
         rng: random.Random | None = None,
     ) -> None:
         keys = PoolKeys(pool)
         self.name = f"{router}.{secrets.token_hex(4)}"
-        self.exchange = WorkExchange(self.name, mirror, work, policy)
+        self.exchange = WorkExchange(self.name, mirror, work, policies)
         self._exchanging: asyncio.Task[None] | None = None
         self._rng = rng or random.Random()
         self.stream = SharedStream(
