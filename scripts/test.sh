@@ -49,13 +49,16 @@ part_paths() {
   esac 2>/dev/null
 }
 
-# Runs pytest on one part, with further arguments. Each part has its own cache of failed tests. Those that compute have a
-# lower priority: the others mostly wait, depend on clocks, and would end minutes later.
+# Runs pytest on one part, with further arguments. Each part has its own cache of failed tests. The tests of a cluster wait
+# for its images and end last, so they come first. Parts that compute without a wait come last.
 run_pytest() (
   name=$1; shift
   set -- -q -o "cache_dir=$logs/cache-$name" $(part_paths "$name") "$@"  # split into words
   [ "$name" != quick ] || set -- "$@" -m "not api_server"
-  case "$name" in unit | contract | e2e) renice -n 5 "$BASHPID" >/dev/null ;; esac
+  case "$name" in
+    unit | contract | e2e) renice -n 8 "$BASHPID" >/dev/null ;;
+    vllm | operator | integration) renice -n 4 "$BASHPID" >/dev/null ;;
+  esac
   if [ "$name" = vllm ]; then pytest_with_vllm "$@"; else "$bin/python" -m pytest "$@"; fi
 )
 

@@ -219,7 +219,8 @@ async def test_hostile_trace_headers_reach_no_log_and_no_span(
     await exported(running)
     assert len(collector.named("POST")) == 5
     assert "fake" not in str(collector.spans)
-    assert not [record for record in caplog.records if "opentelemetry" in record.name]
+    named = [record for record in caplog.records if "opentelemetry" in record.name]
+    assert [one for one in named if not one.getMessage().startswith("Transient error")] == [], "but a slow collector"
 
 
 async def test_disabled_sdk_traces_nothing(
