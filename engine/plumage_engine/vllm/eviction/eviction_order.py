@@ -215,13 +215,19 @@ class EvictionOrder:
 
     def _one_by_one(self, wanted: int, last: KVCacheBlock) -> None:
         """With cached blocks in no tree: the policy chooses where LRU would take a block of the tree."""
+        passed: set[int] = set()  # blocks of the tree that vLLM takes because the policy had none in their place
         for _ in range(wanted):
             head = last.next_free_block
             if self._others.pop(head.block_id, None) is not None:
                 self._counters.add("evictions", label="other")
             else:
-                for block in self._leaves(1):
+                chosen = self._leaves(1)
+                while chosen and chosen[0].block_id in passed:  # it stands before `head` already
+                    chosen = self._leaves(1)
+                for block in chosen:
                     swap(head, block)
+                if not chosen:
+                    passed.add(head.block_id)
             last = last.next_free_block
 
     # -- helpers -------------------------------------------------------------------------------------------------------
