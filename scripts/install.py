@@ -17,7 +17,7 @@ from pathlib import Path
 PINS = Path(__file__).parents[1] / "constraints.txt"
 PIP = (sys.executable, "-m", "pip")
 QUIET = ("install", "--quiet", "--disable-pip-version-check")
-# Bytecode is made of what is imported, when it is: that is a small part of all files. uv makes none by itself.
+# Python writes a module's bytecode at its first import, and most modules are never imported. uv writes none either.
 NO_BYTECODE = "--no-compile"
 
 

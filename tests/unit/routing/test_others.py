@@ -86,12 +86,12 @@ class Router:
         self.policy = Lbgr(rng=random.Random(1))
         self.beside: tuple[object, ...] = ()
         self.seconds: dict[int, float] = {}
-        self.cooperative = cooperative
+        self.cooperative, self.plain = cooperative, object()
         self.exchange = WorkExchange(name, Mirror(), lambda: self.seconds, self.policies)
         self.exchange.set_replicas({"x": 0, "y": 1})
 
     def policies(self) -> tuple[object, ...]:
-        return (self.policy, *self.beside) if self.cooperative else (object(),)
+        return (self.policy if self.cooperative else self.plain, *self.beside)
 
     def send(self, slot: int, tokens: float, now: float, *, stream: bool = True) -> Ticket:
         query = Query(now, tokens, {}, stream=stream)
@@ -181,6 +181,24 @@ def test_policy_beside_hears_the_same() -> None:
     one.send(0, 8000.0, 10.0)
     one.report(two, 10.0)
     assert beside._replicas[0].backlog.others_requests == two.policy._replicas[0].backlog.others_requests == 1
+
+
+@pytest.mark.parametrize("cooperative", [True, False])
+def test_router_that_dies_when_a_policy_beside_comes_leaves_nothing(cooperative: bool) -> None:
+    one, two = Router("one"), Router("two", cooperative=cooperative)
+    beside = Lbgr(rng=random.Random(2))
+    one.send(0, 8000.0, 10.0)
+    one.report(two, 10.0)
+    two.beside = (beside,)
+    one.report(two, 10.0 + ALL_EVERY)
+    assert beside._replicas[0].backlog.others_requests == 1
+    two.exchange.drop_silent(11.0 + SILENCE + 0.1)
+    assert beside._replicas[0].backlog.others_requests == 0
+    if cooperative:
+        one.report(two, 20.0)
+        two.beside = ()
+        two.exchange.foreign(20.1)  # `one` is never heard again
+        assert two.policy._replicas[0].backlog.others_requests == 0
 
 
 def test_new_policy_has_seconds_until_it_hears_accounts() -> None:

@@ -106,10 +106,11 @@ class WorkExchange:
 
     def foreign(self, now: float) -> dict[int, float]:
         """Seconds of work that other routers have in flight, by slot, without those that the policy counts itself."""
-        self._follow_policies()
+        self._follow_policies(now)
+        counted = self._accounts if self._followed and isinstance(self._followed[0], Cooperative) else {}
         total: dict[int, float] = {}
-        for router in self._heard.keys() | self._accounts.keys():
-            for slot, (seconds, at) in {**self._heard.get(router, {}), **self._accounts.get(router, {})}.items():
+        for router in self._heard.keys() | counted.keys():
+            for slot, (seconds, at) in {**self._heard.get(router, {}), **counted.get(router, {})}.items():
                 left = seconds - (now - at)
                 if left > 0.0 and now - at <= SILENCE:
                     total[slot] = total.get(slot, 0.0) + left
@@ -120,7 +121,7 @@ class WorkExchange:
     def make(self, now: float) -> bytes | None:
         """The next message; None without news."""
         current = {self._names[slot]: round(s, 4) for slot, s in self._work().items() if slot in self._names}
-        self._follow_policies()
+        self._follow_policies(now)
         accounts = self._own_accounts(now)
         if now - self._all_sent_at >= ALL_EVERY:
             self._all_sent_at = now
@@ -137,12 +138,15 @@ class WorkExchange:
         packed = [(self._names[slot], _pack(chain), ttl) for slot, chain, ttl in chains if slot in self._names]
         return _encode(WorkMessage(self.name, news, packed, changed))
 
-    def _follow_policies(self) -> None:
-        """A policy that came into use knows no accounts, and has none of the requests in flight: all are sent again."""
+    def _follow_policies(self, now: float) -> None:
+        """When another policy came into use, all begin without accounts, and ours are sent again."""
         policies = self._policies()
         if [*map(id, policies)] != [*map(id, self._followed)]:
-            self._followed = tuple(policies)
+            for router, accounts in self._accounts.items():
+                for slot in accounts:
+                    self._pass_on(router, slot, None, now)
             self._accounts.clear()
+            self._followed = tuple(policies)
             self._last_accounts, self._all_sent_at = {}, 0.0
 
     def _own_accounts(self, now: float) -> dict[str, Account]:
@@ -160,7 +164,7 @@ class WorkExchange:
         except (msgspec.MsgspecError, struct.error) as error:
             raise SchemaError(f"invalid work message: {error}") from error
         if message.router != self.name:
-            self._follow_policies()
+            self._follow_policies(now)
             if self._has_room(message.router):
                 self._add_work(message, now)
                 self._hear(message, now)
@@ -178,14 +182,16 @@ class WorkExchange:
                 heard[self._slots[name]] = (seconds, now)
 
     def _hear(self, message: WorkMessage, now: float) -> None:
-        cooperative = [policy for policy in self._followed if isinstance(policy, Cooperative)]
-        in_use = bool(cooperative) and cooperative[0] is self._followed[0]
         for name, account in message.accounts.items():
             if (slot := self._slots.get(name)) is not None:
-                if in_use:
-                    self._accounts.setdefault(message.router, {})[slot] = account.unseen, now
-                for policy in cooperative:
-                    policy.hear(message.router, slot, account, now)
+                self._accounts.setdefault(message.router, {})[slot] = account.unseen, now
+                self._pass_on(message.router, slot, account, now)
+
+    def _pass_on(self, router: str, slot: int, account: Account | None, now: float) -> None:
+        """To all policies that take accounts. None: nothing is known of that router any more."""
+        for policy in self._followed:
+            if isinstance(policy, Cooperative):
+                policy.hear(router, slot, account, now)
 
     def drop_silent(self, now: float) -> None:
         """Drop what silent routers reported. Call it often."""
@@ -195,9 +201,7 @@ class WorkExchange:
         for router, accounts in list(self._accounts.items()):
             for slot in [slot for slot, (_, at) in accounts.items() if now - at > SILENCE]:
                 del accounts[slot]
-                for policy in self._followed:
-                    if isinstance(policy, Cooperative):
-                        policy.hear(router, slot, None, now)
+                self._pass_on(router, slot, None, now)
             if not accounts:
                 del self._accounts[router]
 
