@@ -169,6 +169,7 @@ class PoolRouter(PoolState):
         super().sweep()
         now = self.tick
         self.wait_queue.wait.flush()
+        self.outliers.sweep(now)
         self.decider.end_prefills(now)
         self.flow_control.sweep(now)
         self.cache_curve.age(now)

@@ -175,6 +175,8 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
     yield from pool.usage.lines()
     yield from pool.quotas.lines()
     yield from pool.flow_control.lines()
+    text = "Replicas that got no requests for a while because they failed more often than the others."
+    yield from counter(_PREFIX + "ejections", text, pool.outliers.ejections)
     yield from counter(_PREFIX + "quarantines", "Quarantines of bodies that engines failed on.", pool.quarantine.begun)
 
 

@@ -4,6 +4,10 @@
 - Open: no request passes until the back-off is over. The back-off doubles from `base` to `cap` while trials fail.
 - Half-open: one trial at a time passes. It closes the breaker or opens it again.
 
+A replica that fails more often than the others is *ejected* (`outliers.py`): its breaker opens for 30 s, and twice as
+long each further time, up to 300 s (Envoy's defaults). Answers to requests of before do not close it. Five minutes
+after an ejection the next one takes 30 s again.
+
 An engine may answer its health check and fail every completion. So the router's own health check closes only a breaker
 that a failed connection opened.
 """
@@ -11,11 +15,15 @@ that a failed connection opened.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from plumage.backoff import delay
 from plumage.settings.router_config import BreakerConfig
 
-__all__ = ["Breaker", "BreakerState"]
+__all__ = ["EJECTION", "LONGEST_EJECTION", "Breaker", "BreakerState", "Outcomes"]
+
+EJECTION: Final = 30.0  # seconds
+LONGEST_EJECTION: Final = 300.0
 
 
 class BreakerState(StrEnum):
@@ -24,10 +32,65 @@ class BreakerState(StrEnum):
     HALF_OPEN = "HalfOpen"
 
 
-class Breaker:
-    """`opened`: how often it opened, for the metrics. Times are seconds of the caller's clock."""
+class Outcomes:
+    """Answers and failures since the last `age` but one. Connections that could not be made are not in it."""
 
-    __slots__ = ("_config", "_failed_trials", "_failures", "_retry_at", "_trial", "_unreachable", "opened", "state")
+    __slots__ = ("_answered", "_before", "_failed")
+
+    def __init__(self) -> None:
+        self._answered = self._failed = 0
+        self._before = (0, 0)
+
+    @property
+    def failed(self) -> int:
+        return self._failed + self._before[1]
+
+    @property
+    def total(self) -> int:
+        return self._answered + self._failed + sum(self._before)
+
+    @property
+    def rate(self) -> float:
+        """The share that failed."""
+        return self.failed / max(1, self.total)
+
+    def answer(self) -> None:
+        self._answered += 1
+
+    def failure(self) -> None:
+        self._failed += 1
+
+    def age(self) -> None:
+        """Forgets the older half."""
+        self._before = (self._answered, self._failed)
+        self._answered = self._failed = 0
+
+    def clear(self) -> None:
+        self._answered = self._failed = 0
+        self._before = (0, 0)
+
+
+class Breaker:
+    """`opened`: how often it opened. `ejected`: it is open because the replica fails more often than the others.
+    `outcomes`: while it is closed. `undecided`: failures since the last answer of which the request may be the cause.
+    Times are seconds of the caller's clock.
+    """
+
+    __slots__ = (
+        "_config",
+        "_ejected_until",
+        "_ejections",
+        "_failed_trials",
+        "_failures",
+        "_retry_at",
+        "_trial",
+        "_unreachable",
+        "ejected",
+        "opened",
+        "outcomes",
+        "state",
+        "undecided",
+    )
 
     def __init__(self, config: BreakerConfig) -> None:
         self._config = config
@@ -36,8 +99,13 @@ class Breaker:
         self._retry_at = 0.0
         self._trial = False
         self._unreachable = False  # the last failure was a failed connection
+        self._ejections = 0  # soon after one another
+        self._ejected_until = 0.0
+        self.ejected = False
         self.state = BreakerState.CLOSED
         self.opened = 0
+        self.outcomes = Outcomes()
+        self.undecided = 0
 
     def configure(self, config: BreakerConfig) -> None:
         """Sets other bounds, from the next failure on."""
@@ -61,15 +129,16 @@ class Breaker:
 
     def succeeded(self) -> None:
         """An answer began."""
-        self._failures = 0
-        self._trial = self._unreachable = False
-        self._failed_trials = 0
-        self.state = BreakerState.CLOSED
+        self.undecided = 0
+        if self.state is BreakerState.CLOSED:
+            self.outcomes.answer()
+        if not self.ejected:
+            self._close()
 
     def reached(self, *, back: bool) -> None:
         """The engine answers its health check. back: the checks before failed."""
         if self._unreachable:
-            self.succeeded()
+            self._close()
         elif back and self.state is BreakerState.OPEN:
             self._half_open()
 
@@ -83,17 +152,48 @@ class Breaker:
         self._trial = False
         self._unreachable = certain
         if self.state is BreakerState.CLOSED:
+            if not certain:
+                self.outcomes.failure()
             if certain or self._failures >= self._config.failures:
                 self._open(now)
         elif self.state is BreakerState.HALF_OPEN:
             self._failed_trials += 1
             self._open(now)
 
+    def suspect(self, now: float) -> None:
+        """The replica answers nothing, and its requests do not fail elsewhere: its closed breaker opens."""
+        self._unreachable = False
+        self._open(now)
+
+    def eject(self, now: float) -> None:
+        """The replica fails more often than the others: its closed breaker opens."""
+        if now - self._ejected_until > LONGEST_EJECTION:
+            self._ejections = 0
+        self._ejections += 1
+        self._ejected_until = now + delay(self._ejections, EJECTION, LONGEST_EJECTION)
+        self.ejected, self._unreachable = True, False
+        self._open_until(self._ejected_until)
+
+    def readmit(self) -> None:
+        """Ends an ejection early, because no other replica is available."""
+        if self.ejected:
+            self._close()
+
+    def _close(self) -> None:
+        self._failures = 0
+        self._trial = self._unreachable = self.ejected = False
+        self._failed_trials = 0
+        self.state = BreakerState.CLOSED
+
     def _half_open(self) -> None:
         self.state = BreakerState.HALF_OPEN
-        self._trial = False
+        self._trial = self.ejected = False
 
     def _open(self, now: float) -> None:
+        self._open_until(now + delay(self._failed_trials + 1, self._config.base, self._config.cap))
+
+    def _open_until(self, time: float) -> None:
         self.state = BreakerState.OPEN
-        self._retry_at = now + delay(self._failed_trials + 1, self._config.base, self._config.cap)
+        self._retry_at = time
         self.opened += 1
+        self.outcomes.clear()  # of another time, when it closes again

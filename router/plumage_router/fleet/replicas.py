@@ -105,7 +105,9 @@ class Replica:
             return "its engine is stalled"
         if not self.healthy:
             return "its health check fails"
-        return None if self.breaker.allows(now) else "its circuit breaker is open"
+        if self.breaker.allows(now):
+            return None
+        return "it fails more often than the others" if self.breaker.ejected else "its circuit breaker is open"
 
 
 class Fleet:
@@ -170,6 +172,8 @@ class Fleet:
                 if replica.reason(now) is None:
                     available.append(replica.load)
                 open_breakers = open_breakers or replica.breaker.state is not BreakerState.CLOSED
+            if open_breakers and not available:
+                available = self._readmit(now)
             if not open_breakers:  # an open breaker changes with time
                 self._available = available
         if without:
@@ -178,6 +182,12 @@ class Fleet:
             }  # a free slot may belong to another replica now
             return [load for load in available if load.slot not in slots]
         return available
+
+    def _readmit(self, now: float) -> list[Load]:
+        """No replica is available, so one that only fails often is better than none."""
+        for replica in self:
+            replica.breaker.readmit()
+        return [replica.load for replica in self if replica.reason(now) is None]
 
     def why_none(self, now: float) -> str:
         """Why no replica is available, as one sentence for the client."""

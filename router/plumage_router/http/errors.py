@@ -36,6 +36,7 @@ __all__ = [
     "quarantined",
     "queue_full",
     "response_away",
+    "retry_budget_spent",
     "unauthorized",
     "unknown_model",
     "unknown_response",
@@ -247,6 +248,16 @@ def upstream_failed(failure: Failure, attempts: int) -> RequestError:
     tried = "1 replica" if attempts == 1 else f"{attempts} replicas"
     message = f"The request failed on {tried}: {failure.text}."
     return RequestError(502, message, code="upstream_failed", retry_after=1)
+
+
+def retry_budget_spent(failure: Failure, attempts: int) -> RequestError:
+    """Too many requests of the pool fail: another attempt would only add load."""
+    tried = "1 replica" if attempts == 1 else f"{attempts} replicas"
+    message = (
+        f"The request failed on {tried}: {failure.text}. No other replica gets it, because too many requests are "
+        f"retried. Send it again in 1 s."
+    )
+    return RequestError(502, message, code="retry_budget", retry_after=1)
 
 
 def engines_silent(failure: Failure, replicas: int) -> RequestError:

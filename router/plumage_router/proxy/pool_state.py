@@ -17,6 +17,7 @@ from plumage_router.clock import monotonic, wall
 from plumage_router.directory.link import DirectoryLink
 from plumage_router.fleet.breaker import Breaker
 from plumage_router.fleet.engine_keys import EngineKeys, Salts
+from plumage_router.fleet.outliers import Outliers
 from plumage_router.fleet.replicas import Fleet, Replica
 from plumage_router.http.auth import Auth, Tenant
 from plumage_router.http.errors import RequestError, overloaded, quarantined
@@ -27,6 +28,7 @@ from plumage_router.http.upstream import ConnectionPool
 from plumage_router.proxy.flow_control import FlowControl, Passage, QueuedRequest
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.proxy.quotas import Quotas, Spending
+from plumage_router.proxy.retry_budget import RetryBudget
 from plumage_router.proxy.tenant_usage import TenantUsage, TokensUsed, UsageLog
 from plumage_router.proxy.wait_queue import WaitingRequest, WaitQueue, no_replica_yet
 from plumage_router.request.body import splice
@@ -96,6 +98,7 @@ class PoolState(Listener):
         self.reader = model.reader
         self._configure_reader(config)
         self.fleet = Fleet(self._connections_to, lambda: Breaker(self.config.breaker))
+        self.outliers = Outliers(self.fleet, config.pool)
         self.decider = Decider(
             Mirror(config.limits.max_directory_chunks),
             policy,
@@ -121,6 +124,7 @@ class PoolState(Listener):
         self.flow_control = FlowControl(config.flow_control, self.fleet, self.decider.mirror.match, loop=loop)
         self._watch_starts()
         self.quarantine = Quarantine(config.quarantine)
+        self.retry_budget = RetryBudget()
         process = f"{name}.{secrets.token_hex(4)}"  # another one after a restart
         self.quotas = Quotas(config.quotas, url=config.directory, pool=config.pool, name=process)
         self.usage = TenantUsage()

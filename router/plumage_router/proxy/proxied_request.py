@@ -241,19 +241,18 @@ class ProxiedRequest:
             if self._record is not None:
                 self._record.failures = self._retries.failures
         retries = self._retries
-        retries.add(attempt, failure, cause)
-        self._routable_at = monotonic()
+        now = self._routable_at = monotonic()
+        retries.add(attempt, failure, cause, pool.retry_budget, now)
         if self._trace is not None:
             self._trace.failed(failure)
         quarantined = cause is Cause.UNKNOWN and pool.strike(attempt.decision.prompt, attempt.replica)
         if attempt.started:
             self._truncate(failure.text)
             return
-        error = retries.give_up(failure, cause, pool.limits, pool.fleet, monotonic(), quarantined=quarantined)
+        error = retries.give_up(failure, cause, pool.limits, pool.fleet, now, quarantined=quarantined)
         if error is not None:
             self._fail(error)
         else:
-            pool.metrics.retries[failure] += 1
             self._route()
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -350,6 +349,11 @@ class ProxiedRequest:
     def _attempt_on(self, candidates: Sequence[Load], now: float) -> None:
         pool, prompt, first, retries = self._pool, self._prompt, self._record is None, self._retries
         assert prompt is not None
+        if retries is None:
+            pool.retry_budget.sent(now)
+        else:
+            retries.take_budget(pool.retry_budget, pool.fleet, now)
+            pool.metrics.retries[retries.failures[-1][1]] += 1
         decision = pool.decider.decide(prompt, candidates, now, 1 if retries is None else len(retries.failures) + 1)
         replica = pool.fleet.at(decision.ticket.slot)
         attempt = self._attempt = Attempt(pool, self, decision, replica, self._lines(decision, replica, now))

@@ -5,6 +5,11 @@
 - A request that replicas got and failed on may be the cause (`Cause.UNKNOWN`, `Cause.SILENT`). It goes to
   `max_failed_replicas` of them at most.
 - A breaker counts such a failure only once the request is known not to be the cause.
+- A retry takes from the pool's `RetryBudget`. Without budget the request fails, and whose failure it was stays unknown.
+
+Three kinds of retries take no budget, since they multiply no load. An engine that could not be reached got nothing, and
+its breaker opens at once. A replica that fails all of its requests at once (a burst) fails each of them once. A
+half-open breaker lets one request at a time pass.
 
 `attempt.py` finds the cause from the status or the connection's failure.
 """
@@ -12,9 +17,18 @@
 from __future__ import annotations
 
 from plumage.settings.router_config import LimitsConfig
+from plumage_router.fleet.breaker import BreakerState
 from plumage_router.fleet.replicas import Fleet, Replica
-from plumage_router.http.errors import Failure, RequestError, engines_failed, engines_silent, upstream_failed
+from plumage_router.http.errors import (
+    Failure,
+    RequestError,
+    engines_failed,
+    engines_silent,
+    retry_budget_spent,
+    upstream_failed,
+)
 from plumage_router.proxy.attempt import Attempt, Cause
+from plumage_router.proxy.retry_budget import RetryBudget
 
 __all__ = ["Retries"]
 
@@ -22,21 +36,34 @@ __all__ = ["Retries"]
 class Retries:
     """The failed attempts of one request. `failures`: (replica id, reason). `tried`: not to be chosen again."""
 
-    __slots__ = ("_failed_after_send", "_uncharged", "failures", "tried")
+    __slots__ = ("_failed_after_send", "_takes_budget", "_uncharged", "failures", "tried")
 
     def __init__(self) -> None:
         self.failures: list[tuple[str, Failure]] = []
         self.tried: list[Replica] = []
         self._failed_after_send = 0
+        self._takes_budget = False  # the next attempt
         self._uncharged: list[Replica] = []  # their breakers count the failure unless the request is the cause
 
-    def add(self, attempt: Attempt, failure: Failure, cause: Cause) -> None:
+    def add(self, attempt: Attempt, failure: Failure, cause: Cause, budget: RetryBudget, now: float) -> None:
         """Records a failed attempt."""
         self.failures.append((attempt.replica.id, failure))
         self.tried.append(attempt.replica)
         if not attempt.charged:
             self._uncharged.append(attempt.replica)
+            attempt.replica.breaker.undecided += 1
         self._failed_after_send += cause in (Cause.UNKNOWN, Cause.SILENT)
+        unreachable = cause is Cause.REPLICA and failure is not Failure.KEY_REFUSED  # or about to stop
+        trial = attempt.replica.breaker.state is BreakerState.HALF_OPEN
+        burst = budget.in_burst(attempt.replica.id, failure, attempt.sent_at, now)
+        self._takes_budget = not (unreachable or trial or burst)
+
+    def take_budget(self, budget: RetryBudget, fleet: Fleet, now: float) -> None:
+        """Call before another attempt. Raises RequestError without budget for it."""
+        if self._takes_budget and not budget.take(now):
+            self.settle(fleet, now, request_is_cause=True)  # nothing points to the replicas
+            raise retry_budget_spent(self.failures[-1][1], len(self.failures))
+        self._takes_budget = False
 
     def give_up(
         self, failure: Failure, cause: Cause, limits: LimitsConfig, fleet: Fleet, now: float, *, quarantined: bool
@@ -62,6 +89,7 @@ class Retries:
         if not self._uncharged:
             return
         for replica in self._uncharged:
+            replica.breaker.undecided = max(0, replica.breaker.undecided - 1)
             if request_is_cause:
                 replica.breaker.abandoned()
             else:

@@ -1,0 +1,128 @@
+"""Ejects a replica that fails more often than the others: it gets no requests for a while. Pure.
+
+The breaker opens after failures in a row. An engine that fails a third of its requests has successes between them, so
+its breaker stays closed while clients wait for retries. Twice a second the answers of the last 30 to 60 s are compared:
+
+- The replica and the others together have `VOLUME` answers and failures each, or more.
+- The replica failed at least `BAD` of its requests, and the others together at most `WELL` of theirs. So a fleet that
+  fails everywhere ejects nobody.
+- The difference is `SURE` standard errors or more (the test of two proportions), so chance alone ejects hardly ever.
+
+The worst goes first. At most `MOST` of the replicas are ejected at a time, but one may always be. Another replica must
+be available. The breaker (`breaker.py`) has the back-off, and counts. Failures that the request may have caused are not
+in the counts. Time is none of the criteria: LBGR learns how fast each replica is.
+
+A breaker hears of a failure when another replica answers the request, which may take long. Until then a replica that
+fails at once would get most requests, and their retries would spend the pool's budget. Such a replica is a *suspect*:
+`SUSPECT` failures or more are undecided since its last answer, and the others have a tenth as many together. Requests
+that fail engines would have failed on the others too. A suspect of two comparisons in a row gets an open breaker.
+
+As Envoy's outlier detection by success rate, with the others' mean in place of the deviation of hosts, since a pool
+may have two replicas: https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Final
+
+from plumage_router.fleet.breaker import BreakerState
+from plumage_router.fleet.replicas import Fleet, Replica
+
+__all__ = ["BAD", "MOST", "SUSPECT", "VOLUME", "WELL", "Outliers"]
+
+log = logging.getLogger(__name__)
+
+VOLUME: Final = 20
+BAD: Final = 0.2
+WELL: Final = 0.1
+SURE: Final = 3.0
+MOST: Final = 0.1  # of the replicas
+SUSPECT: Final = 10
+_INTERVAL: Final = 0.5  # seconds between two comparisons
+_HALF: Final = 30.0  # seconds: counts are forgotten in halves
+
+
+class Outliers:
+    """Compares the replicas of a fleet. `ejections`: how many there were. pool: its name, for the log."""
+
+    def __init__(self, fleet: Fleet, pool: str) -> None:
+        self._fleet = fleet
+        self._pool = pool
+        self._next = self._next_half = 0.0
+        self._suspects: set[str] = set()
+        self.ejections = 0
+
+    def sweep(self, now: float) -> None:
+        """Call with each tick."""
+        if now < self._next:
+            return
+        self._next = now + _INTERVAL
+        self._open_suspects(now)
+        self._compare(now)
+        if now >= self._next_half:
+            self._next_half = now + _HALF
+            for replica in self._fleet:
+                replica.breaker.outcomes.age()
+
+    def _open_suspects(self, now: float) -> None:
+        """Opens the breakers of replicas that fail all, before that is certain."""
+        undecided = sum(replica.breaker.undecided for replica in self._fleet)
+        suspects = [replica for replica in self._fleet if _is_suspect(replica, undecided)]
+        for replica in suspects:
+            if replica.id in self._suspects and self._another(replica, now):
+                text = "pool %s: replica %s failed %d requests that no other replica has failed so far"
+                log.warning(text, self._pool, replica.id, replica.breaker.undecided)
+                replica.breaker.suspect(now)
+                self._fleet.changed()
+        self._suspects = {replica.id for replica in suspects}
+
+    def _compare(self, now: float) -> None:
+        replicas = list(self._fleet)
+        failed = sum(replica.breaker.outcomes.failed for replica in replicas)
+        if failed < BAD * VOLUME:  # the usual case
+            return
+        total = sum(replica.breaker.outcomes.total for replica in replicas)
+        outliers = [replica for replica in replicas if _is_outlier(replica, failed, total)]
+        outliers.sort(key=lambda replica: replica.breaker.outcomes.rate, reverse=True)
+        for replica in outliers:
+            if not self._may_eject(replica, now):
+                continue
+            outcomes = replica.breaker.outcomes
+            text = "pool %s: replica %s failed %d of %d requests, the others %d of %d; it gets none for a while"
+            rest_failed, rest = failed - outcomes.failed, total - outcomes.total
+            log.warning(text, self._pool, replica.id, outcomes.failed, outcomes.total, rest_failed, rest)
+            replica.breaker.eject(now)
+            self._fleet.changed()
+            self.ejections += 1
+
+    def _may_eject(self, replica: Replica, now: float) -> bool:
+        """Whether the bounds allow it: few are ejected, and another replica is available."""
+        ejected = sum(other.breaker.ejected for other in self._fleet)
+        if ejected >= max(1, int(MOST * len(self._fleet))) or replica.reason(now) is not None:
+            return False
+        return self._another(replica, now)
+
+    def _another(self, replica: Replica, now: float) -> bool:
+        return any(other is not replica and other.reason(now) is None for other in self._fleet)
+
+
+def _is_suspect(replica: Replica, undecided: int) -> bool:
+    """undecided: of all replicas."""
+    own, closed = replica.breaker.undecided, replica.breaker.state is BreakerState.CLOSED
+    return closed and own >= SUSPECT and 10 * (undecided - own) <= own
+
+
+def _is_outlier(replica: Replica, failed: int, total: int) -> bool:
+    """failed, total: of all replicas."""
+    outcomes = replica.breaker.outcomes
+    rest_failed, rest = failed - outcomes.failed, total - outcomes.total
+    if replica.breaker.state is not BreakerState.CLOSED or outcomes.total < VOLUME or rest < VOLUME:
+        return False
+    rate, rest_rate = outcomes.failed / outcomes.total, rest_failed / rest
+    if rate < BAD or rest_rate > WELL:
+        return False
+    both = failed / total
+    error = math.sqrt(both * (1 - both) * (1 / outcomes.total + 1 / rest))
+    return rate - rest_rate >= SURE * error

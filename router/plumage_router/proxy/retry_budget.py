@@ -1,0 +1,71 @@
+"""Bounds the retries of a pool by a share of its requests, so that a failing fleet does not get its load twice. Pure.
+
+In the last 10 s there may be as many retries as a fifth of the requests, and 100 more, so that a quiet pool retries
+too. These are the defaults of Finagle (https://finagle.github.io/blog/2016/02/08/retry-budgets/). Envoy's
+`retry_budget` has the same share, of the requests that are open.
+
+A replica that dies fails all of its requests at once, and these may be more than a fifth. They are a *burst*: requests
+that were on the replica when the failure came first, and fail in the same way within a second. A burst needs no budget.
+A replica has one burst of a kind in 10 s, so a fleet that fails slowly retries a tenth of its requests more.
+
+Times are seconds of the caller's clock. Each call takes constant time. The memory grows with failing replicas only.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["BURST", "RESERVE", "SHARE", "WINDOW", "RetryBudget"]
+
+WINDOW: Final = 10  # seconds, in buckets of one second
+SHARE: Final = 0.2  # of the requests in the window
+RESERVE: Final = 10 * WINDOW  # retries in a window without any requests: ten a second
+BURST: Final = 1.0  # seconds
+
+
+class RetryBudget:
+    """Call `sent` for each request's first attempt, and `take` before each retry that `in_burst` does not allow."""
+
+    __slots__ = ("_all_requests", "_all_retries", "_bursts", "_requests", "_retries", "_second")
+
+    def __init__(self) -> None:
+        self._requests = [0] * WINDOW
+        self._retries = [0] * WINDOW
+        self._all_requests = self._all_retries = 0  # the sums of the lists
+        self._second = 0
+        self._bursts: dict[tuple[str, str], float] = {}  # when each began, by replica and failure
+
+    def sent(self, now: float) -> None:
+        """A request was sent to its first replica."""
+        self._requests[self._slot(now)] += 1
+        self._all_requests += 1
+
+    def take(self, now: float) -> bool:
+        """Counts a retry, if there is budget for it."""
+        slot = self._slot(now)
+        if self._all_retries + 1 > SHARE * self._all_requests + RESERVE:
+            return False
+        self._retries[slot] += 1
+        self._all_retries += 1
+        return True
+
+    def in_burst(self, replica: str, failure: str, sent_at: float, now: float) -> bool:
+        """Whether the failure is one of many that a replica had at once. sent_at: when it got the request."""
+        self._slot(now)
+        began = self._bursts.setdefault((replica, failure), now)
+        return sent_at <= began and now - began <= BURST
+
+    def _slot(self, now: float) -> int:
+        """The place of this second. Forgets what left the window."""
+        second = int(now)
+        passed = second - self._second
+        if passed > 0:
+            for past in range(second - min(passed, WINDOW) + 1, second + 1):
+                slot = past % WINDOW
+                self._all_requests -= self._requests[slot]
+                self._all_retries -= self._retries[slot]
+                self._requests[slot] = self._retries[slot] = 0
+            self._second = second
+            if self._bursts:
+                self._bursts = {key: began for key, began in self._bursts.items() if now - began < WINDOW}
+        return self._second % WINDOW
