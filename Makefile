@@ -14,7 +14,7 @@ SOURCES := core router engine operator cli bench
 # Without bytecode each of a test run's hundreds of processes compiles all that it imports, vLLM for eight seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-vllm setup-peers check-vllm demo test test-quick lint format bench clean images chart cluster cluster-down cluster-programs e2e e2e-vllm e2e-victims crds evidence docs docs-pages
+.PHONY: help setup setup-vllm setup-peers check-vllm demo test test-quick test-compiled lint format bench clean images chart cluster cluster-down cluster-programs e2e e2e-vllm e2e-victims crds evidence docs docs-pages
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -44,6 +44,10 @@ test: setup  ## run every test this machine can run; names what it skipped
 
 test-quick: setup  ## run the tests that need neither vLLM nor a Kubernetes API server: four minutes on two cores
 	@BIN="$(BIN)" bash scripts/test.sh --quick
+
+test-compiled: setup  ## run the router's tests with its modules compiled to C, as the image has them (needs gcc and Python's headers)
+	@$(BIN)/python scripts/compile_modules.py build/compiled
+	@PYTHONPATH="$(CURDIR)/build/compiled" $(BIN)/python -m pytest -q tests/integration/router $(ARGS)
 
 cluster: setup  ## start a Kubernetes cluster of its own, without Docker: eval "$$(make -s cluster)" (NODES=2; tests/cluster/README.md)
 	@BIN="$(BIN)" bash scripts/cluster.sh up --nodes $(NODES)

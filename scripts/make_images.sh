@@ -4,7 +4,8 @@
 # With docker, podman or buildah: TOOL, else the first that works. REPOSITORY (default: localhost) and TAG (the version)
 # make the names. BASE says what they stand on: `registry` takes the Dockerfiles' own bases, `debootstrap` a Debian made
 # here (root and debootstrap needed), where no registry is reached; without BASE it is found out. PLUMAGE_BASE and
-# ENGINE_BASE name other bases. `cpu-engine` is the engine image on vLLM's CPU build (3.5 GB), for tests without a GPU.
+# ENGINE_BASE name other bases. BUILD_BASE names what compiles the router beside PLUMAGE_BASE: the same Python with its
+# headers and gcc. COMPILE=false leaves that out; then the router takes a third more CPU. `cpu-engine` is the engine image on vLLM's CPU build (3.5 GB), for tests without a GPU.
 # WHEELS is a folder with PyTorch's CPU build for it, where PyTorch's index is not reached. `engine-without-vllm` is the
 # engine image on a base that has no vLLM, for CI: it runs the same steps, and pods of simulated engines run from it.
 # pip's own settings are passed on as secrets: PIP_CONFIG_FILE, and PIP_CERT or SSL_CERT_FILE.
@@ -55,23 +56,24 @@ import_folder() { # FOLDER NAME
   esac
 }
 
-debian="localhost/plumage-debian:bookworm"
-make_debian() {
-  exists "$debian" && return
+debian="localhost/plumage-debian:bookworm" debian_build="localhost/plumage-debian-build:bookworm"
+make_debian() { # IMAGE FOLDER PACKAGES
+  exists "$1" && return
   command -v debootstrap >/dev/null || refuse "no registry, so debootstrap makes the base: apt-get install debootstrap"
   [ "$(id -u)" = 0 ] || refuse "debootstrap needs root; or name a base that you have: PLUMAGE_BASE=IMAGE"
   mkdir -p "$cache"
-  if [ ! -e "$cache/debian/.complete" ]; then
-    step "debootstrap: Debian bookworm with Python, one to ten minutes, once ($cache/debootstrap.log)"
-    rm -rf --one-file-system "$cache/debian"
-    debootstrap --variant=minbase --include=python3-minimal,python3-venv bookworm "$cache/debian" \
+  local root="$cache/$2"
+  if [ ! -e "$root/.complete" ]; then
+    step "debootstrap: Debian bookworm with $3, one to ten minutes, once ($cache/debootstrap.log)"
+    rm -rf --one-file-system "$root"
+    debootstrap --variant=minbase --include="$3" bookworm "$root" \
       ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} >"$cache/debootstrap.log" 2>&1 || refuse "debootstrap failed; its last lines:" \
       "$(tail -3 "$cache/debootstrap.log")" "DEBIAN_MIRROR names another mirror."
-    rm -rf "$cache/debian/var/cache/apt" "$cache/debian/var/lib/apt/lists" "$cache/debian"/var/log/*.log \
-      "$cache/debian/usr/share/doc" "$cache/debian/usr/share/man" "$cache/debian/usr/share/locale"
-    touch "$cache/debian/.complete"
+    rm -rf "$root/var/cache/apt" "$root/var/lib/apt/lists" "$root"/var/log/*.log \
+      "$root/usr/share/doc" "$root/usr/share/man" "$root/usr/share/locale"
+    touch "$root/.complete"
   fi
-  import_folder "$cache/debian" "$debian"
+  import_folder "$root" "$1"
 }
 
 registry_answers() {
@@ -101,18 +103,31 @@ ca="${PIP_CERT:-${SSL_CERT_FILE:-}}"
 [ -z "$ca" ] || secrets+=(--secret "id=ca,src=$ca")
 
 base="${BASE:-$(registry_answers && echo registry || echo debootstrap)}"
-plumage_base="${PLUMAGE_BASE:-}" engine_base="${ENGINE_BASE:-}"
+plumage_base="${PLUMAGE_BASE:-}" engine_base="${ENGINE_BASE:-}" build_base="${BUILD_BASE:-}" compile="${COMPILE:-true}"
+case "$compile" in true | false) ;; *) refuse "COMPILE must be true or false, and is '$compile'" ;; esac
+if [ -n "$plumage_base" ] && [ -z "$build_base" ] && [ "$compile" = true ]; then
+  echo "images: the router is not compiled: name by BUILD_BASE an image with the Python of $plumage_base and gcc" >&2
+  compile=false
+fi
 case "$base" in
   registry) ;;
-  debootstrap) [ -n "$plumage_base" ] || { make_debian; plumage_base="$debian"; } ;;
+  debootstrap)
+    if [ -z "$plumage_base" ]; then
+      python="python3-minimal,python3-venv" plumage_base="$debian"
+      make_debian "$debian" debian "$python"
+      [ "$compile" = false ] || { build_base="$debian_build"; make_debian "$build_base" debian-build "$python,python3-dev,gcc"; }
+    fi ;;
   *) refuse "BASE must be registry or debootstrap, and is '$base'" ;;
 esac
+[ "$compile" = true ] || build_base="$plumage_base"
+compiling=(--build-arg "COMPILE=$compile")
+[ -z "$build_base" ] || compiling+=(--build-arg "BUILD_IMAGE=$build_base")
 step "$tool builds $version; base: $base"
 
 [ $# -gt 0 ] || set -- plumage engine
 for what; do
   case "$what" in
-    plumage) image plumage images/plumage/Dockerfile "$plumage_base" ;;
+    plumage) image plumage images/plumage/Dockerfile "$plumage_base" "${compiling[@]}" ;;
     engine)
       [ "$base" = registry ] || [ -n "$engine_base" ] || refuse \
         "the engine image stands on vllm/vllm-openai, and no registry answers: name a copy by ENGINE_BASE=IMAGE," \

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from plumage.errors import PlumageError
 from plumage_bench.beside_vllm import go_where_it_runs
+from plumage_bench.compiled import go_compiled
 from plumage_bench.device import CPU, DEVICES
 from plumage_bench.harness import Context, wide_console
 from plumage_bench.registry import NAMES, describe, load
@@ -29,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         given = sys.argv[1:] if argv is None else argv
         device = go_where_it_runs(describe(args.name), args.device, "plumage_bench", given)
+        go_compiled(describe(args.name), "plumage_bench", given, console)
         options = dict(item.split("=", 1) for item in args.options)
         context = Context(args.name, args.quick, args.seed, args.out, console, options, device)
         run_benchmark(describe(args.name), load(args.name), context)

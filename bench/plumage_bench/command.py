@@ -71,9 +71,11 @@ def bench(
     used = _device(benchmark, device)
     if find_spec("matplotlib") is None:  # checked now: it is imported after the run
         raise ModuleNotFoundError(name="matplotlib")
+    from plumage_bench.compiled import go_compiled
     from plumage_bench.harness import Context, wide_console
     from plumage_bench.runner import run_benchmark
 
+    go_compiled(benchmark, "plumage_cli", sys.argv[1:], wide_console())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an error it also ends started processes
     run = load(name)
     _writable(out)

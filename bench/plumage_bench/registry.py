@@ -22,7 +22,7 @@ class Benchmark:
     """quick_budget: seconds that `--quick` may take, shown by `--help`. quick_omits: what `--quick` leaves out.
     options: names of extra `key=value` options, with their help. needs_vllm: runs real vLLM, so in `.venv-vllm`.
     needs_torch: needs torch only. on_device: computes on the device that `--device` names; the others run without one
-    or on a virtual GPU."""
+    or on a virtual GPU. compiled: measures the router's CPU, so with its compiled modules (`compiled`)."""
 
     name: str
     summary: str
@@ -32,6 +32,7 @@ class Benchmark:
     needs_vllm: bool = False
     needs_torch: bool = False
     on_device: bool = False
+    compiled: bool = False
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -109,6 +110,7 @@ _ALL = (
         "what a routing decision costs: parse, render, hash, look up, choose",
         quick_budget=30,
         quick_omits="16,000 of 20,000 decisions of each case and seed",
+        compiled=True,
     ),
     Benchmark(
         "eviction",
@@ -148,18 +150,21 @@ _ALL = (
                 "programs are there",
             ),
         ),
+        compiled=True,
     ),
     Benchmark(
         "longprompt",
         "CPU of one router for prompts of 8, 64 and 450 KB, with LBGR and live directory events, and by round robin",
         quick_budget=60,
         quick_omits="three of five rounds; measurements of 1.5 seconds instead of 4",
+        compiled=True,
     ),
     Benchmark(
         "hostile-bodies",
         "how long hostile request bodies of 16 MB, and many of 450 KB, delay small requests through a router",
         quick_budget=60,
         quick_omits="two of three rounds; measurements of 3 seconds instead of 10",
+        compiled=True,
     ),
     Benchmark(
         "quota",

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from plumage_bench.commit import measured_commit
+from plumage_bench.compiled import is_compiled
 from plumage_bench.device import CPU, device_name
 from plumage_bench.harness import Context, Figure, Report, ResultTable, Run
 from plumage_bench.registry import Benchmark
@@ -78,6 +79,7 @@ def _write(bench: Benchmark, context: Context, report: Report, elapsed: float) -
         "seconds": round(elapsed, 3),
         "machine": _machine() | ({"device": device_name(context.device)} if bench.on_device else {}),
         "versions": _versions(),
+        "compiled": is_compiled(),
         "commit": measured_commit(),
         "date": datetime.now(UTC).date().isoformat(),
         "ours": _overrides(bench.name),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
 from plumage.routing.ties import lowest
@@ -13,7 +14,7 @@ __all__ = ["ScoringPolicy"]
 class ScoringPolicy:
     """Subclasses give `scores` (lower is better, in candidate order) and may watch where requests went."""
 
-    name = "Scoring"
+    name: ClassVar[str] = "Scoring"
 
     def __init__(self, *, rng: Randomness) -> None:
         self._rng = rng

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 __all__ = ["Choice", "Query", "Randomness", "ReplicaState", "RoutingPolicy", "Ticket"]
 
@@ -95,7 +95,7 @@ class Choice:
 class RoutingPolicy(Protocol):
     """A routing policy. `replicas` is never empty, and a list does not change after the call."""
 
-    name: str
+    name: ClassVar[str]
 
     def choose(self, query: Query, replicas: Sequence[ReplicaState]) -> Choice: ...
 

@@ -38,6 +38,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, expm1, inf
+from typing import ClassVar
 
 from plumage import defaults
 from plumage.errors import ConfigurationError
@@ -121,7 +122,7 @@ _Known = tuple[float, float, float, float, float, float, float, float]
 class Lbgr:
     """LBGR. `choose` stores the chosen replica's `foreign_work` for `routed`: call them in pairs."""
 
-    name = "Lbgr"
+    name: ClassVar[str] = "Lbgr"
 
     def __init__(self, *, rng: Randomness, settings: LbgrSettings | None = None) -> None:
         self._rng = rng

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from plumage import defaults
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
@@ -38,7 +39,7 @@ class _Routed:
 class LbgrPaper:
     """Our reconstruction of Algorithm 2: unclipped, all four weights learned, on end-to-end latency."""
 
-    name = "LbgrPaper"
+    name: ClassVar[str] = "LbgrPaper"
 
     def __init__(
         self,

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import isfinite
-from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from plumage.errors import ConfigurationError
 from plumage.routing.regression import Features
 
-__all__ = ["MOST_UPDATES", "Learned", "Learner", "merge", "pack", "unpack"]
+__all__ = ["MOST_UPDATES", "Learned", "merge", "pack", "unpack"]
 
 MOST_UPDATES = 1000  # outcomes; the regressions forget older ones
 MOST_REPLICAS = 4096
@@ -48,21 +47,6 @@ class Learned(msgspec.Struct, array_like=True, frozen=True):
 class _Offer(msgspec.Struct, array_like=True, frozen=True):
     policy: str
     replicas: dict[str, Learned]
-
-
-@runtime_checkable
-class Learner(Protocol):
-    """A routing policy whose learned state can be shared."""
-
-    name: str
-
-    def learned(self, slot: int) -> Learned | None:
-        """The state that it learned from its own outcomes of the slot; None while they are too few."""
-        ...
-
-    def adopt(self, slot: int, learned: Learned, now: float) -> bool:
-        """Initialise the slot with this state. False, and no change, if the policy has own outcomes of the slot."""
-        ...
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -8,6 +8,7 @@ load (see `production_stack`). The others have no single source.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from plumage.routing.base import ScoringPolicy
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState
@@ -23,7 +24,7 @@ def in_flight(replica: ReplicaState) -> float:
 class Random(ScoringPolicy):
     """Draws a candidate; all are equally likely."""
 
-    name = "Random"
+    name: ClassVar[str] = "Random"
 
     def choose(self, query: Query, replicas: Sequence[ReplicaState]) -> Choice:
         return Choice(replicas[self._rng.randrange(len(replicas))].slot)
@@ -32,7 +33,7 @@ class Random(ScoringPolicy):
 class RoundRobin(ScoringPolicy):
     """Takes the candidates in turn, by slot number. A replica that is added or deleted does not reset the turn."""
 
-    name = "RoundRobin"
+    name: ClassVar[str] = "RoundRobin"
 
     def __init__(self, *, rng: Randomness) -> None:
         super().__init__(rng=rng)
@@ -48,7 +49,7 @@ class RoundRobin(ScoringPolicy):
 class LeastLoad(ScoringPolicy):
     """Takes the replica with the fewest requests in flight."""
 
-    name = "LeastLoad"
+    name: ClassVar[str] = "LeastLoad"
 
     def scores(self, query: Query, replicas: Sequence[ReplicaState]) -> list[float]:
         return [in_flight(replica) for replica in replicas]
@@ -58,7 +59,7 @@ class PowerOfTwo(ScoringPolicy):
     """Draws two candidates and takes the less loaded one. The load is nearly as even as with LeastLoad, and stale
     reports do not send all routers to one replica."""
 
-    name = "PowerOfTwo"
+    name: ClassVar[str] = "PowerOfTwo"
 
     def choose(self, query: Query, replicas: Sequence[ReplicaState]) -> Choice:
         if len(replicas) == 1:
@@ -72,7 +73,7 @@ class PowerOfTwo(ScoringPolicy):
 class PrefixAware(ScoringPolicy):
     """Takes the replica that holds most of the prompt's prefix, by the directory. Load decides between equals only."""
 
-    name = "PrefixAware"
+    name: ClassVar[str] = "PrefixAware"
 
     def scores(self, query: Query, replicas: Sequence[ReplicaState]) -> list[float]:
         # One held token outweighs any load: loads stay far below 10^6, so both fit into one float.

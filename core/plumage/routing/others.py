@@ -6,9 +6,9 @@ all. `Others` keeps the last account of each router and slot, and returns what c
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
-__all__ = ["Account", "Cooperative", "News", "Others"]
+__all__ = ["Account", "News", "Others"]
 
 
 class Account(NamedTuple):
@@ -34,19 +34,6 @@ class News(NamedTuple):
     computed: float
     routed: float
     arrivals: int
-
-
-@runtime_checkable
-class Cooperative(Protocol):
-    """A routing policy that counts the requests of other routers."""
-
-    def account(self, slot: int, now: float) -> Account | None:
-        """This router's requests; None before the first."""
-        ...
-
-    def hear(self, router: str, slot: int, account: Account | None, now: float) -> None:
-        """Another router's account. None: nothing is known of that router any more."""
-        ...
 
 
 class Others:

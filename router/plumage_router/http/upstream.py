@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import httptools
 
@@ -183,6 +183,9 @@ class UpstreamConnection(asyncio.Protocol):
             receiver.lost(failure)
 
 
+_Connecting: TypeAlias = asyncio.Task[tuple[asyncio.Transport, UpstreamConnection]]
+
+
 class ConnectionPool:
     """Connections to one engine. At most `max_idle` wait idle; the router's in-flight limit bounds those in use."""
 
@@ -196,7 +199,7 @@ class ConnectionPool:
         self._timeout = connect_timeout
         self._idle: list[UpstreamConnection] = []
         self._all: set[UpstreamConnection] = set()
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connecting: set[_Connecting] = set()
         self._closed = False
 
     def configure(self, *, max_idle: int, connect_timeout: float) -> None:
@@ -214,9 +217,10 @@ class ConnectionPool:
 
     def connect(self, receiver: Receiver) -> None:
         """Makes a new connection, and calls `receiver.connected` or `receiver.unreachable`."""
-        task = self._loop.create_task(self._connect(receiver))
+        connecting = self._loop.create_connection(lambda: UpstreamConnection(self), self._host, self._port)
+        task = self._loop.create_task(fair_timeout(self._timeout, connecting))
         self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        task.add_done_callback(lambda done: self._end_connecting(done, receiver))
 
     def release(self, connection: UpstreamConnection) -> None:
         """Makes the connection idle, or closes it when enough are idle."""
@@ -247,10 +251,12 @@ class ConnectionPool:
         for connection in tuple(self._all):
             connection.abandon()
 
-    async def _connect(self, receiver: Receiver) -> None:
+    def _end_connecting(self, task: _Connecting, receiver: Receiver) -> None:
+        self._connecting.discard(task)
+        if task.cancelled():
+            return
         try:
-            connecting = self._loop.create_connection(lambda: UpstreamConnection(self), self._host, self._port)
-            _, connection = await fair_timeout(self._timeout, connecting)
+            _, connection = task.result()
         except TimeoutError:
             receiver.unreachable(Failure.CONNECT_TIMEOUT)
         except OSError as error:

@@ -82,4 +82,4 @@ def header_lines(names: frozenset[bytes], headers: dict[bytes, bytes]) -> bytes:
     """The named headers as lines. Most requests and answers have none of them."""
     if names.isdisjoint(headers):
         return b""
-    return b"".join([b"%b: %b\r\n" % (name, headers[name]) for name in sorted(names & headers.keys())])
+    return b"".join([b"%b: %b\r\n" % (name, headers[name]) for name in sorted(names.intersection(headers))])

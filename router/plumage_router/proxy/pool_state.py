@@ -105,7 +105,7 @@ class PoolState(Listener):
             self.fleet.load_of,
             pending_seconds=config.timeouts.pending_owner,
         )
-        self.decider.most_tokens = config.model.max_length or _CONTEXT
+        self.decider.most_tokens = float(config.model.max_length or _CONTEXT)
         self.hot_prefixes = HotPrefixes()
         self.directory = DirectoryLink(
             config.directory,

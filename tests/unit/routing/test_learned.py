@@ -10,7 +10,8 @@ import pytest
 
 from plumage.errors import ConfigurationError
 from plumage.routing import Lbgr, LbgrSettings, Query, ReplicaState, make_policy
-from plumage.routing.learned import MOST_UPDATES, Learned, Learner, merge, pack, unpack
+from plumage.routing.learned import MOST_UPDATES, Learned, merge, pack, unpack
+from plumage.routing.shared import Learner
 
 ONE = Learned(0.2, 30.0, (0.1, 0.2, 0.3, 0.4), (1.0, 2.0, 3.0, 4.0), 100)
 OTHER = Learned(0.6, 10.0, (0.5, 0.6, 0.7, 0.8), (5.0, 6.0, 7.0, 8.0), 300)

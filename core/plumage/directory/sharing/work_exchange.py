@@ -21,7 +21,8 @@ from typing import Protocol
 import msgspec
 
 from plumage.directory.schema import SchemaError
-from plumage.routing.others import Account, Cooperative
+from plumage.routing.others import Account
+from plumage.routing.shared import Cooperative
 
 __all__ = ["PERIOD", "SILENCE", "PendingMirror", "WorkExchange"]
 
