@@ -1,6 +1,6 @@
 """Compiles the modules that each request passes to C, by mypyc: `tool.plumage.compiled` in pyproject.toml lists them.
 
-`python scripts/compile_modules.py FOLDER` writes all packages to FOLDER, with the compiled modules beside their sources.
+`python scripts/compile_modules.py FOLDER` writes all packages to FOLDER, and beside the sources the compiled modules.
 A process with FOLDER in front of its PYTHONPATH runs them. They are compiled again only when a source changed.
 
 It is also a build hook of hatchling: with HATCH_BUILD_HOOK_ENABLE_CUSTOM=true a wheel has the compiled modules. That is
@@ -36,7 +36,7 @@ STAMP = ".compiled"
 SHARED = "plumage"  # mypyc's name for the library that all the modules share
 
 
-class CompiledModules(BuildHookInterface):  # type: ignore[misc, valid-type]
+class CompiledModules(BuildHookInterface):
     """Adds the compiled modules to a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

@@ -19,6 +19,10 @@ os.environ.setdefault("GOGC", "400")
 _vllm = find_spec("vllm")  # a spec without an origin is this folder, found as a namespace package
 collect_ignore = [] if _vllm is not None and _vllm.origin else ["vllm"]
 
+# Whether the router's compiled modules run (scripts/compile_modules.py).
+_ours = find_spec("plumage.routing.lbgr")
+_compiled = _ours is not None and not (_ours.origin or "").endswith(".py")
+
 # An example may take any time, since the machine has other work. Other settings keep their defaults.
 settings.register_profile(
     "plumage",
@@ -44,5 +48,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if _compiled and item.get_closest_marker("interpreted") is not None:
+        pytest.skip("replaces or traces Python code, and the compiled modules run (make test-compiled)")
     if item.get_closest_marker("redis") is not None:
         directory_server()

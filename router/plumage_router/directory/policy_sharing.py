@@ -11,8 +11,8 @@ from typing import Final
 
 from plumage.directory.sharing.shared_hash import SharedHash
 from plumage.errors import ConfigurationError
-from plumage.routing.learned import Learned, merge, pack, unpack
 from plumage.routing.interface import RoutingPolicy
+from plumage.routing.learned import Learned, merge, pack, unpack
 from plumage.routing.shared import Learner
 from plumage_router.fleet.replicas import Fleet, Replica
 

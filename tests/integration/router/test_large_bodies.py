@@ -10,6 +10,7 @@ import pytest
 from plumage_router.http.time_slicing import LARGE
 
 
+@pytest.mark.interpreted
 async def test_small_request_is_served_between_slices_of_large_one(
     start: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ ROUTER = "router/plumage_router"
 CLIENT, ENGINE = f"{ROUTER}/http/downstream.py:data_received", f"{ROUTER}/http/upstream.py:data_received"
 STEPS = f"{ROUTER}/http/time_slicing.py"  # runs the steps of other modules
 
+pytestmark = pytest.mark.interpreted
+
 
 @pytest.fixture
 def page() -> Page:
