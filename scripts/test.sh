@@ -14,7 +14,7 @@ set_up_vllm() { reason="$(make --no-print-directory setup-vllm 2>&1 >&4 | grep -
 pytest_with_vllm() { HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 "$vllm/python" -m pytest "$@"; }
 
 # Parts of `shown` print as they run, one after another. Each lane runs beside them and prints when it has ended.
-shown=(unit contract e2e) lanes=(faults e2e_cluster operator integration vllm)
+shown=(unit contract) lanes=(faults e2e_cluster operator integration vllm e2e)
 case " $* " in
   " --quick "*) shown=(unit) lanes=(quick); shift ;;
   *" tests/vllm"*) set_up_vllm || { echo "$reason" >&2; exit 1; }; pytest_with_vllm "$@"; exit ;;
@@ -56,8 +56,8 @@ run_pytest() (
   set -- -q -o "cache_dir=$logs/cache-$name" $(part_paths "$name") "$@"  # split into words
   [ "$name" != quick ] || set -- "$@" -m "not api_server"
   case "$name" in
-    unit | contract | e2e) renice -n 8 "$BASHPID" >/dev/null ;;
-    vllm | operator | integration) renice -n 4 "$BASHPID" >/dev/null ;;
+    unit | contract) renice -n 8 "$BASHPID" >/dev/null ;;
+    vllm | operator | integration | e2e) renice -n 4 "$BASHPID" >/dev/null ;;
   esac
   if [ "$name" = vllm ]; then pytest_with_vllm "$@"; else "$bin/python" -m pytest "$@"; fi
 )

@@ -19,7 +19,9 @@ PACKAGES: list[str] = CONFIG["targets"]["wheel"]["packages"]
 
 
 def test_configuration_names_packages_of_the_product_only() -> None:
-    assert set(CONFIG["targets"]["wheel"]) == {"packages"}, "nothing else puts files into the wheel"
+    assert set(CONFIG["targets"]["wheel"]) == {"packages", "hooks"}, "nothing else puts files into the wheel"
+    assert set(CONFIG["targets"]["wheel"]["hooks"]) == {"custom"}, "which adds compiled modules, where it is asked to"
+    assert CONFIG["targets"]["wheel"]["hooks"]["custom"]["enable-by-default"] is False
     assert {Path(package).name for package in PACKAGES} == {
         "plumage", "plumage_router", "plumage_engine", "plumage_operator", "plumage_cli",
     }  # fmt: skip
