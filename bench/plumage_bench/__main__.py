@@ -30,10 +30,11 @@ def main(argv: list[str] | None = None) -> int:
     try:
         given = sys.argv[1:] if argv is None else argv
         device = go_where_it_runs(describe(args.name), args.device, "plumage_bench", given)
+        run = load(args.name)
         go_compiled(describe(args.name), "plumage_bench", given, console)
         options = dict(item.split("=", 1) for item in args.options)
         context = Context(args.name, args.quick, args.seed, args.out, console, options, device)
-        run_benchmark(describe(args.name), load(args.name), context)
+        run_benchmark(describe(args.name), run, context)
     except PlumageError as error:
         console.print(f"[red]error:[/red] {error}")
         return 2

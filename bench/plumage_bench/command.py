@@ -75,9 +75,9 @@ def bench(
     from plumage_bench.harness import Context, wide_console
     from plumage_bench.runner import run_benchmark
 
+    run = load(name)  # before it compiles for a minute: it imports what may be missing
     go_compiled(benchmark, "plumage_cli", sys.argv[1:], wide_console())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an error it also ends started processes
-    run = load(name)
     _writable(out)
     run_benchmark(benchmark, run, Context(name, quick, seed, out, wide_console(), given, used))
 
