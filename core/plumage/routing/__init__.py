@@ -2,7 +2,8 @@
 
 from plumage.routing.factory import POLICY_NAMES, make_policy, policy_options
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, RoutingPolicy, Ticket
-from plumage.routing.lbgr import Lbgr, LbgrSettings
+from plumage.routing.lbgr import Lbgr
+from plumage.routing.lbgr_settings import LbgrSettings
 
 __all__ = [
     "POLICY_NAMES",

@@ -9,8 +9,9 @@ from plumage.errors import ConfigurationError
 from plumage.import_path import is_import_path, load_class, require_attribute
 from plumage.options import check_options, option_names
 from plumage.routing.interface import Randomness, RoutingPolicy
-from plumage.routing.lbgr import Lbgr, LbgrSettings
+from plumage.routing.lbgr import Lbgr
 from plumage.routing.lbgr_paper import LbgrPaper
+from plumage.routing.lbgr_settings import LbgrSettings
 from plumage.routing.load_policies import LeastLoad, PowerOfTwo, PrefixAware, Random, RoundRobin
 
 __all__ = ["POLICY_NAMES", "make_policy", "policy_options"]

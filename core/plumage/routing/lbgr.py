@@ -36,17 +36,16 @@ What differs from the printed form:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, expm1, inf
 from typing import ClassVar
 
-from plumage import defaults
-from plumage.errors import ConfigurationError
 from plumage.routing.backlog import Backlog, Share
 from plumage.routing.context_cost import ContextCost
 from plumage.routing.former import MOST_HELD, FormerHomes
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
 from plumage.routing.lbgr_replica import MOST_LESSONS, Replica, Routed
+from plumage.routing.lbgr_settings import LbgrSettings
 from plumage.routing.learned import MOST_UPDATES, Learned
 from plumage.routing.others import Account, Others
 from plumage.routing.queued import QueuedPrefixes
@@ -55,7 +54,7 @@ from plumage.routing.shortlist import Shortlist
 from plumage.routing.ties import lowest_index
 from plumage.routing.work import DecayingWork
 
-__all__ = ["Lbgr", "LbgrSettings"]
+__all__ = ["Lbgr"]
 
 _LEAST_MISS = 0.016  # 1k tokens: an engine computes the last block again even if it holds the whole prompt
 _LEAST_SHARE = 0.1  # of ŝ + W: a correction never predicts less
@@ -69,50 +68,6 @@ _REPORTED = 4  # one answer in this many teaches the end-to-end latency, which i
 _LESSONS = 50.0  # outcomes a second that a regression learns from; more would erase all but the last moment
 _DOUBT = 0.5  # `Backlog.doubt` of a replica without streams, whose progress is not visible
 _TESTED = 20  # outcomes after which a replica's weights count in the fleet's
-
-
-@dataclass(frozen=True, slots=True)
-class LbgrSettings:
-    """Settings of LBGR; the module explains them.
-
-    c_hit, c_miss: seconds per 1k tokens. c_miss counts until it is learned, and is a maximum without streams.
-    forgetting: factor of the regressions. initial_variance: of their weights, around those of the fleet.
-    crowding: weight of the delay of others. copying: weight of a second copy, in times ŝ.
-    spread: weight of the tokens that the replica computed in the last `spread_seconds`.
-    most_correction: largest share of ŝ + W that θ·x may add or subtract.
-    arrival_seconds: window of the average rate of arrivals.
-    stale_seconds: after this time without outcomes an estimate moves half way to the fleet's.
-    considered: the most candidates that are scored for one request.
-    loyalty: see `former`. long_queue: seconds of work, see `queued`. foresight: seconds.
-    """
-
-    c_hit: float = defaults.HIT_MILLISECONDS_PER_KILOTOKEN / 1000
-    c_miss: float = defaults.MISS_MILLISECONDS_PER_KILOTOKEN / 1000
-    forgetting: float = float(defaults.RLS_FORGETTING)
-    initial_variance: float = 1.0
-    crowding: float = 1.0
-    spread: float = 24.0
-    spread_seconds: float = 60.0
-    most_correction: float = 0.25
-    arrival_seconds: float = 10.0
-    stale_seconds: float = 30.0
-    considered: int = defaults.CONSIDERED_REPLICAS
-    loyalty: float = 1.0
-    copying: float = 25.0
-    long_queue: float = 0.5
-    foresight: float = 20.0
-
-    def __post_init__(self) -> None:
-        for name in ("c_miss", "initial_variance", "arrival_seconds", "spread_seconds", "stale_seconds", "foresight"):
-            if not getattr(self, name) > 0.0:
-                raise ConfigurationError(f"lbgr.{name} must be above 0, got {getattr(self, name)}")
-        if not 0.5 <= self.forgetting <= 1.0:
-            raise ConfigurationError(f"lbgr.forgetting must be between 0.5 and 1, got {self.forgetting}")
-        for name in ("c_hit", "copying", "crowding", "loyalty", "spread", "most_correction", "long_queue"):
-            if not getattr(self, name) >= 0.0:
-                raise ConfigurationError(f"lbgr.{name} must not be negative, got {getattr(self, name)}")
-        if not self.considered >= 2:
-            raise ConfigurationError(f"lbgr.considered must be at least 2, got {self.considered}")
 
 
 # What `choose` reads of a slot: both values of `Backlog.bounds`, c_miss, trust in hits, the four weights θ.

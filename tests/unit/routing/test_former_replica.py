@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from plumage.hashing.chunks import ENDS
 from plumage.routing.former import FormerHomes
 from plumage.routing.interface import Query, ReplicaState
-from plumage.routing.lbgr import Lbgr, LbgrSettings
+from plumage.routing.lbgr import Lbgr
+from plumage.routing.lbgr_settings import LbgrSettings
 
 REPLICAS = [ReplicaState(slot) for slot in range(4)]
 
