@@ -5,8 +5,8 @@
 - Half-open: one trial at a time passes. It closes the breaker or opens it again.
 
 A replica that fails more often than the others is *ejected* (`outliers.py`): its breaker opens for 30 s, and twice as
-long each further time, up to 300 s (Envoy's defaults). Answers to requests of before do not close it. Five minutes
-after an ejection the next one takes 30 s again.
+long each further time, up to 300 s (Envoy's defaults). Neither answers to requests of before nor health checks end
+it, even after a failed connection. Five minutes after an ejection the next one takes 30 s again.
 
 An engine may answer its health check and fail every completion. So the router's own health check closes only a breaker
 that a failed connection opened.
@@ -14,6 +14,7 @@ that a failed connection opened.
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Final
 
@@ -33,7 +34,7 @@ class BreakerState(StrEnum):
 
 
 class Outcomes:
-    """Answers and failures since the last `age` but one. Connections that could not be made are not in it."""
+    """Answers and failures since the last `age` but one, each at its end. Not in it: failed connections, silence."""
 
     __slots__ = ("_answered", "_before", "_failed")
 
@@ -107,6 +108,11 @@ class Breaker:
         self.outcomes = Outcomes()
         self.undecided = 0
 
+    @property
+    def retry_at(self) -> float:
+        """When an open breaker becomes half-open; infinity while it is not open."""
+        return self._retry_at if self.state is BreakerState.OPEN else math.inf
+
     def configure(self, config: BreakerConfig) -> None:
         """Sets other bounds, from the next failure on."""
         self._config = config
@@ -130,13 +136,18 @@ class Breaker:
     def succeeded(self) -> None:
         """An answer began."""
         self.undecided = 0
-        if self.state is BreakerState.CLOSED:
-            self.outcomes.answer()
         if not self.ejected:
             self._close()
 
+    def completed(self) -> None:
+        """An answer that began was not cut off: it ended, or its client left."""
+        if self.state is BreakerState.CLOSED:
+            self.outcomes.answer()
+
     def reached(self, *, back: bool) -> None:
         """The engine answers its health check. back: the checks before failed."""
+        if self.ejected:
+            return  # the ejection was for its answers
         if self._unreachable:
             self._close()
         elif back and self.state is BreakerState.OPEN:
@@ -146,13 +157,14 @@ class Breaker:
         """A request ended without a result, for example because its client left. Another trial is allowed."""
         self._trial = False
 
-    def failed(self, now: float, *, certain: bool = False) -> None:
-        """The replica did not answer. certain: no connection could be made, so the breaker opens at once."""
+    def failed(self, now: float, *, certain: bool = False, silent: bool = False) -> None:
+        """The replica did not answer. certain: no connection could be made, so the breaker opens at once.
+        silent: no first byte came in time. The request may be the cause, so `outcomes` does not count it."""
         self._failures += 1
         self._trial = False
-        self._unreachable = certain
+        self._unreachable = certain and not self.ejected
         if self.state is BreakerState.CLOSED:
-            if not certain:
+            if not (certain or silent):
                 self.outcomes.failure()
             if certain or self._failures >= self._config.failures:
                 self._open(now)

@@ -5,7 +5,8 @@ its breaker stays closed while clients wait for retries. Twice a second the answ
 
 - The replica and the others together have `VOLUME` answers and failures each, or more.
 - The replica failed at least `BAD` of its requests, and the others together at most `WELL` of theirs. So a fleet that
-  fails everywhere ejects nobody.
+  fails everywhere ejects nobody. Others that failed `BAD` too are left out, else two sick replicas would hide each
+  other.
 - The difference is `SURE` standard errors or more (the test of two proportions), so chance alone ejects hardly ever.
 
 The worst goes first. At most `MOST` of the replicas are ejected at a time, but one may always be. Another replica must
@@ -14,8 +15,9 @@ in the counts. Time is none of the criteria: LBGR learns how fast each replica i
 
 A breaker hears of a failure when another replica answers the request, which may take long. Until then a replica that
 fails at once would get most requests, and their retries would spend the pool's budget. Such a replica is a *suspect*:
-`SUSPECT` failures or more are undecided since its last answer, and the others have a tenth as many together. Requests
-that fail engines would have failed on the others too. A suspect of two comparisons in a row gets an open breaker.
+`SUSPECT` failures or more are undecided since its last answer, and the available others that have fewer than that have
+a tenth as many together. Requests that fail engines would have failed on these too. A suspect of two comparisons in a
+row gets an open breaker.
 
 As Envoy's outlier detection by success rate, with the others' mean in place of the deviation of hosts, since a pool
 may have two replicas: https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier
@@ -68,8 +70,11 @@ class Outliers:
 
     def _open_suspects(self, now: float) -> None:
         """Opens the breakers of replicas that fail all, before that is certain."""
-        undecided = sum(replica.breaker.undecided for replica in self._fleet)
-        suspects = [replica for replica in self._fleet if _is_suspect(replica, undecided)]
+        many = [replica for replica in self._fleet if _fails_many(replica)]
+        suspects: list[Replica] = []
+        if many:  # the unusual case
+            others = [r.breaker.undecided for r in self._fleet if r.reason(now) is None and not _fails_many(r)]
+            suspects = [replica for replica in many if others and 10 * sum(others) <= replica.breaker.undecided]
         for replica in suspects:
             if replica.id in self._suspects and self._another(replica, now):
                 text = "pool %s: replica %s failed %d requests that no other replica has failed so far"
@@ -83,15 +88,16 @@ class Outliers:
         failed = sum(replica.breaker.outcomes.failed for replica in replicas)
         if failed < BAD * VOLUME:  # the usual case
             return
-        total = sum(replica.breaker.outcomes.total for replica in replicas)
-        outliers = [replica for replica in replicas if _is_outlier(replica, failed, total)]
+        bad = [replica for replica in replicas if _is_bad(replica)]
+        rest_failed = failed - sum(replica.breaker.outcomes.failed for replica in bad)
+        rest = sum(replica.breaker.outcomes.total for replica in replicas if not _is_bad(replica))
+        outliers = [replica for replica in bad if _is_outlier(replica, rest_failed, rest)]
         outliers.sort(key=lambda replica: replica.breaker.outcomes.rate, reverse=True)
         for replica in outliers:
             if not self._may_eject(replica, now):
                 continue
             outcomes = replica.breaker.outcomes
             text = "pool %s: replica %s failed %d of %d requests, the others %d of %d; it gets none for a while"
-            rest_failed, rest = failed - outcomes.failed, total - outcomes.total
             log.warning(text, self._pool, replica.id, outcomes.failed, outcomes.total, rest_failed, rest)
             replica.breaker.eject(now)
             self._fleet.changed()
@@ -108,21 +114,22 @@ class Outliers:
         return any(other is not replica and other.reason(now) is None for other in self._fleet)
 
 
-def _is_suspect(replica: Replica, undecided: int) -> bool:
-    """undecided: of all replicas."""
-    own, closed = replica.breaker.undecided, replica.breaker.state is BreakerState.CLOSED
-    return closed and own >= SUSPECT and 10 * (undecided - own) <= own
+def _fails_many(replica: Replica) -> bool:
+    """Whether it is a suspect, if others fail less."""
+    return replica.breaker.state is BreakerState.CLOSED and replica.breaker.undecided >= SUSPECT
 
 
-def _is_outlier(replica: Replica, failed: int, total: int) -> bool:
-    """failed, total: of all replicas."""
+def _is_bad(replica: Replica) -> bool:
+    """Whether it is an outlier, if others are well."""
     outcomes = replica.breaker.outcomes
-    rest_failed, rest = failed - outcomes.failed, total - outcomes.total
-    if replica.breaker.state is not BreakerState.CLOSED or outcomes.total < VOLUME or rest < VOLUME:
+    return replica.breaker.state is BreakerState.CLOSED and outcomes.total >= VOLUME and outcomes.rate >= BAD
+
+
+def _is_outlier(replica: Replica, rest_failed: int, rest: int) -> bool:
+    """Whether it fails more often than the replicas that are not bad. rest_failed, rest: their counts."""
+    outcomes = replica.breaker.outcomes
+    if rest < VOLUME or rest_failed > WELL * rest:
         return False
-    rate, rest_rate = outcomes.failed / outcomes.total, rest_failed / rest
-    if rate < BAD or rest_rate > WELL:
-        return False
-    both = failed / total
+    both = (outcomes.failed + rest_failed) / (outcomes.total + rest)
     error = math.sqrt(both * (1 - both) * (1 / outcomes.total + 1 / rest))
-    return rate - rest_rate >= SURE * error
+    return outcomes.rate - rest_failed / rest >= SURE * error

@@ -7,6 +7,7 @@ keeps its slot until its last request ends, so that its work is never counted fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -95,6 +96,18 @@ class Replica:
 
     def reason(self, now: float) -> str | None:
         """Why it is not available; None while it is."""
+        away = self._away()
+        if away is not None or self.breaker.allows(now):
+            return away
+        return "it fails more often than the others" if self.breaker.ejected else "its circuit breaker is open"
+
+    @property
+    def only_ejected(self) -> bool:
+        """It would be available if it did not fail more often than the others."""
+        return self.breaker.ejected and self._away() is None
+
+    def _away(self) -> str | None:
+        """Why it is not available, apart from its breaker."""
         if self.gone:
             return "it left the pool"
         if self.member.state is not MemberState.READY:
@@ -105,9 +118,7 @@ class Replica:
             return "its engine is stalled"
         if not self.healthy:
             return "its health check fails"
-        if self.breaker.allows(now):
-            return None
-        return "it fails more often than the others" if self.breaker.ejected else "its circuit breaker is open"
+        return None
 
 
 class Fleet:
@@ -120,7 +131,8 @@ class Fleet:
         self._make_breaker = make_breaker
         self._by_id: dict[str, Replica] = {}
         self._by_slot: list[Replica | None] = []
-        self._available: list[Load] | None = None  # cached until something changes
+        self._available: list[Load] | None = None  # cached until something changes, or:
+        self._until = math.inf  # when the next open breaker becomes half-open
         self._listeners: list[Callable[[Replica, bool], None]] = []
 
     def __iter__(self) -> Iterator[Replica]:
@@ -162,25 +174,26 @@ class Fleet:
         self._available = None
 
     def candidates(self, now: float, without: Collection[Replica] = ()) -> Sequence[Load]:
-        """The loads of the available replicas. without: replicas to leave out."""
+        """The loads of the available replicas. without: replicas to leave out. If it leaves none, ejected replicas are
+        offered, which answer most requests."""
         available = self._available
-        if available is None:
-            open_breakers = False
+        if available is None or now >= self._until:
+            until = math.inf
             available = []
             for replica in self._by_id.values():
                 replica.breaker.advance(now)
                 if replica.reason(now) is None:
                     available.append(replica.load)
-                open_breakers = open_breakers or replica.breaker.state is not BreakerState.CLOSED
-            if open_breakers and not available:
+                until = min(until, replica.breaker.retry_at)
+            if not available:
                 available = self._readmit(now)
-            if not open_breakers:  # an open breaker changes with time
-                self._available = available
+            self._available, self._until = available, until
         if without:
             slots = {
                 replica.slot for replica in without if not replica.gone
             }  # a free slot may belong to another replica now
-            return [load for load in available if load.slot not in slots]
+            left = [load for load in available if load.slot not in slots]
+            return left or [replica.load for replica in self if replica.only_ejected and replica.slot not in slots]
         return available
 
     def _readmit(self, now: float) -> list[Load]:

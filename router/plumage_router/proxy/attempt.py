@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from plumage_router.clock import monotonic
+from plumage_router.fleet.breaker import BreakerState
 from plumage_router.fleet.replicas import Replica, Totals
 from plumage_router.http.errors import Failure
 from plumage_router.http.paths import RESPONSES_PATH
@@ -65,7 +66,7 @@ class Attempt:
     """The `Receiver` of one upstream connection. Ends in `complete` or `attempt_failed`, unless it was abandoned.
 
     lines: the request's own header lines.
-    `charged`: the replica's breaker has counted the failure.
+    `charged`: the replica's breaker has counted the failure. `trial`: it was half-open at the start.
     `started`: the first body byte came. `streams`: the answer is a stream, so its first byte is its first token.
     """
 
@@ -89,6 +90,7 @@ class Attempt:
         "sent_at",
         "started",
         "streams",
+        "trial",
     )
 
     reader: StreamFilter | JsonTail
@@ -108,6 +110,7 @@ class Attempt:
         self._fresh = False
         self._over = False
         self.charged = False
+        self.trial = False
         self.decision = decision
         self.replica = replica
         self.started = False
@@ -118,7 +121,10 @@ class Attempt:
 
     def start(self) -> None:
         replica = self.replica
-        replica.breaker.started()
+        self.trial = replica.breaker.state is BreakerState.HALF_OPEN
+        if self.trial:
+            replica.breaker.started()
+            self._pool.fleet.changed()
         replica.totals.routed += 1
         connection = replica.connections.take()
         if connection is not None:
@@ -138,6 +144,8 @@ class Attempt:
         """Drops the answer without blaming the replica. The engine stops when the connection closes."""
         if not self._over:
             self.replica.breaker.abandoned()
+            if self.replica.breaker.state is not BreakerState.CLOSED:
+                self._pool.fleet.changed()
             self._end(_Outcome.ABANDONED)
 
     def give_up(self, failure: Failure) -> None:
@@ -231,6 +239,8 @@ class Attempt:
     def _begin(self, data: bytes) -> None:
         self.started = True
         self.first_at = monotonic()
+        if self.replica.breaker.state is not BreakerState.CLOSED:
+            self._pool.fleet.changed()
         if not self.decision.prompt.uses_device:  # they say nothing about the replica
             self.replica.breaker.abandoned()
         else:
@@ -246,7 +256,8 @@ class Attempt:
             cause = Cause.REPLICA
         if certain or self.started or cause in (Cause.REPLICA, Cause.SILENT):
             self.charged = True
-            self.replica.breaker.failed(monotonic(), certain=certain)
+            silent = cause is Cause.SILENT and not self.started
+            self.replica.breaker.failed(monotonic(), certain=certain, silent=silent)
             self._pool.fleet.changed()
         self._end(_Outcome.FAILED)
         self._owner.attempt_failed(self, failure, cause)
@@ -258,6 +269,8 @@ class Attempt:
         if connection is not None:
             connection.abandon()
         now, decider, totals = monotonic(), self._pool.decider, self.replica.totals
+        if outcome is not _Outcome.FAILED and self.started and self.decision.prompt.uses_device:
+            self.replica.breaker.completed()
         if outcome is _Outcome.FINISHED:
             totals.finished += 1
             generates = self.decision.prompt.generates

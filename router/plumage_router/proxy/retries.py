@@ -17,7 +17,6 @@ half-open breaker lets one request at a time pass.
 from __future__ import annotations
 
 from plumage.settings.router_config import LimitsConfig
-from plumage_router.fleet.breaker import BreakerState
 from plumage_router.fleet.replicas import Fleet, Replica
 from plumage_router.http.errors import (
     Failure,
@@ -54,9 +53,8 @@ class Retries:
             attempt.replica.breaker.undecided += 1
         self._failed_after_send += cause in (Cause.UNKNOWN, Cause.SILENT)
         unreachable = cause is Cause.REPLICA and failure is not Failure.KEY_REFUSED  # or about to stop
-        trial = attempt.replica.breaker.state is BreakerState.HALF_OPEN
         burst = budget.in_burst(attempt.replica.id, failure, attempt.sent_at, now)
-        self._takes_budget = not (unreachable or trial or burst)
+        self._takes_budget = not (unreachable or attempt.trial or burst)
 
     def take_budget(self, budget: RetryBudget, fleet: Fleet, now: float) -> None:
         """Call before another attempt. Raises RequestError without budget for it."""

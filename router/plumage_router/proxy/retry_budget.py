@@ -8,6 +8,10 @@ A replica that dies fails all of its requests at once, and these may be more tha
 that were on the replica when the failure came first, and fail in the same way within a second. A burst needs no budget.
 A replica has one burst of a kind in 10 s, so a fleet that fails slowly retries a tenth of its requests more.
 
+Fewer than `MANY` failures are no burst, so one lost connection does not use up the burst of a death soon after it. But
+after them, only failures from the `MANY`th in a second on are free. So a replica that fails a little all the time gets
+nothing more.
+
 Times are seconds of the caller's clock. Each call takes constant time. The memory grows with failing replicas only.
 """
 
@@ -15,12 +19,24 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BURST", "RESERVE", "SHARE", "WINDOW", "RetryBudget"]
+__all__ = ["BURST", "MANY", "RESERVE", "SHARE", "WINDOW", "RetryBudget"]
 
 WINDOW: Final = 10  # seconds, in buckets of one second
 SHARE: Final = 0.2  # of the requests in the window
 RESERVE: Final = 10 * WINDOW  # retries in a window without any requests: ten a second
 BURST: Final = 1.0  # seconds
+MANY: Final = 10  # failures, a tenth of the reserve
+
+
+class _Burst:
+    """Failures of one replica and kind within a second. `paid`: how many of the first need budget."""
+
+    __slots__ = ("began", "count", "paid")
+
+    def __init__(self, began: float, paid: int) -> None:
+        self.began = began
+        self.count = 0
+        self.paid = paid
 
 
 class RetryBudget:
@@ -33,7 +49,7 @@ class RetryBudget:
         self._retries = [0] * WINDOW
         self._all_requests = self._all_retries = 0  # the sums of the lists
         self._second = 0
-        self._bursts: dict[tuple[str, str], float] = {}  # when each began, by replica and failure
+        self._bursts: dict[tuple[str, str], _Burst] = {}  # the last, by replica and failure
 
     def sent(self, now: float) -> None:
         """A request was sent to its first replica."""
@@ -52,8 +68,16 @@ class RetryBudget:
     def in_burst(self, replica: str, failure: str, sent_at: float, now: float) -> bool:
         """Whether the failure is one of many that a replica had at once. sent_at: when it got the request."""
         self._slot(now)
-        began = self._bursts.setdefault((replica, failure), now)
-        return sent_at <= began and now - began <= BURST
+        key = (replica, failure)
+        burst = self._bursts.get(key)
+        if burst is None:
+            burst = self._bursts[key] = _Burst(now, 0)
+        elif now - burst.began > BURST and burst.count < MANY:
+            burst = self._bursts[key] = _Burst(now, MANY - 1)
+        if sent_at > burst.began or now - burst.began > BURST:
+            return False
+        burst.count += 1
+        return burst.count > burst.paid
 
     def _slot(self, now: float) -> int:
         """The place of this second. Forgets what left the window."""
@@ -67,5 +91,5 @@ class RetryBudget:
                 self._requests[slot] = self._retries[slot] = 0
             self._second = second
             if self._bursts:
-                self._bursts = {key: began for key, began in self._bursts.items() if now - began < WINDOW}
+                self._bursts = {key: last for key, last in self._bursts.items() if now - last.began < WINDOW}
         return self._second % WINDOW

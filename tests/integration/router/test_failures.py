@@ -224,6 +224,8 @@ async def test_silent_request_gets_two_replicas(start: Any, kit: Any) -> None:
     assert (answer.status, answer.error["code"]) == (502, "upstream_silent")
     assert "its health check fails" in answer.error["message"]
     assert "retry-after" not in answer.headers
+    outcomes = [replica.breaker.outcomes.total for replica in running.router.pool.fleet]
+    assert outcomes == [0] * 4, "the request may be the cause"
     assert sum(len(engine.seen) for engine in running.engines) == 2
 
 

@@ -101,3 +101,22 @@ def test_returned_engine_gets_trial_at_once() -> None:
     assert not breaker.allows(0.1), "a health check allows no second trial"
     breaker.failed(0.2)
     assert not breaker.allows(2.1), "the back-off has doubled"
+
+
+def test_outcome_is_counted_once_at_its_end() -> None:
+    breaker = _breaker()
+    breaker.succeeded()
+    assert breaker.outcomes.total == 0, "it may be cut off"
+    breaker.failed(0.0)
+    breaker.succeeded()
+    breaker.completed()
+    assert (breaker.outcomes.failed, breaker.outcomes.total) == (1, 2)
+
+
+def test_silence_opens_breaker_and_is_no_outcome() -> None:
+    breaker = _breaker()
+    for _ in range(2):
+        breaker.failed(0.0, silent=True)
+    assert breaker.outcomes.total == 0, "the request may be the cause"
+    breaker.failed(0.0, silent=True)
+    assert breaker.state is BreakerState.OPEN

@@ -29,6 +29,7 @@ def _answer(replica: Replica, failed: int, total: int, now: float = 0.0) -> None
             replica.breaker.failed(now)
         else:
             replica.breaker.succeeded()
+            replica.breaker.completed()
 
 
 def _ejected(fleet: Fleet) -> list[str]:
@@ -84,6 +85,7 @@ def test_ejected_replica_returns_by_trial_with_new_counts() -> None:
     assert [load.name for load in fleet.candidates(0.9 + EJECTION)] == ["r1"]
     assert [load.name for load in fleet.candidates(1.0 + EJECTION)] == ["r0", "r1"]
     bad.breaker.started()
+    fleet.changed()
     assert [load.name for load in fleet.candidates(1.0 + EJECTION)] == ["r1"], "one trial at a time"
     bad.breaker.succeeded()
     assert bad.breaker.state is BreakerState.CLOSED
@@ -180,11 +182,11 @@ def test_replica_that_fails_all_is_suspected_before_others_answer() -> None:
     assert outliers.ejections == 0
 
 
-@pytest.mark.parametrize("others", [2, SUSPECT])
-def test_failures_of_several_replicas_point_to_requests(others: int) -> None:
+@pytest.mark.parametrize("others", [(2, 0), (SUSPECT, SUSPECT), (SUSPECT, 2)])
+def test_failures_of_several_replicas_point_to_requests(others: tuple[int, int]) -> None:
     fleet, outliers = _fleet(3)
-    first, second, _ = fleet
-    first.breaker.undecided, second.breaker.undecided = SUSPECT, others
+    for replica, undecided in zip(fleet, (SUSPECT, *others), strict=True):
+        replica.breaker.undecided = undecided
     for second_of_time in range(1, 5):
         outliers.sweep(float(second_of_time))
     assert {replica.breaker.state for replica in fleet} == {BreakerState.CLOSED}
@@ -211,6 +213,60 @@ def test_last_available_replica_is_not_suspected() -> None:
     assert bad.breaker.state is BreakerState.CLOSED
 
 
+def test_two_sick_replicas_do_not_hide_each_other() -> None:
+    fleet, outliers = _fleet(3)
+    first, second, well = fleet
+    first.breaker.undecided = second.breaker.undecided = SUSPECT
+    outliers.sweep(1.0)
+    outliers.sweep(2.0)
+    assert [replica.breaker.state for replica in fleet] == [BreakerState.OPEN, BreakerState.OPEN, BreakerState.CLOSED]
+    fleet, outliers = _fleet(3)
+    first, second, well = fleet
+    _answer(first, 30, 100)
+    _answer(second, 40, 100)
+    _answer(well, 1, 100)
+    outliers.sweep(1.0)
+    assert _ejected(fleet) == ["r1"], "the worst of them"
+
+
+def test_only_time_and_trial_end_an_ejection() -> None:
+    fleet, _ = _fleet(2)
+    bad, _good = fleet
+    bad.breaker.eject(1.0)
+    bad.breaker.failed(2.0, certain=True)
+    for back in (False, True):
+        bad.breaker.reached(back=back)
+        assert (bad.breaker.state, bad.breaker.ejected) == (BreakerState.OPEN, True)
+    bad.breaker.advance(1.0 + EJECTION)
+    bad.breaker.reached(back=False)
+    assert bad.breaker.state is BreakerState.HALF_OPEN, "the connection failed before, and the trial is still to come"
+
+
+def test_ejected_replica_is_offered_to_a_request_that_failed_on_the_others() -> None:
+    fleet, _ = _fleet(2)
+    bad, good = fleet
+    bad.breaker.eject(1.0)
+    fleet.changed()
+    assert [load.name for load in fleet.candidates(2.0, [good])] == ["r0"]
+    assert bad.breaker.ejected
+    assert [load.name for load in fleet.candidates(2.0)] == ["r1"], "others keep away"
+    assert fleet.candidates(2.0, [good, bad]) == []
+    bad.draining = True
+    assert fleet.candidates(2.0, [good]) == []
+
+
+def test_candidates_are_cached_until_a_breaker_becomes_half_open() -> None:
+    fleet, _ = _fleet(3)
+    bad, worse, _good = fleet
+    bad.breaker.eject(1.0)
+    worse.breaker.eject(2.0)
+    fleet.changed()
+    cached = fleet.candidates(3.0)
+    assert fleet.candidates(0.9 + EJECTION) is cached
+    assert [load.name for load in fleet.candidates(1.0 + EJECTION)] == ["r0", "r2"]
+    assert [load.name for load in fleet.candidates(2.0 + EJECTION)] == ["r0", "r1", "r2"]
+
+
 COUNTS = st.lists(st.tuples(st.integers(0, 300), st.floats(0, 1)), min_size=1, max_size=30)
 
 
@@ -232,8 +288,8 @@ def test_bounds_hold_whatever_fails(rounds: Sequence[Sequence[tuple[int, float]]
         assert bool(fleet.candidates(second + 1.0)) is available, "the last available replica stays"
         for name in (name for name in ejected if not before[name][2]):
             failed, total, _ = before[name]
-            rest_failed = sum(before[other][0] for other in before) - failed
-            rest = sum(before[other][1] for other in before) - total
+            well = [(f, t) for f, t, _ in before.values() if t < VOLUME or f / t < BAD]
+            rest_failed, rest = sum(f for f, _ in well), sum(t for _, t in well)
             assert total >= VOLUME
-            assert failed >= BAD * total
+            assert failed / total >= BAD
             assert rest_failed <= WELL * rest

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage_router.proxy.retry_budget import BURST, RESERVE, SHARE, WINDOW, RetryBudget
+from plumage_router.proxy.retry_budget import BURST, MANY, RESERVE, SHARE, WINDOW, RetryBudget
 
 # Steps of a clock: seconds since the step before, requests and wanted retries at this moment.
 STEPS = st.lists(st.tuples(st.floats(0, 4), st.integers(0, 300), st.integers(0, 300)), max_size=30)
@@ -83,6 +83,20 @@ def test_replica_has_one_burst_in_a_window() -> None:
     budget = RetryBudget()
     free = [budget.in_burst("a", "http_504", now / 10 - 2.0, now / 10) for now in range(10_000, 11_000)]
     assert 0.08 < sum(free) / len(free) < 0.13
+
+
+def test_one_failure_does_not_use_up_the_burst_of_a_death() -> None:
+    budget = RetryBudget()
+    assert budget.in_burst("a", "connection_lost", 104.0, 105.0)
+    free = [budget.in_burst("a", "connection_lost", 109.0, 110.0) for _ in range(300)]
+    assert free == [False] * (MANY - 1) + [True] * (301 - MANY)
+    assert not any(budget.in_burst("a", "connection_lost", 111.0, 112.0) for _ in range(300)), "one in a window"
+
+
+def test_few_failures_in_each_second_are_no_bursts() -> None:
+    budget = RetryBudget()
+    free = [budget.in_burst("a", "http_500", now / 8 - 2.0, now / 8) for now in range(8_000, 8_800)]
+    assert sum(free) <= MANY
 
 
 def test_memory_is_bounded_by_failing_replicas() -> None:
