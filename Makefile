@@ -47,7 +47,7 @@ test-quick: setup  ## run the tests that need neither vLLM nor a Kubernetes API 
 
 test-compiled: setup  ## run the router's tests with its modules compiled to C, as the image has them (needs gcc and Python's headers)
 	@$(BIN)/python scripts/compile_modules.py build/compiled
-	@PYTHONPATH="$(CURDIR)/build/compiled" $(BIN)/python -m pytest -q tests/unit/routing tests/integration/router $(ARGS)
+	@PYTHONPATH="$(CURDIR)/build/compiled" $(BIN)/python -m pytest -q tests/unit/routing tests/contract/test_own_policies.py tests/integration/router $(ARGS)
 
 cluster: setup  ## start a Kubernetes cluster of its own, without Docker: eval "$$(make -s cluster)" (NODES=2; tests/cluster/README.md)
 	@BIN="$(BIN)" bash scripts/cluster.sh up --nodes $(NODES)

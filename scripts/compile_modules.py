@@ -10,6 +10,7 @@ how the image is built. Without them Python runs the sources, which are the same
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import os
 import shutil
@@ -19,6 +20,7 @@ import sysconfig
 import tempfile
 import time
 import tomllib
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = [Path(one) for one in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+CHECKED = PACKAGES[:2]  # what the compiled modules import from
 STAMP = ".compiled"
 SHARED = "plumage"  # mypyc's name for the library that all the modules share
 
@@ -97,22 +100,27 @@ def compile_into(folder: Path) -> None:
         command.run()
 
 
-def digest() -> str:
-    """Of all that the compiled modules follow from: mypyc looks at the types in other modules too."""
+def digest(packages: Sequence[Path]) -> str:
+    """Of the packages' sources, and of what else the compiled modules follow from."""
     found = hashlib.sha256(f"{SUFFIX} mypy {version('mypy')}\n".encode())
-    files = sorted(path for package in PACKAGES[:2] for path in (ROOT / package).rglob("*.py"))
+    files = sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
     for path in [*files, ROOT / "pyproject.toml", Path(__file__)]:
         found.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
     return found.hexdigest()
 
 
 def write_packages(folder: Path) -> None:
-    """Write all packages to `folder`, which is replaced at once and complete."""
-    made = digest()
-    old = folder / STAMP
+    """Write all packages to `folder`, unless it has them as they are. It is replaced at once and complete.
+
+    mypyc looks at the types in other modules too: a change of any module in `CHECKED` compiles all of them again.
+    """
+    made, stamp = [digest(CHECKED), digest(PACKAGES)], folder / STAMP
+    kept = stamp.read_text().split() if stamp.is_file() else ["", ""]
+    if kept == made:
+        return
     new = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
-    if old.is_file() and old.read_text() == made:
+    if kept[0] == made[0]:
         for file in folder.rglob(f"*{SUFFIX}"):
             target = new / file.relative_to(folder)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -121,15 +129,17 @@ def write_packages(folder: Path) -> None:
         started = time.monotonic()
         print(f"compile: {len(sources())} modules, about a minute on one core", flush=True)
         # In a process of its own: gcc's command lines are of interest only where it fails.
-        hook = [sys.executable, __file__, "--only", str(new)]
-        done = subprocess.run(hook, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        alone = [sys.executable, __file__, "--only", str(new)]
+        done = subprocess.run(alone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode:
             sys.exit("\n".join(["compile: it failed; the last lines:", *done.stdout.splitlines()[-30:]]))
         print(f"compile: done in {time.monotonic() - started:.0f} s", flush=True)
     for package in PACKAGES:
         skipped = shutil.ignore_patterns("__pycache__", f"*{SUFFIX}")
         shutil.copytree(ROOT / package, new / package.name, ignore=skipped, dirs_exist_ok=True)
-    (new / STAMP).write_text(made)
+    if [digest(CHECKED), digest(PACKAGES)] != made:
+        sys.exit("compile: a source was changed meanwhile; run it again")
+    (new / STAMP).write_text("\n".join(made))
     shutil.rmtree(folder, ignore_errors=True)
     new.rename(folder)
 
@@ -144,7 +154,9 @@ def main() -> None:
     if arguments.only:
         compile_into(folder)
     else:
-        write_packages(folder)
+        with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another process may write it now
+            write_packages(folder)
 
 
 if __name__ == "__main__":

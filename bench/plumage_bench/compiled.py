@@ -15,12 +15,14 @@ from pathlib import Path
 from rich.console import Console
 
 import plumage.routing.lbgr
+from plumage.errors import ConfigurationError
 from plumage_bench.registry import Benchmark
 
 __all__ = ["go_compiled", "is_compiled"]
 
 _CHECKOUT = Path(__file__).parents[2]
 _FOLDER = _CHECKOUT / "build" / "compiled"
+_TRIED = "PLUMAGE_BENCH_COMPILED"
 
 
 def is_compiled() -> bool:
@@ -30,14 +32,27 @@ def is_compiled() -> bool:
 
 def go_compiled(benchmark: Benchmark, module: str, arguments: Sequence[str], console: Console) -> None:
     """Replace the process by `python -m module arguments` with the compiled modules, if the benchmark measures them.
-    Returns if that is so already, or can not be."""
-    if not benchmark.compiled or is_compiled():
+    Returns if that is so already, or can not be. ConfigurationError if other modules come before them on the path."""
+    if not benchmark.compiled:
         return
-    script = _CHECKOUT / "scripts" / "compile_modules.py"
-    if subprocess.run([sys.executable, script, _FOLDER], check=False).returncode:
+    before = _stamp()
+    if subprocess.run([sys.executable, _CHECKOUT / "scripts" / "compile_modules.py", _FOLDER], check=False).returncode:
         console.print("[yellow]The router runs from its sources, slower than in the image: see above.[/yellow]")
         return
+    here = Path(str(plumage.routing.lbgr.__file__)).is_relative_to(_FOLDER)
+    if here and _stamp() == before:
+        return
+    if os.environ.get(_TRIED):
+        raise ConfigurationError(
+            f"other modules come before {_FOLDER}: unset PYTHONPATH, and run it from another folder"
+        )
     path = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = f"{_FOLDER}:{path}" if path else str(_FOLDER)
+    os.environ |= {_TRIED: "1", "PYTHONPATH": path if here else str(_FOLDER) if not path else f"{_FOLDER}:{path}"}
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
+
+
+def _stamp() -> str:
+    """Names what the compiled modules were made of; empty without them."""
+    stamp = _FOLDER / ".compiled"
+    return stamp.read_text() if stamp.is_file() else ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-__all__ = ["fair_timeout", "monotonic", "wall"]
+__all__ = ["fair_call", "fair_timeout", "monotonic", "wall"]
 
 T = TypeVar("T")
 
@@ -39,6 +39,11 @@ async def fair_timeout(seconds: float, work: Coroutine[Any, Any, T]) -> T:
         return task.result()
     finally:
         task.cancel()
+
+
+async def fair_call(seconds: float, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """`fair_timeout` of a coroutine that is made when the task runs: a task that is cancelled before leaves none."""
+    return await fair_timeout(seconds, begin())
 
 
 def _retrieve_exception(task: asyncio.Task[Any]) -> None:

@@ -39,7 +39,15 @@ def make_policy(name: str, *, rng: Randomness, **options: Any) -> RoutingPolicy:
         return Lbgr(rng=rng, settings=LbgrSettings(**options))
     given = {"rng": rng} if "rng" in option_names(policy) else {}
     check_options(what, policy, options, given)
-    made = policy(**given, **options)
+    try:
+        made = policy(**given, **options)
+    except TypeError as error:
+        if "inherit from compiled" not in str(error):
+            raise
+        raise ConfigurationError(
+            f"{what} derives from a class that is compiled here: derive from plumage.routing.base.ScoringPolicy, or "
+            "from no class of Plumage (docs/how-to/own-policy.md)"
+        ) from error
     require_attribute(made, what, "name", str)
     return made
 

@@ -16,6 +16,8 @@ __all__ = ["lowest", "lowest_index"]
 def lowest_index(scores: Sequence[float], rng: Randomness) -> int:
     """The index of the lowest score; equals are drawn."""
     best = min(scores)
+    if best != best:  # NaN, of a policy of another package: `index` would not find it
+        return 0
     index = scores.index(best)
     equals = scores.count(best)
     for _ in range(rng.randrange(equals) if equals > 1 else 0):

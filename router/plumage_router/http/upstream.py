@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Coroutine
 from typing import Any, Protocol, TypeAlias, cast
 
 import httptools
 
-from plumage_router.clock import fair_timeout
+from plumage_router.clock import fair_call
 from plumage_router.http.errors import Failure
 
 __all__ = ["ConnectionPool", "Receiver", "UpstreamConnection"]
@@ -217,8 +218,7 @@ class ConnectionPool:
 
     def connect(self, receiver: Receiver) -> None:
         """Makes a new connection, and calls `receiver.connected` or `receiver.unreachable`."""
-        connecting = self._loop.create_connection(lambda: UpstreamConnection(self), self._host, self._port)
-        task = self._loop.create_task(fair_timeout(self._timeout, connecting))
+        task = self._loop.create_task(fair_call(self._timeout, self._begin_connecting))
         self._connecting.add(task)
         task.add_done_callback(lambda done: self._end_connecting(done, receiver))
 
@@ -250,6 +250,9 @@ class ConnectionPool:
             task.cancel()
         for connection in tuple(self._all):
             connection.abandon()
+
+    def _begin_connecting(self) -> Coroutine[Any, Any, tuple[asyncio.Transport, UpstreamConnection]]:
+        return self._loop.create_connection(lambda: UpstreamConnection(self), self._host, self._port)
 
     def _end_connecting(self, task: _Connecting, receiver: Receiver) -> None:
         self._connecting.discard(task)
