@@ -64,7 +64,9 @@ def test_second_operator_takes_over_from_killed_one(access: Access, pool: Pool, 
     own.kill_container(f"{OPERATOR_NAMESPACE}/{first}", "operator", signal.SIGSTOP)
     access.kubectl("-n", OPERATOR_NAMESPACE, "delete", "pod", first, "--force", "--grace-period=0")
     until(lambda: holder(access) not in ("", first), "another holds the Lease")
-    assert holder(access) == second, "one that stands by is there before one that starts"
+    # The one that stood by and the one that replaces the first both wait until the Lease expires. Either may take it.
+    second = holder(access)
+    assert second in operators(access)
 
     is_repaired(access, pool)
     assert renewals_of_one(access, second)
