@@ -5,8 +5,8 @@
 # make the names. BASE says what they stand on: `registry` takes the Dockerfiles' own bases, `debootstrap` a Debian made
 # here (root and debootstrap needed), where no registry is reached; without BASE it is found out. PLUMAGE_BASE and
 # ENGINE_BASE name other bases. BUILD_BASE names what compiles the router beside PLUMAGE_BASE: the same Python with its
-# headers and gcc. COMPILE=false leaves that out; then the router takes half as much CPU again. `cpu-engine` is the engine image on vLLM's CPU build (3.5 GB), for tests without a GPU.
-# WHEELS is a folder with PyTorch's CPU build for it, where PyTorch's index is not reached. `engine-without-vllm` is the
+# headers and gcc. COMPILE=false leaves that out; then the router takes about 40 % more CPU.
+# `cpu-engine` is the engine image on vLLM's CPU build (3.5 GB), for tests without a GPU. WHEELS is a folder with PyTorch's CPU build for it, where PyTorch's index is not reached. `engine-without-vllm` is the
 # engine image on a base that has no vLLM, for CI: it runs the same steps, and pods of simulated engines run from it.
 # pip's own settings are passed on as secrets: PIP_CONFIG_FILE, and PIP_CERT or SSL_CERT_FILE.
 set -euo pipefail

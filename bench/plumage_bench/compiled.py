@@ -1,7 +1,7 @@
 """Runs a benchmark of the router with its compiled modules, as the image has them.
 
 The process compiles them into `build/compiled` (scripts/compile_modules.py) and replaces itself by the same command
-there. Where they can not be compiled the sources run; the run's record and its last lines say so.
+there. Where they can not be compiled the sources run; a line before the run and the run's record say so.
 """
 
 from __future__ import annotations

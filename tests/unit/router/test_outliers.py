@@ -74,12 +74,19 @@ def test_log_and_reason_name_the_cause(caplog: pytest.LogCaptureFixture) -> None
     assert bad.shown_state == "Unhealthy"
 
 
-def test_ejected_replica_returns_by_trial_with_new_counts() -> None:
+def _one_of_two_ejected() -> tuple[Fleet, Outliers]:
+    """The first of two replicas was ejected at 1.0."""
     fleet, outliers = _fleet(2)
     bad, good = fleet
     _answer(bad, 30, 100)
     _answer(good, 0, 100)
     outliers.sweep(1.0)
+    return fleet, outliers
+
+
+def test_ejected_replica_returns_by_trial_with_new_counts() -> None:
+    fleet, outliers = _one_of_two_ejected()
+    bad, _ = fleet
     bad.breaker.succeeded()
     assert bad.breaker.state is BreakerState.OPEN, "an answer to a request of before is no trial"
     assert [load.name for load in fleet.candidates(0.9 + EJECTION)] == ["r1"]
@@ -145,11 +152,8 @@ def test_last_available_replica_is_not_ejected() -> None:
 
 
 def test_ejected_replica_returns_when_the_others_are_away() -> None:
-    fleet, outliers = _fleet(2)
+    fleet, _ = _one_of_two_ejected()
     bad, good = fleet
-    _answer(bad, 30, 100)
-    _answer(good, 0, 100)
-    outliers.sweep(1.0)
     good.breaker.failed(2.0, certain=True)
     fleet.changed()
     assert [load.name for load in fleet.candidates(2.0)] == ["r0"]
