@@ -143,7 +143,8 @@ async def test_unreadable_values_are_counted_and_ignored(
 
 async def test_gaps_snapshots_and_outages_are_counted(start: Any, kit: Any, server: LocalServer, client: Redis) -> None:
     running = await start(engines=1, directoryUrl=server.url)
-    async with DirectoryWriter(server.url, pool="chat", replica="chat-0", heartbeat_seconds=0.2) as writer:
+    # A heartbeat notices the foreign entry and begins a new log; the router has to see the gap before that.
+    async with DirectoryWriter(server.url, pool="chat", replica="chat-0", heartbeat_seconds=30) as writer:
         writer.publish([Change(7, 1, 60)])
         mirror = running.router.pool.decider.mirror
         await kit.until(lambda: mirror.match([7]))
