@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+# spec.model
+ADAPTER_SLOTS: Final = 4
+ADAPTER_MAX_RANK: Final = 16
+
 # spec.engine.feather
 FEATHER_POLICY: Final = "ChtOrder"
 """The tree's order without STOP: on no device that pools run on has STOP paid as a default (decision 0196)."""

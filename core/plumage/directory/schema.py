@@ -31,7 +31,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -119,12 +119,16 @@ class Load:
     """The engine's own figures at the time of the heartbeat.
 
     running, waiting: requests. held_back: of the waiting ones, those that FEATHER holds back on purpose.
-    kv_usage: share of the cache in use, 0 to 1."""
+    kv_usage: share of the cache in use, 0 to 1. adapters: those with running requests."""
 
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
     held_back: int = 0
+    adapters: tuple[str, ...] = ()
+
+
+_LOAD_NUMBERS = ("running", "waiting", "kv_usage", "held_back")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +146,21 @@ class Beat:
     engine: str = ""
 
     def to_hash(self) -> dict[str, str | int | float]:
-        load = {item.name: getattr(self.load, item.name) for item in fields(Load)}
+        load = {name: getattr(self.load, name) for name in _LOAD_NUMBERS}
         own = {"epoch": self.epoch, "state": int(self.state), "seq": self.seq, "count": self.count}
-        return {"v": SCHEMA_VERSION, **own, "digest": self.digest, "engine": self.engine, **load}
+        named = {"engine": self.engine, "adapters": ",".join(self.load.adapters)}  # no name has a comma
+        return {"v": SCHEMA_VERSION, **own, "digest": self.digest, **named, **load}
 
     @classmethod
     def from_hash(cls, found: Mapping[bytes, bytes]) -> Beat:
         check_version(found.get(b"v"))
         try:
-            numbers = {item.name: float(found.get(item.name.encode(), b"0")) for item in fields(Load)}
+            numbers = {name: float(found.get(name.encode(), b"0")) for name in _LOAD_NUMBERS}
+            adapters = found.get(b"adapters", b"").decode()
             load = Load(
-                int(numbers["running"]), int(numbers["waiting"]), numbers["kv_usage"], int(numbers["held_back"])
-            )
+                int(numbers["running"]), int(numbers["waiting"]), numbers["kv_usage"], int(numbers["held_back"]),
+                tuple(adapters.split(",")) if adapters else (),
+            )  # fmt: skip
             epoch, engine = found[b"epoch"].decode(), found.get(b"engine", b"").decode()
             seq, count, digest = (int(found[name]) for name in (b"seq", b"count", b"digest"))
             return cls(epoch, State(int(found[b"state"])), load, seq, count, digest, engine)

@@ -110,6 +110,7 @@ def _model(pool: InferencePool, folder: str) -> ModelConfig:
         name=model.served_name,
         model_folder=folder,
         adapters=tuple(adapter.name for adapter in model.adapters),
+        adapter_slots=model.adapter_slots,
         aliases=model.aliases,
         max_length=model.max_length,
         cache_tokens=_cache_tokens(pool),

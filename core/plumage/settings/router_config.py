@@ -140,7 +140,8 @@ class MembershipConfig(Settings):
 class ModelConfig(Settings):
     """name: the base model, which seeds every chunk chain. aliases: other names of it for clients.
 
-    adapters: LoRA names; each has its own chain. model_folder: template and tokenizer.
+    adapters: LoRA names; each has its own chain. adapter_slots: how many of them an engine computes with at a time.
+    model_folder: template and tokenizer.
     max_length: the engines' limit for prompt and answer together, in tokens, if it differs from the model's own.
     cache_tokens: the size of an engine's KV cache, since nothing longer can be served.
     """
@@ -148,6 +149,7 @@ class ModelConfig(Settings):
     name: str = Field(min_length=1)
     model_folder: str
     adapters: tuple[str, ...] = ()
+    adapter_slots: int = Field(defaults.ADAPTER_SLOTS, ge=1)
     aliases: tuple[str, ...] = ()
     max_length: Count | None = None
     cache_tokens: Count | None = None

@@ -23,6 +23,7 @@ def simulator_settings(
     return SimulatorConfig(
         model=pool.spec.model.served_name,
         adapters=tuple(adapter.name for adapter in pool.spec.model.adapters),
+        adapter_slots=pool.spec.model.adapter_slots,
         model_folder=model_folder,
         host=host,
         port=port,

@@ -32,7 +32,8 @@ class SimulatorConfig(Settings):
     """One engine.
 
     model: the name it serves. model_folder: a folder, or builtin://NAME, whose
-    path depends on the image. adapters: LoRA names it serves too.
+    path depends on the image. adapters: LoRA names it serves too. adapter_slots: how many of them it computes with at
+    a time.
     events_endpoint, replay_endpoint: `ipc://…` for the KV events, in a folder that only engine and agent can enter,
     because events contain prompts.
     api_key_file: the bearer key of /v1. admin_token_file: the bearer token of /v1/plumage; without it the server must
@@ -44,6 +45,7 @@ class SimulatorConfig(Settings):
 
     model: str = Field(min_length=1)
     adapters: tuple[str, ...] = ()
+    adapter_slots: int = Field(defaults.ADAPTER_SLOTS, ge=1)
     model_folder: str = Field(min_length=1)
     host: str = "127.0.0.1"
     port: int = Field(ge=0, le=65535)

@@ -10,6 +10,7 @@ from typing import Any
 from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.cache import HostMemorySpec
 from plumage.api.v1alpha1.engine import VLLM_PLUGIN
+from plumage.api.v1alpha1.model import ModelSpec
 from plumage.cluster import child_name
 from plumage.settings import policies
 from plumage.settings.addresses import EngineSockets
@@ -19,6 +20,7 @@ from plumage.settings.router_config import traces_url
 __all__ = [
     "ROUTES",
     "VLLM_READY_SECONDS",
+    "adapter_flags",
     "events_config",
     "host_tier_config",
     "plugin_settings",
@@ -33,6 +35,7 @@ ROUTES = VLLM_PLUGIN
 
 # Probes, routers and the agent request these several times a second. In the log they would hide errors.
 _NOT_LOGGED = ("/health", "/metrics", *(f"/v1/plumage/{name}" for name in ("feather", "promote", "stats", "tables")))
+_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM 0.32 accepts (`config/lora.py`)
 _BLOCK_TOKENS = 16  # vLLM's default on GPUs; the paper's formula needs the size of a block
 
 
@@ -76,10 +79,26 @@ def _model_flags(pool: InferencePool, adapters: Mapping[str, str]) -> list[str]:
     if pool.spec.tracing is not None:
         flags.append(f"--otlp-traces-endpoint={traces_url(pool.spec.tracing.endpoint)}")
     if adapters:
-        flags += ["--enable-lora", "--lora-modules", *(f"{name}={path}" for name, path in adapters.items())]
+        flags += adapter_flags(pool.spec.model, adapters)
     if (tier := host_tier_config(pool)) is not None:
         flags.append(f"--kv-transfer-config={json.dumps(tier)}")
     return flags
+
+
+def adapter_flags(model: ModelSpec, adapters: Mapping[str, str]) -> list[str]:
+    """The flags for LoRA. vLLM's own defaults are one adapter at a time, no other one in host memory, and rank 16.
+
+    adapters: the folder or repository of each adapter, by name.
+    """
+    rank = next(rank for rank in _LORA_RANKS if rank >= model.adapter_max_rank)
+    return [
+        "--enable-lora",
+        f"--max-loras={min(model.adapter_slots, len(adapters))}",
+        f"--max-cpu-loras={len(adapters)}",
+        f"--max-lora-rank={rank}",
+        "--lora-modules",
+        *(f"{name}={path}" for name, path in adapters.items()),
+    ]
 
 
 def tracing_environment(pool: InferencePool) -> dict[str, str]:

@@ -18,6 +18,7 @@ def engine_settings(config: SimulatorConfig) -> EngineSettings:
         cache_blocks=config.cache_blocks,
         host_blocks=config.host_blocks,
         max_num_seqs=config.max_num_seqs,
+        adapter_slots=config.adapter_slots,
         max_batched_tokens=config.max_batched_tokens,
         queue=config.feather.policy,
         queue_options={"max_wait": config.feather.max_wait_seconds, **config.feather.options},

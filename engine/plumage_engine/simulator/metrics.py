@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -31,10 +32,14 @@ _LATENCY = (
 
 class Metrics:
     """A collector over one engine's counters; `engine` is set once it exists. ignored: fields of a newer operator's
-    settings that are ignored."""
+    settings that are ignored. adapters: whether it serves any. clock: seconds since 1970."""
 
-    def __init__(self, model: str, ignored: int = 0) -> None:
+    def __init__(
+        self, model: str, ignored: int = 0, *, adapters: bool = False, clock: Callable[[], float] = time.time
+    ) -> None:
         self._ignored = ignored
+        self._has_adapters = adapters
+        self._clock = clock
         self.engine: SimEngine | None = None
         self.time_to_first_token = Histogram(_TTFT)
         self.inter_token_latency = Histogram(_ITL)
@@ -65,6 +70,8 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         if self.engine is not None:
             yield from self._gauges(self.engine)
+            if self._has_adapters:
+                yield from self._adapters(self.engine)
             yield from self._totals(self.engine)
             yield from self._by_label(self.engine)
             yield from self._histograms()
@@ -94,6 +101,17 @@ class Metrics:
             num_cpu_blocks=str(settings.host_blocks),
             enable_prefix_caching="True",
         )
+
+    def _adapters(self, engine: SimEngine) -> Iterator[Metric]:
+        """vLLM has a series for each set of names so far; here there is the present one only."""
+        labels = {
+            "max_lora": str(engine.settings.adapter_slots),
+            "running_lora_adapters": ",".join(engine.running_adapters()),
+            "waiting_lora_adapters": ",".join(engine.waiting_adapters()),
+        }
+        family = GaugeMetricFamily("vllm:lora_requests_info", "Adapters with requests.", labels=list(labels))
+        family.add_metric(list(labels.values()), self._clock())
+        yield family
 
     def _totals(self, engine: SimEngine) -> Iterator[Metric]:
         counters = engine.counters

@@ -144,7 +144,7 @@ def metrics_page(pool: PoolRouter, accept: str) -> tuple[str, str]:
 
 def metric_lines(pool: PoolRouter) -> Iterator[str]:
     """The lines of all families."""
-    own = (pool.metrics.lines(), _gauges(pool), _prefix_breaks(pool), _waiting(pool), _per_replica(pool))
+    own = (pool.metrics.lines(), _gauges(pool), _prefix_breaks(pool), _adapters(pool), _waiting(pool), _per_replica(pool))
     return chain(*own, pool.directory.metric_lines())
 
 
@@ -211,6 +211,12 @@ def _prefix_breaks(pool: PoolRouter) -> Iterator[str]:
     )
     for name, text, values in families:
         yield from counters(_PREFIX + name, text, "cause", {cause: values[cause] for cause in Cause})
+
+
+def _adapters(pool: PoolRouter) -> Iterator[str]:
+    """Of a pool with LoRA adapters."""
+    text = "Requests for a LoRA adapter, by what it found at the chosen replica; one that waits has no slot there."
+    yield from counters(_PREFIX + "adapter_requests", text, "state", pool.decider.adapters.routed_to)
 
 
 def _waiting(pool: PoolRouter) -> Iterator[str]:

@@ -121,8 +121,12 @@ class DirectoryLink:
         foreign = self.work.foreign(now)
         for replica in self._fleet:
             replica.load.foreign_work = foreign.get(replica.slot, 0.0)
-        changed = [_apply_report(replica, sync.view(replica.id), now) for replica in self._fleet]
-        if any(changed):
+        changed = False
+        for replica in self._fleet:
+            view = _fresh(sync.view(replica.id), now)
+            changed |= _apply_report(replica, view)
+            self._decider.adapters.reported(replica.slot, view.load.adapters)
+        if changed:
             self._fleet.changed()
         self.hit_gaps.check(self._fleet, now)
         if self.policy_sharing is not None:
@@ -172,19 +176,21 @@ class DirectoryLink:
             self.policy_sharing.start(replica, monotonic())
         if not added:
             self._decider.mirror.forget(replica.slot)
+            self._decider.adapters.forget(replica.slot)
 
 
-def _apply_report(replica: Replica, view: ReplicaStatus, now: float) -> bool:
-    """Applies an agent's report. Returns True if it changes which replicas are available. An old report is ignored."""
-    fresh = view.state is not None and now - view.seen < BEAT_TTL
+def _fresh(view: ReplicaStatus, now: float) -> ReplicaStatus:
+    """The agent's report; an empty one if it is old or missing."""
+    return view if view.state is not None and now - view.seen < BEAT_TTL else ReplicaStatus()
+
+
+def _apply_report(replica: Replica, view: ReplicaStatus) -> bool:
+    """Applies an agent's report. Returns True if it changes which replicas are available."""
     before = (replica.draining, replica.stalled)
-    replica.cache_known = fresh and view.cache_known
-    replica.draining = fresh and view.state is State.DRAINING
-    replica.stalled = fresh and view.state is State.STALLED
-    _take_load(replica.load, view if fresh else ReplicaStatus())
-    return before != (replica.draining, replica.stalled)
-
-
-def _take_load(load: Load, view: ReplicaStatus) -> None:
+    replica.cache_known = view.cache_known
+    replica.draining = view.state is State.DRAINING
+    replica.stalled = view.state is State.STALLED
+    load = replica.load
     load.running, load.waiting = view.load.running, view.load.waiting
     load.kv_usage, load.held_back = view.load.kv_usage, view.load.held_back
+    return before != (replica.draining, replica.stalled)

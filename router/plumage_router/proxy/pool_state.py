@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import xxhash
 
 from plumage.directory.mirror.mirror import Mirror
+from plumage.routing.adapters import AdapterSlots
 from plumage.routing.interface import RoutingPolicy
 from plumage.settings.router_config import PoolConfig
 from plumage_router.clock import monotonic, wall
@@ -106,6 +107,7 @@ class PoolState(Listener):
             pending_seconds=config.timeouts.pending_owner,
         )
         self.decider.most_tokens = float(config.model.max_length or _CONTEXT)
+        self.decider.adapters = AdapterSlots(config.model.adapter_slots, len(config.model.adapters))
         self.hot_prefixes = HotPrefixes()
         self.directory = DirectoryLink(
             config.directory,

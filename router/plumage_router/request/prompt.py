@@ -103,6 +103,7 @@ class Prompt:
     `uses_device`: the engine computes something for it; otherwise the request says nothing about the engine's load.
     `answer`: the most tokens of an answer that the client asked for; None if it did not say.
     `prompts`, `answers`: how many prompts the body has, and how many answers it asks for, for all of them.
+    `adapter`: the LoRA that the engine computes with; empty for the base model.
     `turn`: where a rendered chat stands in its conversation. `sorted_tools`: its tools came in another order.
     """
 
@@ -123,12 +124,15 @@ class Prompt:
     answers: int = 1
     turn: Turn | None = None
     sorted_tools: bool = False
+    adapter: str = ""
     size: int = field(init=False)
     uses_device: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.size = len(self.text)
         self.uses_device = self.path not in WITHOUT_DEVICE
+        if not self.uses_device:
+            self.adapter = ""
 
     def forget(self) -> None:
         """No other replica will be tried: keeps only what accounting needs."""
@@ -233,6 +237,7 @@ class PromptReader:
             answers=prompts * (body.get("n") or 1),
             turn=self._turn(path, body["model"], shown, own_salt) if len(chunks) >= _COMPARED else None,
             sorted_tools=tools is not None,
+            adapter=self._served[body["model"]],
         )
 
     def _passed(self, path: bytes, raw: bytes, body: Mapping[str, Any], salt: str, tenant: bool) -> Prompt:
@@ -246,7 +251,10 @@ class PromptReader:
             check_messages(shown["messages"], allow_media=self._allow_media)
         self._check_length(shown, len(raw))
         payload = self._payload(path, raw, body, salt if path in SALTED else "")
-        return Prompt(path, name, payload, False, wanted_usage(None), b"", (), plain=False, generates=False)
+        return Prompt(
+            path, name, payload, False, wanted_usage(None), b"", (), plain=False, generates=False,
+            adapter=self._served[name],
+        )  # fmt: skip
 
     def check(self, path: bytes, body: Mapping[str, Any], *, tenant: bool = False) -> bool:
         """Checks all rules that need no rendering. Returns whether it is one plain prompt."""

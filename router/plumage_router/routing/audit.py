@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from plumage.routing.adapters import AdapterState
 from plumage.routing.interface import ReplicaState
 from plumage_router.fleet.replicas import Load
 from plumage_router.http.errors import Failure
@@ -22,6 +23,11 @@ from plumage_router.routing.shadow import ShadowChoice
 __all__ = ["Audit", "Record"]
 
 _MAX_CANDIDATES = 16  # kept of a large fleet: those with the best scores
+_ADAPTER = {
+    AdapterState.LOADED: "its adapter is loaded there",
+    AdapterState.FREE_SLOT: "there is a free slot for its adapter",
+    AdapterState.WAITS: "no replica has a slot for its adapter, which waits there",
+}
 
 
 @dataclass(slots=True, init=False)
@@ -59,6 +65,7 @@ class Record:
     prompt_tokens: int | None
     cached_tokens: int | None
     output_tokens: int | None
+    adapter_state: AdapterState | None  # None for the base model
     prefix_break: PrefixBreak | None
     shadow: dict[str, Any] | None  # what a second policy would have done
 
@@ -80,6 +87,7 @@ class Record:
             self.fleet, self.scores = _best(self.fleet, self.scores)
         self.decision_seconds = self.waited_seconds = 0.0
         self.failures, self.outcome = [], "Running"
+        self.adapter_state = decision.adapter_state
         self.prefix_break, self.shadow = None, _shadow(decision.shadow)
         self.ttft = self.latency = self.prompt_tokens = self.cached_tokens = self.output_tokens = None
 
@@ -92,6 +100,8 @@ class Record:
     def why(self) -> str:
         """The reason for the decision, as one line for people."""
         why, broken = self._why_chosen(), self.prefix_break
+        if self.adapter_state is not None:
+            why += f"; {_ADAPTER[self.adapter_state]}"
         if broken is None:
             return why
         return f"{why}; its early bytes changed ({broken.cause}), which lost ~{broken.lost_tokens} cached tokens"
@@ -116,6 +126,7 @@ class Record:
             "requestId": self.request_id,
             "at": self.at,
             "model": self.model,
+            "adapterState": self.adapter_state,
             "tenant": self.tenant,
             "policy": self.policy,
             "replica": self.replica,

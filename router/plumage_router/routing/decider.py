@@ -18,6 +18,7 @@ from heapq import heapify, heappop, heappush
 from plumage.directory.mirror.mirror import Mirror
 from plumage.hashing.chunks import ENDS, PIECE
 from plumage.queueing.start_window import REQUEST
+from plumage.routing.adapters import AdapterSlots, AdapterState
 from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
 from plumage_router.request.prompt import Prompt
 from plumage_router.request.token_rate import TokenRate
@@ -70,6 +71,7 @@ class Decision:
     `hits`: prompt tokens in the cache of each slot. `depth`: chunks of the longest match.
     `tokens`: estimate for the whole prompt. `prefill`: the tokens that the replica has to compute.
     `attempt`: 1, or more for a retry. `shadow`: what a second policy would have done; None without one.
+    `adapter_state`: what the prompt's adapter found at the replica; None for the base model.
     """
 
     policy: RoutingPolicy
@@ -85,6 +87,7 @@ class Decision:
     attempt: int
     prefill: PrefillWork
     shadow: ShadowChoice | None
+    adapter_state: AdapterState | None
 
 
 class Decider:
@@ -92,7 +95,7 @@ class Decider:
 
     load_of: the load of a slot, the same object as among the candidates.
     `pending_seconds`: time until a pending owner expires without an event that confirms it.
-    `shadow`: a second policy that decides beside `policy`.
+    `shadow`: a second policy that decides beside `policy`. `adapters`: narrows the candidates of both.
     `most_tokens`: that a prompt can have, the model's context. `share`: reports new chains to other routers.
     `changed`: is called after each decision and after each first token, since the work in flight is another one.
     `seconds_per_token`: from routing to first token, for each prompt token that waits at the replica. `started`: called
@@ -118,6 +121,7 @@ class Decider:
         self.seconds_per_token = 0.0
         self.most_tokens = math.inf
         self.shadow: Shadow | None = None
+        self.adapters = AdapterSlots(1, 0)
         self._load_of = load_of
         # The prefills of requests that do not stream, by their predicted end.
         self._watched: list[tuple[float, int, PrefillWork]] = []
@@ -137,6 +141,9 @@ class Decider:
         rate = self.rate.of(prompt.text)
         hits, depth, tokens = self._measure(prompt, found, rate)
         query = Query(now, tokens, hits, chunks, prompt.text, prompt.stream, ENDS)
+        available, adapter_state = len(candidates), None
+        if prompt.adapter:
+            candidates = self.adapters.narrow(prompt.adapter, candidates)
         choice = policy.choose(query, candidates)
         slot = choice.slot
         ticket = policy.routed(query, choice)
@@ -144,6 +151,8 @@ class Decider:
         if self.shadow is not None and attempt == 1:
             shadow = self.shadow.decide(query, candidates, slot)
         self._add_pending_owner(prompt, ticket, found.get(slot, _NO_MATCH)[0], now, rate)
+        if prompt.adapter:
+            adapter_state = self.adapters.routed(prompt.adapter, slot)
         load = self._load_of(slot)
         miss = max(0.0, min(tokens, self.most_tokens * prompt.prompts) - ticket.hit_tokens)
         load.routed += 1
@@ -159,8 +168,8 @@ class Decider:
         if self.changed is not None:
             self.changed()
         return Decision(
-            policy, prompt, ticket, load, choice.considered or candidates, len(candidates), choice.scores, hits, depth,
-            tokens, attempt, prefill, shadow,
+            policy, prompt, ticket, load, choice.considered or candidates, available, choice.scores, hits, depth,
+            tokens, attempt, prefill, shadow, adapter_state,
         )  # fmt: skip
 
     def look_up(self, prompt: Prompt) -> tuple[dict[int, float], int, float]:
@@ -268,6 +277,8 @@ class Decider:
 
     def _end(self, decision: Decision) -> None:
         decision.prefill.end()
+        if decision.prompt.adapter:
+            self.adapters.ended(decision.prompt.adapter, decision.ticket.slot)
         load = decision.load
         load.routed -= 1
         load.decode_blocks -= decision.tokens / KV_BLOCK

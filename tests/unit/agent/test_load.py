@@ -33,3 +33,10 @@ def test_vllm_metrics_are_read_and_ranks_are_summed() -> None:
 @pytest.mark.parametrize("text", ["", "<html>", "vllm:num_requests_running", "vllm:num_requests_running{ x", "vllm:"])
 def test_page_without_metrics_is_no_load(text: str) -> None:
     assert parse_load(text) == EngineLoad()
+
+
+def test_adapters_are_those_of_the_newest_series() -> None:
+    series = 'vllm:lora_requests_info{{max_lora="2",running_lora_adapters="{}",waiting_lora_adapters=""}} {}\n'
+    page = series.format("sql,org/chess", 1.7e9) + series.format("sql", 1.6e9)
+    assert parse_load(page).running_adapters == ("sql", "org/chess")
+    assert parse_load(page + series.format("", 1.8e9)).running_adapters == ()

@@ -151,6 +151,14 @@ def test_adapters_are_loaded_from_their_folders() -> None:
     model = "{uri: 'builtin://tiny-llama', adapters: [{name: law, uri: 'file:///adapters/law%20book'}]}"
     _, _, command = plan(pool(model=model))
     assert command[command.index("--lora-modules") + 1] == "law=/adapters/law book"
+    assert {"--max-loras=1", "--max-cpu-loras=1", "--max-lora-rank=16"} < set(command)
+
+
+def test_adapters_share_slots_and_host_memory_keeps_all_of_them() -> None:
+    six = ", ".join(f"{{name: law-{number}, uri: 'file:///adapters/{number}'}}" for number in range(6))
+    model = f"{{uri: 'builtin://tiny-llama', adapterMaxRank: 20, adapters: [{six}]}}"
+    _, _, command = plan(pool(model=model))
+    assert {"--max-loras=4", "--max-cpu-loras=6", "--max-lora-rank=32"} < set(command)
 
 
 def test_features_that_need_a_cluster_are_refused() -> None:

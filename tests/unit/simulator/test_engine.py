@@ -279,6 +279,7 @@ def test_blocks_and_tokens_are_accounted_for_under_any_operations(
         tier_options={"min_frequency": 1, "admission": admission},
         queue=queue,
         eviction=eviction,
+        adapter_slots=1,
     )
     wanted: dict[int, int] = {}
     got: Counter[object] = Counter()
@@ -308,13 +309,15 @@ def test_blocks_and_tokens_are_accounted_for_under_any_operations(
         assert all(block in engine.host.tier for block in below if engine.host)
         load = engine.load()
         assert load.running <= seqs
+        assert len(engine.running_adapters()) <= 1
         assert load.running + load.waiting == len(engine)
 
     for action in actions:
         if action[0] == "submit":
             name = len(wanted)
             wanted[name] = action[2]
-            engine.submit(request(name, action[1], action[2], family=action[3], shared=action[4], tail=action[5]), now)
+            new = request(name, action[1], action[2], family=action[3], shared=action[4], tail=action[5])
+            engine.submit(replace(new, adapter=("", "x", "y")[action[3]]), now)
         elif action[0] == "abort":
             engine.abort(action[1], now)
             if action[1] in wanted and action[1] not in ended:
@@ -364,3 +367,41 @@ def test_device_sees_the_true_sums(seed: int) -> None:
             assert shape.decodes == len(decoding)
             assert shape.context == sum(prompts[name] + tokens[name] for name in decoding)
             tokens.update(report.tokens)
+
+
+class TestAdapters:
+    def _submit(self, engine: SimEngine, **adapters: str) -> None:
+        for name, adapter in adapters.items():
+            engine.submit(replace(request(name, 4, 3), adapter=adapter), 0.0)
+
+    def test_an_adapter_without_a_slot_waits_and_others_go_first(self) -> None:
+        engine = make_engine(adapter_slots=1)
+        self._submit(engine, a="x", b="y", c="x", d="")
+        reports = drain(engine)
+        assert reports[0].admitted == ["a", "c", "d"]
+        assert reports[3].admitted == ["b"], "in the step after the last request of the other adapter"
+
+    def test_each_adapter_has_a_slot(self) -> None:
+        engine = make_engine(adapter_slots=2)
+        self._submit(engine, a="x", b="y")
+        assert drain(engine)[0].admitted == ["a", "b"]
+
+    def test_waiting_ones_keep_their_order(self) -> None:
+        engine = make_engine(adapter_slots=1)
+        self._submit(engine, a="x", b="y", c="z")
+        admitted = [name for report in drain(engine) for name in report.admitted]
+        assert admitted == ["a", "b", "c"]
+
+    def test_an_aborted_request_frees_its_slot(self) -> None:
+        engine = make_engine(adapter_slots=1)
+        self._submit(engine, a="x", b="y")
+        engine.step(0.0)
+        assert (engine.running_adapters(), engine.waiting_adapters()) == (["x"], ["y"])
+        engine.abort("a", 0.5)
+        assert (step := engine.step(1.0)) is not None and step.admitted == ["b"]
+
+    def test_a_request_without_a_slot_is_not_held_back_by_the_policy(self) -> None:
+        engine = make_engine(adapter_slots=1)
+        self._submit(engine, a="x", b="y")
+        engine.step(0.0)
+        assert not engine.stopped

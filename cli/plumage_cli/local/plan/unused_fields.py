@@ -20,6 +20,7 @@ WITHOUT_EFFECT = (
     "model.revision",
     "model.token_ref",
     "model.adapters.uri",
+    "model.adapter_max_rank",
     "model.fetch_resources",
     "autoscaling",
     "engine.image",
@@ -59,6 +60,7 @@ WITHOUT_EFFECT = (
 
 _USED_BY_VLLM = (
     "model.adapters.uri",
+    "model.adapter_max_rank",
     "engine.env",
     "engine.host_memory.capacity",
     "engine.host_memory.disk.capacity",

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from plumage import defaults
 from plumage.api.v1alpha1.field_types import SPACES, WORDS, SecretKeyRef, Text
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.struct import LIST_KEY, Change, Rule, Struct
@@ -92,6 +93,15 @@ class ModelSpec(Struct):
         max_length=64,
         description="LoRA adapters to serve with it.",
         json_schema_extra={LIST_KEY: "name"},
+    )
+    adapter_slots: Annotated[int, Field(ge=1, le=64)] = Field(
+        defaults.ADAPTER_SLOTS,
+        description="Adapters that a replica computes with at a time. Each takes device memory. A request for another "
+        "one waits there, so routers prefer replicas that have its adapter, or a free slot.",
+    )
+    adapter_max_rank: Annotated[int, Field(ge=1, le=512)] = Field(
+        defaults.ADAPTER_MAX_RANK,
+        description="The highest rank of an adapter. Each slot takes as much device memory as this rank needs.",
     )
     max_length: Annotated[int, Field(ge=16, le=16_777_216)] | None = Field(
         None, description="The most tokens of prompt and output together. When absent, the model's limit."

@@ -151,5 +151,8 @@ class StateWatch:
             self.cold.set()
 
     def _report(self) -> None:
-        load = Load(int(self.load.running), int(self.load.waiting), self.load.kv_usage, int(self.load.held_back))
+        engine = self.load
+        load = Load(
+            int(engine.running), int(engine.waiting), engine.kv_usage, int(engine.held_back), engine.running_adapters
+        )
         self._writer.report(state=self.state, load=load)

@@ -20,7 +20,7 @@ class SimRequest:
     block_hashes: chained hashes of the prompt's *full* blocks. output_tokens: how many it will generate, at least 1.
     output_hashes: hashes of the full blocks that follow (the prompt's tail with the output), where they are known: they
     are cached as the output grows, as vLLM does. vector: the batching policy's chunk hashes; None takes every
-    `chunk_blocks`-th block hash. group: a mark for policies of your own.
+    `chunk_blocks`-th block hash. group: a mark for policies of your own. adapter: its LoRA; empty for the base model.
     """
 
     request_id: RequestId
@@ -31,6 +31,7 @@ class SimRequest:
     output_hashes: Sequence[int] = ()
     vector: tuple[int, ...] | None = None
     group: Hashable | None = None
+    adapter: str = ""
 
     def check(self, block_size: int, cache_blocks: int) -> None:
         """ConfigurationError if it can never run in such a cache."""

@@ -7,6 +7,7 @@ It does what vLLM's scheduler and KV cache manager do, step by step, without a c
 - A prompt that is completely cached recomputes its last block. That block is computed and published twice, as are the
   blocks of equal answers that decode at the same time.
 - A request is admitted only if its whole prompt fits beside the blocks in use.
+- A request whose LoRA adapter has no slot is put aside for this step, and others go first.
 - When no block is free the youngest running request is preempted. It waits at the front of the queue and starts over
   from its cached blocks. Nothing is admitted in that step.
 
@@ -16,6 +17,7 @@ requests may be submitted and aborted; a request that is submitted during a step
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
@@ -69,6 +71,7 @@ class SimEngine:
         self._running: dict[RequestId, Tracked] = {}  # in order of admission
         self._prefilling: dict[RequestId, Tracked] = {}
         self._prefill_blocks = 0  # blocks that requests in prefill took beyond their hits
+        self._adapters: Counter[str] = Counter()  # running requests of each adapter
         self._decodes = Decodes(settings.block_size)
         self._backlog = 0
         self._limit = BatchLimit(settings.max_num_seqs)
@@ -234,21 +237,43 @@ class SimEngine:
 
     def _admit(self, step: _Step, budget: int, now: float) -> None:
         """Take waiting requests in, in the policy's order, while there is budget and room."""
+        aside: list[RequestId] = []
         while budget > 0 and len(self._running) < self._limit.limit:
             request_id = self.queue.select(now)
             if request_id is None:
-                self.stopped = True
-                return
+                self.stopped = not aside
+                break
             tracked = self._requests[request_id]
+            if not self._has_slot(tracked.request.adapter):
+                self.queue.add(request_id)
+                aside.append(request_id)
+                continue
             hits = self._fits(tracked)
             if hits is None:
-                return
+                break
             self._take(tracked, hits, now)
             self.queue.add(request_id)
             tracked.state = State.PREFILLING
             self._running[request_id] = self._prefilling[request_id] = tracked
+            self._adapters[tracked.request.adapter] += 1
             step.report.admitted.append(request_id)
             budget -= self._prefill(step, tracked, budget, now)
+        for request_id in reversed(aside):
+            self.queue.requeue(request_id)
+
+    def _has_slot(self, adapter: str) -> bool:
+        """Whether the running requests leave a slot for the adapter."""
+        running = self._adapters
+        return not adapter or running[adapter] > 0 or len(self.running_adapters()) < self.settings.adapter_slots
+
+    def running_adapters(self) -> list[str]:
+        """The adapters with running requests."""
+        return [name for name, count in self._adapters.items() if name and count]
+
+    def waiting_adapters(self) -> list[str]:
+        """The adapters with waiting requests."""
+        waiting = (one.request.adapter for one in self._requests.values() if one.state is State.WAITING)
+        return sorted({name for name in waiting if name})
 
     def _fits(self, tracked: Tracked) -> int | None:
         """Cached blocks of the prompt, if the rest fits beside the blocks in use; None if not. It changes no order of
@@ -367,6 +392,7 @@ class SimEngine:
         else:
             self._drop_prefill(tracked)
         del self._running[tracked.request.request_id]
+        self._adapters[tracked.request.adapter] -= 1
         self.pool.release(tracked.hashes[: tracked.held], tracked.anonymous, now)
         tracked.held = tracked.anonymous = 0
 

@@ -148,8 +148,9 @@ class Prompts:
         full = len(token_ids) // config.block_size
         now = time.monotonic()
         request = SimRequest(
-            request_id, len(token_ids), hashes[:full], len(answer.token_ids), now, output_hashes=hashes[full:]
-        )
+            request_id, len(token_ids), hashes[:full], len(answer.token_ids), now, output_hashes=hashes[full:],
+            adapter=adapter,
+        )  # fmt: skip
         origin = Origin(sequence, adapter or None, generation.cache_salt)
         return Job(request, origin, answer, stream=generation.stream, now=now)
 

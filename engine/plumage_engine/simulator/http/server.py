@@ -146,7 +146,7 @@ def make_app(config: SimulatorConfig) -> _Guard:
     can't work together."""
     folder = ModelFolder.load(resolve(config.model_folder))
     prompts = Prompts(config, folder)
-    metrics = Metrics(config.model, len(config.ignored))
+    metrics = Metrics(config.model, len(config.ignored), adapters=bool(config.adapters))
     settings = engine_settings(config)
     publisher = EventPublisher(
         config.events_endpoint, config.replay_endpoint, topic=config.events_topic, kept=config.events_kept

@@ -1,0 +1,129 @@
+"""Which replicas a request for a LoRA adapter is offered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumage.routing.adapters import AdapterSlots, AdapterState
+from plumage.routing.interface import ReplicaState
+
+NAMES = ("a", "b", "c", "d")
+
+
+def _slots(slots: int = 1) -> AdapterSlots:
+    return AdapterSlots(slots, len(NAMES))
+
+
+def _loads(*routed: int) -> list[ReplicaState]:
+    return [ReplicaState(slot, routed=count) for slot, count in enumerate(routed)]
+
+
+def _offered(adapters: AdapterSlots, name: str, loads: Sequence[ReplicaState]) -> list[int]:
+    return [load.slot for load in adapters.narrow(name, loads)]
+
+
+def test_base_model_may_go_anywhere() -> None:
+    adapters, loads = _slots(), _loads(0, 0)
+    adapters.routed("a", 0)
+    assert adapters.narrow("", loads) is loads
+
+
+def test_nothing_is_left_out_where_all_adapters_fit() -> None:
+    adapters, loads = _slots(len(NAMES)), _loads(0, 0)
+    adapters.routed("a", 0)
+    assert adapters.narrow("b", loads) is loads
+
+
+def test_replica_with_the_adapter_comes_first_then_free_slots() -> None:
+    adapters = _slots()
+    assert adapters.routed("a", 0) is AdapterState.FREE_SLOT
+    assert _offered(adapters, "a", _loads(1, 1, 1)) == [0]
+    assert _offered(adapters, "b", _loads(1, 1, 1)) == [1, 2]
+    assert adapters.routed("b", 1) is AdapterState.FREE_SLOT
+    assert adapters.routed("a", 0) is AdapterState.LOADED
+    assert _offered(adapters, "c", _loads(2, 1, 0)) == [2]
+    assert adapters.routed_to == {AdapterState.LOADED: 1, AdapterState.FREE_SLOT: 2, AdapterState.WAITS: 0}
+
+
+def test_busy_replica_is_not_the_only_choice() -> None:
+    adapters = _slots()
+    adapters.routed("a", 0)
+    assert _offered(adapters, "a", _loads(5, 5, 5)) == [0]
+    assert _offered(adapters, "a", _loads(9, 1, 1)) == [0, 1, 2], "1.25 times the mean of 4 is 5"
+
+
+def test_full_replicas_are_offered_if_no_other_is_there() -> None:
+    adapters = _slots()
+    adapters.routed("a", 0)
+    adapters.routed("b", 1)
+    assert _offered(adapters, "c", _loads(1, 1)) == [0, 1]
+    assert adapters.routed("c", 0) is AdapterState.WAITS
+
+
+def test_adapter_stays_loaded_after_its_requests_until_another_needs_the_slot() -> None:
+    adapters = _slots()
+    adapters.routed("a", 0)
+    assert adapters.state("b", 0) is AdapterState.WAITS
+    adapters.ended("a", 0)
+    assert (adapters.state("a", 0), adapters.state("b", 0)) == (AdapterState.LOADED, AdapterState.FREE_SLOT)
+    adapters.routed("b", 0)
+    assert (adapters.state("a", 0), adapters.state("b", 0)) == (AdapterState.WAITS, AdapterState.LOADED)
+
+
+def test_adapter_that_was_used_longest_ago_loses_its_slot() -> None:
+    adapters = _slots(2)
+    for name in ("a", "b", "a"):
+        adapters.routed(name, 0)
+        adapters.ended(name, 0)
+    adapters.routed("c", 0)
+    assert adapters.state("a", 0) is AdapterState.LOADED
+    assert adapters.state("b", 0) is AdapterState.FREE_SLOT
+
+
+def test_reported_adapters_have_slots_too() -> None:
+    adapters = _slots()
+    adapters.reported(0, ("a",))
+    assert (adapters.state("a", 0), adapters.state("b", 0)) == (AdapterState.LOADED, AdapterState.WAITS)
+    adapters.reported(0, ())
+    assert adapters.state("b", 0) is AdapterState.FREE_SLOT
+
+
+def test_new_replica_in_a_slot_has_nothing_loaded() -> None:
+    adapters = _slots()
+    adapters.routed("a", 0)
+    adapters.forget(0)
+    adapters.ended("a", 0)  # the last request of the removed replica
+    assert adapters.state("b", 0) is AdapterState.FREE_SLOT
+
+
+@given(
+    st.integers(1, 3),
+    st.lists(st.tuples(st.sampled_from(("route", "end", "report")), st.sampled_from(NAMES), st.integers(0, 2))),
+    st.sampled_from(NAMES),
+)
+def test_no_request_is_offered_a_wait_while_a_replica_has_room(
+    slots: int, history: list[tuple[str, str, int]], name: str
+) -> None:
+    adapters, open_requests = _slots(slots), dict.fromkeys(((name, slot) for name in NAMES for slot in range(3)), 0)
+    loads = _loads(0, 0, 0)
+    for action, adapter, slot in history:
+        if action == "route":
+            adapters.routed(adapter, slot)
+            open_requests[adapter, slot] += 1
+            loads[slot].routed += 1
+        elif action == "end" and open_requests[adapter, slot]:
+            adapters.ended(adapter, slot)
+            open_requests[adapter, slot] -= 1
+            loads[slot].routed -= 1
+        elif action == "report":
+            adapters.reported(slot, (adapter,))
+    for (adapter, slot), count in open_requests.items():
+        assert not count or adapters.state(adapter, slot) is AdapterState.LOADED
+    states = {load.slot: adapters.state(name, load.slot) for load in loads}
+    offered = [states[slot] for slot in _offered(adapters, name, loads)]
+    assert offered
+    if any(state is not AdapterState.WAITS for state in states.values()):
+        assert AdapterState.WAITS not in offered
