@@ -83,6 +83,13 @@ _ALL = (
         options=(("pairs", "seeds"),),
     ),
     Benchmark(
+        "adapters",
+        "LoRA adapters that do not all fit into a replica's slots: where their requests go, and how long they wait",
+        quick_budget=300,
+        quick_omits="3 of 8 seeds",
+        options=(("pairs", "seeds"),),
+    ),
+    Benchmark(
         "trace",
         "a Mooncake-format trace: one cache beside libCacheSim's policies, eight workers under every routing",
         quick_budget=240,

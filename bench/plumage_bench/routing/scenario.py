@@ -30,6 +30,7 @@ from plumage_bench.routing.contenders import Contender
 from plumage_bench.virtual_time.fleet import FleetRun, run_fleet
 from plumage_bench.virtual_time.measured_device import MeasuredDevice, WindowedDevice
 from plumage_bench.workloads import (
+    AdaptersShape,
     ArticleShape,
     ClosedLoop,
     FewshotShape,
@@ -39,6 +40,7 @@ from plumage_bench.workloads import (
     MultiturnShape,
     OpenLoop,
     Source,
+    adapter_prompts,
     agent_sessions,
     article_prompts,
     conversations,
@@ -52,7 +54,7 @@ from plumage_engine.simulator.engine.settings import EngineSettings
 
 __all__ = ["DEVICES", "WORKER", "Figures", "Scenario", "Shape", "measure", "pooled", "serve"]
 
-Shape = GspShape | LongdocShape | FewshotShape | MultiturnShape | ArticleShape | HotspotShape
+Shape = GspShape | LongdocShape | FewshotShape | MultiturnShape | ArticleShape | HotspotShape | AdaptersShape
 
 DEVICES = ("stated", "quadratic", "mixed", "windowed", "measured")
 """windowed and measured: their prefill does not follow the formula that Lbgr learns (decision 0202)."""
@@ -87,6 +89,8 @@ class Scenario:
             return OpenLoop(article_prompts(shape, seed), self.rate, seed)
         if isinstance(shape, HotspotShape):
             return hotspot_arrivals(shape, seed)
+        if isinstance(shape, AdaptersShape):
+            return OpenLoop(adapter_prompts(shape, seed), self.rate, seed)
         if isinstance(shape, GspShape):
             return OpenLoop(gsp_prompts(shape, seed), self.rate, seed)
         if isinstance(shape, LongdocShape):

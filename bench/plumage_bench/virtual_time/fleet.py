@@ -80,6 +80,16 @@ class FleetRun:
     complete: bool
 
 
+class AdapterRule(Protocol):
+    """Which replicas a request for a LoRA adapter is offered, as `plumage.routing.adapters` has it."""
+
+    def narrow(self, adapter: str, candidates: Sequence[ReplicaState]) -> Sequence[ReplicaState]: ...
+
+    def routed(self, adapter: str, slot: int) -> object: ...
+
+    def ended(self, adapter: str, slot: int) -> None: ...
+
+
 class Observer(Protocol):
     """Is notified of each request and step of a fleet. `number`: of the request, which is its id in the engines too."""
 
@@ -103,12 +113,15 @@ def run_fleet(
     in_one_piece: float = 0.0,
     until: float = inf,
     observer: Observer | None = None,
+    adapters: AdapterRule | None = None,
 ) -> FleetRun:
     """Serve everything that the source sends. A share `in_one_piece` of its requests does not stream, so the policy
     sees no first token of them. Stops early, with `complete=False`, when more than `late_share` of all waited longer
     than `late_after` for their first token: then the percentile is over its limit in any case. It also stops after
-    `until` seconds, to `_SLICE` exactly."""
-    routing = _Routing(engines, policy, source, seed, directory_lag, load_interval, late_after, in_one_piece, observer)
+    `until` seconds, to `_SLICE` exactly. adapters: the requests are for LoRA adapters, one for each of their groups."""
+    routing = _Routing(
+        engines, policy, source, seed, directory_lag, load_interval, late_after, in_one_piece, observer, adapters
+    )
     for arrival in source.initial():
         routing.plan(arrival)
     allowed = late_share * len(source)
@@ -135,7 +148,9 @@ class _Routing(Hooks):
         late_after: float,
         in_one_piece: float,
         observer: Observer | None,
+        adapters: AdapterRule | None,
     ) -> None:
+        self._adapters = adapters
         self.served: list[Served] = []
         self.done = 0
         self._policy = policy
@@ -170,6 +185,7 @@ class _Routing(Hooks):
             arrival.at,
             output_hashes=prompt.output_blocks,
             vector=None if self._ordered else (),
+            adapter=str(prompt.group) if self._adapters is not None else "",
         )
         self._arrivals.append(arrival)
         self.fleet.arrive(request)
@@ -179,8 +195,13 @@ class _Routing(Hooks):
         number = _number(request)
         arrival = self._arrivals[number]
         query = self._query(arrival, now, stream=self._streams(number))
-        choice = self._policy.choose(query, self._states)
+        states: Sequence[ReplicaState] = self._states
+        if self._adapters is not None:
+            states = self._adapters.narrow(request.adapter, states)
+        choice = self._policy.choose(query, states)
         ticket = self._policy.routed(query, choice)
+        if self._adapters is not None:
+            self._adapters.routed(request.adapter, choice.slot)
         uncached = max(query.tokens - query.hits.get(choice.slot, 0.0), 1.0)
         served = self._open[number] = Served(arrival, ticket, uncached)
         self.served.append(served)
@@ -232,6 +253,8 @@ class _Routing(Hooks):
         self.done += 1
         self._prefilled(served)
         self._policy.finished(served.ticket, now, float(cached_tokens))
+        if self._adapters is not None:
+            self._adapters.ended(request.adapter, slot)
         self._count(served, routed=-1, prefill=0.0, tokens=-request.prompt_tokens)
         follow_up = self._source.after(served.arrival.client, now)
         if follow_up is not None:

@@ -6,6 +6,7 @@ The same seed gives the same prompts and the same arrivals for every measurement
 
 from __future__ import annotations
 
+from plumage_bench.workloads.adapters import AdaptersShape, adapter_prompts
 from plumage_bench.workloads.arrivals import Arrival, ClosedLoop, OpenLoop, Source, Timed
 from plumage_bench.workloads.article import ArticleKind, ArticleShape, agent_sessions, article_prompts
 from plumage_bench.workloads.fewshot import FEWSHOT_SUITES, FewshotShape, fewshot_prompts
@@ -18,6 +19,7 @@ from plumage_bench.workloads.prompts import BlockNames, Prompt
 __all__ = [
     "FEWSHOT_SUITES",
     "HOT",
+    "AdaptersShape",
     "Arrival",
     "ArticleKind",
     "ArticleShape",
@@ -32,6 +34,7 @@ __all__ = [
     "Prompt",
     "Source",
     "Timed",
+    "adapter_prompts",
     "agent_sessions",
     "article_prompts",
     "conversations",

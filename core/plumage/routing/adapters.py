@@ -1,9 +1,14 @@
 """Which LoRA adapters the replicas have loaded, and the replicas that a request for one should go to.
 
 An engine computes with a few adapters at a time (`--max-loras`). A request for another one waits until all requests of
-a loaded adapter have ended, whatever else is free (vLLM 0.32, `v1/core/sched/scheduler.py`). So a replica that has the
-adapter, or a free slot, comes first. A loaded one takes at most 1.25 times the mean number of requests in flight:
-consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam 2018, §1) has the same bound.
+a loaded adapter have ended, whatever else is free (vLLM 0.32, `v1/core/sched/scheduler.py`). So replicas where it would
+wait come last (decision 0306):
+
+- While the fleet has more free slots than adapters without requests, a request may go to any replica that has its
+  adapter or a free slot.
+- Otherwise a second copy of an adapter takes another one's slot. Then replicas that have the adapter come first, each
+  up to 1.5 times the mean number of requests in flight, as in consistent hashing with bounded loads (Mirrokni, Thorup
+  and Zadimoghaddam 2018, §1).
 """
 
 from __future__ import annotations
@@ -17,8 +22,7 @@ from plumage.routing.interface import ReplicaState
 
 __all__ = ["AdapterSlots", "AdapterState"]
 
-_BALANCE: Final = 1.25
-_NOBODY: Final[frozenset[str]] = frozenset()
+_BALANCE: Final = 1.5
 
 
 class AdapterState(StrEnum):
@@ -31,22 +35,15 @@ class AdapterState(StrEnum):
 
 class _Replica:
     """The adapters of one replica. own: by name, this router's requests in flight there, the last used at the end;
-    those without a request stay while there are slots. reported: those with running requests, by the engine."""
+    those without a request stay while there are slots. reported: those with running requests, by the engine.
+    busy: those with requests."""
 
-    __slots__: ClassVar = ("own", "reported")
+    __slots__: ClassVar = ("busy", "own", "reported")
 
     def __init__(self) -> None:
         self.own: dict[str, int] = {}
-        self.reported: frozenset[str] = _NOBODY
-
-    def busy(self) -> int:
-        """Adapters that have requests there."""
-        own = self.own
-        count = len(self.reported)
-        for name in own:
-            if own[name] > 0 and name not in self.reported:
-                count += 1
-        return count
+        self.reported: frozenset[str] = frozenset()
+        self.busy: set[str] = set()
 
 
 class AdapterSlots:
@@ -58,13 +55,15 @@ class AdapterSlots:
     def __init__(self, slots: int, adapters: int) -> None:
         self.slots = slots
         self.routed_to: dict[AdapterState, int] = dict.fromkeys(AdapterState, 0)
-        self._all_fit = adapters <= slots
+        self._adapters = adapters
         self._replicas: dict[int, _Replica] = {}
+        self._places: dict[str, int] = {}  # replicas where an adapter is busy
+        self._taken = 0  # slots
 
     def narrow(self, adapter: str, candidates: Sequence[ReplicaState]) -> Sequence[ReplicaState]:
         """Those of `candidates` that a request for the adapter should go to; never none of them. "": the base model,
         which needs no slot."""
-        if not adapter or self._all_fit:
+        if not adapter or self._adapters <= self.slots:
             return candidates
         loaded: list[ReplicaState] = []
         free: list[ReplicaState] = []
@@ -76,8 +75,21 @@ class AdapterSlots:
                 loaded.append(load)
             elif found is AdapterState.FREE_SLOT:
                 free.append(load)
-        most = math.ceil(_BALANCE * in_flight / len(candidates))
-        return [load for load in loaded if load.routed < most] or loaded + free or candidates
+        left = len(candidates) * self.slots - self._taken
+        if loaded and left <= self._adapters - len(self._places):
+            most = math.ceil(_BALANCE * in_flight / len(candidates))
+            if near := [load for load in loaded if load.routed < most]:
+                return near
+        if loaded or free:
+            return loaded + free
+        fewest = [self._fewest(load.slot) for load in candidates]
+        least = min(fewest)
+        return [load for load, count in zip(candidates, fewest, strict=True) if count == least]
+
+    def _fewest(self, slot: int) -> int:
+        """The requests after which a full replica may have a free slot: those of the adapter that has the fewest."""
+        replica = self._replicas[slot]
+        return min(max(1, replica.own.get(name, 0)) for name in replica.busy)
 
     def state(self, adapter: str, slot: int) -> AdapterState:
         """What the adapter finds at the replica."""
@@ -86,18 +98,17 @@ class AdapterSlots:
             return AdapterState.FREE_SLOT
         if adapter in replica.own or adapter in replica.reported:
             return AdapterState.LOADED
-        return AdapterState.FREE_SLOT if replica.busy() < self.slots else AdapterState.WAITS
+        return AdapterState.FREE_SLOT if len(replica.busy) < self.slots else AdapterState.WAITS
 
     def routed(self, adapter: str, slot: int) -> AdapterState:
         """A request for the adapter goes to the replica. Returns what it finds there."""
         state = self.state(adapter, slot)
         self.routed_to[state] += 1
-        replica = self._replicas.get(slot)
-        if replica is None:
-            replica = self._replicas[slot] = _Replica()
+        replica = self._replica(slot)
         own = replica.own
         own[adapter] = own.pop(adapter, 0) + 1
         self._drop_unused(own)
+        self._set_busy(replica, adapter)
         return state
 
     def ended(self, adapter: str, slot: int) -> None:
@@ -105,20 +116,51 @@ class AdapterSlots:
         replica = self._replicas.get(slot)
         if replica is not None and replica.own.get(adapter, 0) > 0:
             replica.own[adapter] -= 1
+            self._set_busy(replica, adapter)
             self._drop_unused(replica.own)
 
     def reported(self, slot: int, adapters: Collection[str]) -> None:
         """The engine's last report: the adapters with running requests, of all routers."""
+        now = frozenset(adapters)
         replica = self._replicas.get(slot)
         if replica is None:
-            if not adapters:
+            if not now:
                 return
-            replica = self._replicas[slot] = _Replica()
-        replica.reported = frozenset(adapters)
+            replica = self._replica(slot)
+        changed, replica.reported = replica.reported ^ now, now
+        for adapter in changed:
+            self._set_busy(replica, adapter)
 
     def forget(self, slot: int) -> None:
         """The slot's replica was deleted."""
-        self._replicas.pop(slot, None)
+        replica = self._replicas.pop(slot, None)
+        if replica is not None:
+            replica.own.clear()
+            replica.reported = frozenset()
+            for adapter in tuple(replica.busy):
+                self._set_busy(replica, adapter)
+
+    def _replica(self, slot: int) -> _Replica:
+        replica = self._replicas.get(slot)
+        if replica is None:
+            replica = self._replicas[slot] = _Replica()
+        return replica
+
+    def _set_busy(self, replica: _Replica, adapter: str) -> None:
+        """Accounts for whether the adapter has requests at the replica."""
+        busy = replica.own.get(adapter, 0) > 0 or adapter in replica.reported
+        if busy == (adapter in replica.busy):
+            return
+        before = min(self.slots, len(replica.busy))
+        if busy:
+            replica.busy.add(adapter)
+            self._places[adapter] = self._places.get(adapter, 0) + 1
+        else:
+            replica.busy.discard(adapter)
+            self._places[adapter] -= 1
+            if not self._places[adapter]:
+                del self._places[adapter]
+        self._taken += min(self.slots, len(replica.busy)) - before
 
     def _drop_unused(self, own: dict[str, int]) -> None:
         """The engine gives the slot of the adapter that was used longest ago to the next one."""

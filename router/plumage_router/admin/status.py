@@ -24,6 +24,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from plumage.prometheus.exposition import counter, counters, gauge, gauges, wanted_page
+from plumage.routing.adapters import AdapterState
 from plumage_router.admin.process_metrics import process_lines
 from plumage_router.clock import monotonic
 from plumage_router.fleet.breaker import BreakerState
@@ -144,7 +145,14 @@ def metrics_page(pool: PoolRouter, accept: str) -> tuple[str, str]:
 
 def metric_lines(pool: PoolRouter) -> Iterator[str]:
     """The lines of all families."""
-    own = (pool.metrics.lines(), _gauges(pool), _prefix_breaks(pool), _adapters(pool), _waiting(pool), _per_replica(pool))
+    own = (
+        pool.metrics.lines(),
+        _gauges(pool),
+        _prefix_breaks(pool),
+        _adapters(pool),
+        _waiting(pool),
+        _per_replica(pool),
+    )
     return chain(*own, pool.directory.metric_lines())
 
 
@@ -216,7 +224,10 @@ def _prefix_breaks(pool: PoolRouter) -> Iterator[str]:
 def _adapters(pool: PoolRouter) -> Iterator[str]:
     """Of a pool with LoRA adapters."""
     text = "Requests for a LoRA adapter, by what it found at the chosen replica; one that waits has no slot there."
-    yield from counters(_PREFIX + "adapter_requests", text, "state", pool.decider.adapters.routed_to)
+    routed_to = pool.decider.adapters.routed_to
+    yield from counters(
+        _PREFIX + "adapter_requests", text, "state", {state: routed_to[state] for state in AdapterState}
+    )
 
 
 def _waiting(pool: PoolRouter) -> Iterator[str]:

@@ -24,7 +24,7 @@ from plumage_router.clock import monotonic
 from plumage_router.directory.hit_gap import HitGapWatch
 from plumage_router.directory.metrics import directory_lines
 from plumage_router.directory.policy_sharing import PolicySharing
-from plumage_router.fleet.replicas import Fleet, Load, Replica
+from plumage_router.fleet.replicas import Fleet, Replica
 from plumage_router.routing.decider import Decider
 from plumage_router.routing.hot_prefixes import HotPrefixes
 

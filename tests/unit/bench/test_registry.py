@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from plumage_bench.benches import decision, hotspot, longdoc, mrc, routers, trace, vllm_parity
+from plumage_bench.benches import adapters, decision, hotspot, longdoc, mrc, routers, trace, vllm_parity
 from plumage_bench.benches.trace import libcache
 from plumage_bench.pairs import LEAST_PAIRS
 from plumage_bench.registry import BENCHMARKS, NAMES, load
@@ -24,11 +24,11 @@ def test_every_name_has_code_and_a_description(name: str) -> None:
     # benches have five pairs of seeds, so that a verdict is not luck; the trace's fleets have two evictions. A storm's
     # faults need room between them, and agents wait for their answers. A quota's window is a minute of the clock.
     # A queue needs seconds to fill. kvmetrics has five seeds of each context length and limit, and routers and hotspot
-    # have five of each fleet.
+    # have five of each fleet; so has adapters.
     slow = described.needs_vllm or name in ("operator-scale", "trace")
     longer = {"gsp": 600, "multiturn": 600, "longdoc": 600, "fewshot": 600, "storm": 480, "agents": 240, "quota": 320,
               "overload": 300, "fairness": 240, "sloscore": 300, "kvmetrics": 480, "routers": 480,
-              "hotspot": 480}  # fmt: skip
+              "hotspot": 480, "adapters": 300}  # fmt: skip
     most = longer.get(name, 240 if slow else 60)
     assert 0 < described.quick_budget <= most
 
@@ -48,6 +48,7 @@ def test_quick_omissions_in_the_help_equal_those_of_the_code() -> None:
     assert f"{routers.SEEDS - LEAST_PAIRS} of {routers.SEEDS} seeds" in omits("routers")
     fewer = len(hotspot.contenders(quick=False)) - len(hotspot.contenders(quick=True))
     assert f"{hotspot.SEEDS - LEAST_PAIRS} of {hotspot.SEEDS} seeds, {fewer} of {len(BASELINES)}" in omits("hotspot")
+    assert f"{adapters.SEEDS - LEAST_PAIRS} of {adapters.SEEDS} seeds" in omits("adapters")
     policies = len(libcache.NAMES)
     for phrase in (
         f"{policies - len(libcache.LEADERS)} of libCacheSim's {policies} policies",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from hypothesis import given
@@ -52,7 +53,28 @@ def test_busy_replica_is_not_the_only_choice() -> None:
     adapters = _slots()
     adapters.routed("a", 0)
     assert _offered(adapters, "a", _loads(5, 5, 5)) == [0]
-    assert _offered(adapters, "a", _loads(9, 1, 1)) == [0, 1, 2], "1.25 times the mean of 4 is 5"
+    assert _offered(adapters, "a", _loads(9, 1, 1)) == [0, 1, 2], "1.5 times the mean of 4 is 6"
+    assert _offered(adapters, "a", _loads(5, 3, 3)) == [0]
+
+
+def test_adapter_spreads_while_slots_are_left_for_all_others() -> None:
+    adapters = _slots()
+    adapters.routed("a", 0)
+    assert _offered(adapters, "a", _loads(1, 1, 1, 1)) == [0], "three slots are left for three adapters"
+    assert _offered(adapters, "a", _loads(1, 1, 1, 1, 1)) == [0, 1, 2, 3, 4]
+    adapters.routed("a", 1)
+    assert _offered(adapters, "a", _loads(1, 1, 1, 1, 1)) == [0, 1]
+    adapters.ended("a", 1)
+    assert _offered(adapters, "a", _loads(1, 1, 1, 1, 1)) == [0, 1, 2, 3, 4]
+
+
+def test_slots_of_a_removed_replica_are_not_taken() -> None:
+    adapters = _slots()
+    adapters.routed("a", 0)
+    adapters.routed("a", 1)
+    adapters.reported(1, ("b",))
+    adapters.forget(1)
+    assert _offered(adapters, "a", _loads(1, 1, 1, 1, 1)) == [0, 1, 2, 3, 4]
 
 
 def test_full_replicas_are_offered_if_no_other_is_there() -> None:
@@ -61,6 +83,13 @@ def test_full_replicas_are_offered_if_no_other_is_there() -> None:
     adapters.routed("b", 1)
     assert _offered(adapters, "c", _loads(1, 1)) == [0, 1]
     assert adapters.routed("c", 0) is AdapterState.WAITS
+
+
+def test_request_waits_where_the_fewest_requests_must_end() -> None:
+    adapters = _slots()
+    for name, slot in (("a", 0), ("a", 0), ("b", 1)):
+        adapters.routed(name, slot)
+    assert _offered(adapters, "c", _loads(2, 9)) == [1]
 
 
 def test_adapter_stays_loaded_after_its_requests_until_another_needs_the_slot() -> None:
@@ -120,6 +149,8 @@ def test_no_request_is_offered_a_wait_while_a_replica_has_room(
             loads[slot].routed -= 1
         elif action == "report":
             adapters.reported(slot, (adapter,))
+    assert adapters._taken == sum(min(slots, len(one.busy)) for one in adapters._replicas.values())
+    assert adapters._places == Counter(one for replica in adapters._replicas.values() for one in replica.busy)
     for (adapter, slot), count in open_requests.items():
         assert not count or adapters.state(adapter, slot) is AdapterState.LOADED
     states = {load.slot: adapters.state(name, load.slot) for load in loads}

@@ -398,7 +398,8 @@ class TestAdapters:
         engine.step(0.0)
         assert (engine.running_adapters(), engine.waiting_adapters()) == (["x"], ["y"])
         engine.abort("a", 0.5)
-        assert (step := engine.step(1.0)) is not None and step.admitted == ["b"]
+        assert (step := engine.step(1.0)) is not None
+        assert step.admitted == ["b"]
 
     def test_a_request_without_a_slot_is_not_held_back_by_the_policy(self) -> None:
         engine = make_engine(adapter_slots=1)

@@ -29,7 +29,13 @@ def _write_adapter(folder: Path, seed: int) -> Path:
     """An adapter of the tiny model's attention whose weights are large enough to change each answer."""
     folder.mkdir()
     size, made = SIZES["tiny"], torch.Generator().manual_seed(seed)
-    config: dict[str, Any] = {"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "target_modules": ["q_proj", "v_proj"], "bias": "none"}
+    config: dict[str, Any] = {
+        "peft_type": "LORA",
+        "r": RANK,
+        "lora_alpha": RANK,
+        "target_modules": ["q_proj", "v_proj"],
+        "bias": "none",
+    }
     (folder / "adapter_config.json").write_text(json.dumps(config))
     weights = {
         f"base_model.model.model.layers.{layer}.self_attn.{name}.lora_{part}.weight": torch.randn(

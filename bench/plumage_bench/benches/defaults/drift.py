@@ -231,7 +231,9 @@ def _truth() -> Iterator[Made]:
 
 
 MEASURED: Final[Mapping[str, Callable[[], Iterator[Made]]]] = {
-    **dict.fromkeys(("gsp", "multiturn", "longdoc", "fewshot", "scale", "routers", "hotspot"), _routed_fleet),
+    **dict.fromkeys(
+        ("gsp", "multiturn", "longdoc", "fewshot", "scale", "routers", "hotspot", "adapters"), _routed_fleet
+    ),
     "trace": _trace,
     "kvmetrics": _kvmetrics,
     "autoscale": _elastic,

@@ -139,10 +139,25 @@ def _hotspot() -> list[Claim]:
     ]  # fmt: skip
 
 
+def _adapters() -> list[Claim]:
+    command = "plumage bench adapters --quick"
+    return [
+        Claim("LoRA adapters that do not fit into one replica's slots: P95 to first token ÷ that of LBGR alone, worst "
+              "of three cells (`p95_over_any`)", "adapters", Key("p95_over_any"), at_most(1.0), "", command),
+        Claim("… ÷ the best other rule or policy (`p95_over_best`)", "adapters", Key("p95_over_best"), at_most(1.05),
+              "", command),
+        *(
+            Claim(f"… requests that found no slot, {cell}", "adapters", Key(f"waits_{cell}"), command=command)
+            for cell in ("calm", "hot", "crowded")
+        ),
+    ]  # fmt: skip
+
+
 CLAIMS = (
     *(claim for name in _NAMES for claim in _setting(name)),
     *(claim for file in _LARGE for claim in _large(file)),
     *_trace(),
     *_routers(),
     *_hotspot(),
+    *_adapters(),
 )

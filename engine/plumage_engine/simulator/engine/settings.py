@@ -19,10 +19,11 @@ class EngineSettings:
     """One engine. A setting that a manifest chooses has no default here; `simulator_settings` sets it.
 
     block_size: tokens a KV block. cache_blocks: the device's KV cache. host_blocks: the host tier, 0 for none.
-    max_num_seqs: running requests at most. adapter_slots: LoRA adapters that they may have. max_batched_tokens: tokens a step at most (a longer prompt is prefilled in
-    chunks). queue, eviction: policy names of `plumage.batching` and `plumage.eviction`, with their options.
-    chunk_blocks: blocks a chunk of the batching policy's hash vector. order_batch: sort the running batch by prefix.
-    batch_limit: "Static", max_num_seqs alone, or "Adaptive", less of them under pressure (`plumage.batching.limit`).
+    max_num_seqs: running requests at most. adapter_slots: LoRA adapters that they may have. max_batched_tokens: tokens
+    a step at most (a longer prompt is prefilled in chunks). queue, eviction: policy names of `plumage.batching` and
+    `plumage.eviction`, with their options. chunk_blocks: blocks a chunk of the batching policy's hash vector.
+    order_batch: sort the running batch by prefix. batch_limit: "Static", max_num_seqs alone, or "Adaptive", less of
+    them under pressure (`plumage.batching.limit`).
     report_tokens: list the requests with a new token in each `StepReport`. It costs O(batch) a step; servers need it.
     """
 
@@ -46,7 +47,14 @@ class EngineSettings:
     def __post_init__(self) -> None:
         refuse_given(f"eviction policy {self.eviction}", self.eviction_options, ("name", "capacity", "rng"))
         refuse_given(f"batching policy {self.queue}", self.queue_options, ("policy", "rng"))
-        for name in ("block_size", "cache_blocks", "max_num_seqs", "max_batched_tokens", "chunk_blocks", "adapter_slots"):
+        for name in (
+            "block_size",
+            "cache_blocks",
+            "max_num_seqs",
+            "max_batched_tokens",
+            "chunk_blocks",
+            "adapter_slots",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.batch_limit not in ("Static", "Adaptive"):
