@@ -82,14 +82,15 @@ class AdapterSlots:
                 return near
         if loaded or free:
             return loaded + free
-        fewest = [self._fewest(load.slot) for load in candidates]
-        least = min(fewest)
-        return [load for load, count in zip(candidates, fewest, strict=True) if count == least]
+        waits = [self._wait(load.slot) for load in candidates]
+        least = min(waits)
+        return [load for load, wait in zip(candidates, waits, strict=True) if wait == least]
 
-    def _fewest(self, slot: int) -> int:
-        """The requests after which a full replica may have a free slot: those of the adapter that has the fewest."""
+    def _wait(self, slot: int) -> tuple[int, int]:
+        """What a further adapter waits for at a full replica: the adapters there, of which some wait too, and the
+        requests of the one that has the fewest."""
         replica = self._replicas[slot]
-        return min(max(1, replica.own.get(name, 0)) for name in replica.busy)
+        return len(replica.busy), min(max(1, replica.own.get(name, 0)) for name in replica.busy)
 
     def state(self, adapter: str, slot: int) -> AdapterState:
         """What the adapter finds at the replica."""

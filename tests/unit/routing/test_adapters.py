@@ -90,6 +90,8 @@ def test_request_waits_where_the_fewest_requests_must_end() -> None:
     for name, slot in (("a", 0), ("a", 0), ("b", 1)):
         adapters.routed(name, slot)
     assert _offered(adapters, "c", _loads(2, 9)) == [1]
+    adapters.routed("c", 1)
+    assert _offered(adapters, "d", _loads(2, 9)) == [0], "nobody waits there yet"
 
 
 def test_adapter_stays_loaded_after_its_requests_until_another_needs_the_slot() -> None:
