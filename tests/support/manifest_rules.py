@@ -278,6 +278,13 @@ GATEWAY_RULES: list[tuple[Mutation, str]] = [
     ),
     (put("spec.models", gateway()["spec"]["models"] * 2),
      "spec.models: may not give one name to two models, got 2 entries"),
+    *(
+        (
+            put("spec.models", [{"name": "chat", "pools": [{"poolRef": {"name": "a"}}], "fallback": fallback}]),
+            "spec.models: may only fall back to the name of another model of this gateway, got 1 entry",
+        )
+        for fallback in ("chat", "gone")
+    ),
     (
         put("metadata.name", "a.b"),
         "metadata.name: must be a name of at most 53 characters: lowercase letters, digits and '-', beginning with a "

@@ -380,14 +380,38 @@ class RouterConfig(PoolConfig):
 
 
 class NamedPoolConfig(PoolConfig):
-    """A pool, and the model names by which clients reach it, including its adapters."""
+    """A pool, and the model names that requests to it may have, including its adapters."""
 
     names: tuple[str, ...] = Field(min_length=1)
+
+
+class ShareConfig(Settings):
+    """A pool's share of a model's conversations, relative to the others'. With 0 it gets none, but for those whose
+    responses it stores."""
+
+    pool: str = Field(min_length=1)
+    weight: int = Field(1, ge=0, le=1_000_000)
+
+
+class SharedModelConfig(Settings):
+    """A model name that leads to several pools, or to another model while none of them has a replica."""
+
+    name: str = Field(min_length=1)
+    pools: tuple[ShareConfig, ...] = Field(min_length=1)
+    fallback: str | None = None
+
+    @field_validator("pools")
+    @classmethod
+    def _some_weight(cls, pools: tuple[ShareConfig, ...]) -> tuple[ShareConfig, ...]:
+        if not any(share.weight for share in pools):
+            raise ValueError("a pool must have a weight above 0")
+        return pools
 
 
 class MultiPoolConfig(Settings):
     """The whole file. gateway: the name of the InferenceGateway.
 
+    shared_models: any other name leads to the pool that has it.
     limits, timeouts: of client connections; `maxInFlight` is for all pools together. Each pool has its own as well.
     """
 
@@ -401,10 +425,13 @@ class MultiPoolConfig(Settings):
     limits: LimitsConfig = LimitsConfig()
     timeouts: TimeoutsConfig = TimeoutsConfig()
     pools: tuple[NamedPoolConfig, ...] = Field(default=(), max_length=MAX_POOLS)
+    shared_models: tuple[SharedModelConfig, ...] = ()
 
     @model_validator(mode="after")
     def _unique(self) -> MultiPoolConfig:
-        for what, names in (("pool", self._pool_names()), ("model", self._model_names())):
+        shared = [model.name for model in self.shared_models]
+        own = (name for name in self._model_names() if name not in shared)
+        for what, names in (("pool", self._pool_names()), ("model", own), ("shared model", iter(shared))):
             twice = [name for name, times in Counter(names).items() if times > 1]
             if twice:
                 raise ValueError(f"pools: the {what} {', '.join(sorted(twice))} is there twice")

@@ -37,7 +37,8 @@ def plan_gateway_changes(observed: ObservedGateway, config: OperatorConfig) -> t
     gateway, _ = _read(observed.own.pool)
     if gateway is None:
         return ()
-    context = GatewayContext(gateway, config, find_served_pools(observed, gateway, config).served)
+    serving = find_served_pools(observed, gateway, config)
+    context = GatewayContext(gateway, config, serving.served, serving.shared)
     return tuple(_changes(observed.own, context))
 
 
@@ -54,7 +55,7 @@ def plan_gateway_status(observed: ObservedGateway, config: OperatorConfig, now: 
         )
         return tuple(_status_actions(observed.own, conditions, {}, now))
     serving = find_served_pools(observed, gateway, config)
-    context = GatewayContext(gateway, config, serving.served)
+    context = GatewayContext(gateway, config, serving.served, serving.shared)
     return tuple(
         _status_actions(observed.own, _conditions(observed.own, context, serving), _fields(observed.own, context), now)
     )
@@ -92,8 +93,8 @@ def _conditions(own: Observed, context: GatewayContext, serving: ServedPools) ->
         why = "no pool that refers to it can be served: see their own conditions"
         ready = Condition(Type.READY, "False", Reason.NO_POOL, why)
     else:
-        names = ", ".join(name for one in serving.served for name in one.names)
-        ready = Condition(Type.READY, "True", routers.reason, f"{routers.message}, for models {names}")
+        message = f"{routers.message}, for models {', '.join(serving.names)}"
+        ready = Condition(Type.READY, "True", routers.reason, message)
     return (ready, accepted, routers)
 
 

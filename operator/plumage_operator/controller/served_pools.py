@@ -1,18 +1,19 @@
 """Which pools a gateway serves, under which names, and which parts of its spec it can't serve. Pure.
 
 A pool is served if it refers to the gateway (`spec.router.gatewayRef`), because then it has no router of its own. A
-gateway's `models` give such pools the names that clients use. A pool that no model names is served under its own names.
-A name leads to one pool: of several that ask for it, the oldest gets it.
+gateway's `models` give such pools the names that clients use, and several pools shares of a name. A pool that no model
+names is served under its own names. Of several that claim a name so, the oldest gets it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from plumage.api.v1alpha1 import InferenceGateway, InferencePool
 from plumage.errors import ManifestError
+from plumage.settings.router_config import ShareConfig, SharedModelConfig
 from plumage_operator.config import OperatorConfig
 from plumage_operator.observed import AttachedPool, Object, ObservedGateway, digest, meta
 from plumage_operator.resources import PoolContext, ServedPool, model_mistakes
@@ -35,36 +36,60 @@ class GatewayProblem:
 
 @dataclass(frozen=True, slots=True)
 class ServedPools:
-    """served: oldest first. problems: the most severe first."""
+    """served: oldest first. names: that clients may use. shared: the names that lead to several pools, or to another
+    model. problems: the most severe first."""
 
     served: tuple[ServedPool, ...] = ()
+    names: tuple[str, ...] = ()
+    shared: tuple[SharedModelConfig, ...] = ()
     problems: tuple[GatewayProblem, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Claim:
-    """A pool with the names that it claims: those of the gateway's models, or its own."""
+    """A pool that may be served."""
 
     pool: InferencePool
     attached: AttachedPool
-    names: list[str] = field(default_factory=list)
+    context: PoolContext
 
     @property
     def name(self) -> str:
         return self.pool.metadata.name
 
 
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """shares: pools and their weights, in the order of the manifest, so that a larger share only adds conversations.
+    fallback: the name of another model."""
+
+    shares: tuple[tuple[str, int], ...]
+    fallback: str | None = None
+
+    @property
+    def shared(self) -> bool:
+        return len(self.shares) > 1 or self.fallback is not None
+
+
 def find_served_pools(observed: ObservedGateway, gateway: InferenceGateway, config: OperatorConfig) -> ServedPools:
     """The pools that the gateway serves now."""
-    claims = [_Claim(pool, attached) for attached, pool in _readable(observed.attached)]
-    _claim_names(gateway, claims)
-    owners, problems = _decide(claims)
-    served = [one for one in (_served(claim, owners, config) for claim in claims) if one.names]
+    claims = [_claim(attached, pool, config) for attached, pool in _readable(observed.attached)]
+    claims = [claim for claim in claims if not model_mistakes(claim.context)]
+    routes, problems = _routes(gateway, claims)
+    led = {pool for route in routes.values() for pool, _ in route.shares}
+    served = [claim for claim in claims if claim.name in led]
     if len(served) > MAX_POOLS:
-        left = ", ".join(one.context.metadata.name for one in served[MAX_POOLS:])
+        left = ", ".join(claim.name for claim in served[MAX_POOLS:])
         message = f"a gateway serves {MAX_POOLS} pools at most: {left} are not served; give them another gateway"
         problems.append(GatewayProblem(Reason.NOT_SERVED, message))
-    return ServedPools(tuple(served[:MAX_POOLS]), (*_missing(observed, gateway), *problems))
+        routes, _ = _routes(gateway, served := served[:MAX_POOLS])
+    accepted = _accepted_names(routes)
+    return ServedPools(
+        tuple(_served(claim, tuple(accepted[claim.name])) for claim in served),
+        tuple(routes),
+        tuple(_shared(name, route) for name, route in routes.items() if route.shared),
+        (*_missing(observed, gateway), *problems),
+    )
 
 
 def _readable(attached: Sequence[AttachedPool]) -> Iterator[tuple[AttachedPool, InferencePool]]:
@@ -82,41 +107,77 @@ def _age(pool: Object) -> tuple[str, str]:
     return str(meta(pool).get("creationTimestamp", "")), str(meta(pool)["name"])
 
 
-def _claim_names(gateway: InferenceGateway, claims: Sequence[_Claim]) -> None:
-    """A pool of weight 0 is named, and claims no name."""
+def _claim(attached: AttachedPool, pool: InferencePool, config: OperatorConfig) -> _Claim:
+    """volume_suffix: one pod has the volumes of several pools."""
+    suffix = f"-{digest(pool.metadata.name)[:8]}"
+    return _Claim(pool, attached, PoolContext(pool, config, 1, volume_suffix=suffix))
+
+
+def _routes(gateway: InferenceGateway, claims: Sequence[_Claim]) -> tuple[dict[str, _Route], list[GatewayProblem]]:
+    """The pools of each name: those of the gateway's models, then of pools that no model names. Claims come oldest
+    first. A pool of weight 0 stays: its stored responses are continued there, and its share changes without new
+    pods."""
     by_name = {claim.name: claim for claim in claims}
-    named: set[str] = set()
-    for model in gateway.spec.models:
-        for share in model.pools:
-            named.add(share.pool_ref.name)
-            claim = by_name.get(share.pool_ref.name)
-            if claim is not None and share.weight:
-                claim.names += [model.name, *model.aliases]
-    for claim in claims:
-        model_of = claim.pool.spec.model
-        if claim.name not in named:
-            claim.names += [model_of.served_name, *model_of.aliases]
-        if claim.names:
-            claim.names += [adapter.name for adapter in model_of.adapters if adapter.name not in claim.names]
-
-
-def _decide(claims: Sequence[_Claim]) -> tuple[Mapping[str, str], list[GatewayProblem]]:
-    """Which pool each name leads to. Claims come oldest first."""
-    owners: dict[str, str] = {}
+    routes: dict[str, _Route] = {}
     lost: dict[tuple[str, str], list[str]] = {}
+
+    def claim_name(name: str, route: _Route) -> None:
+        owner = routes.setdefault(name, route)
+        if owner.shares != route.shares:
+            lost.setdefault((owner.shares[0][0], route.shares[0][0]), []).append(name)
+
+    adapters: list[tuple[str, _Route]] = []
+    for model in gateway.spec.models:
+        there = [share for share in model.pools if share.pool_ref.name in by_name]
+        found = [(by_name[share.pool_ref.name], share.weight) for share in there]
+        if any(weight for _, weight in found):
+            route = _Route(tuple((claim.name, weight) for claim, weight in found), model.fallback)
+            routes |= dict.fromkeys((model.name, *model.aliases), route)
+            adapters += _adapters(found)
+    for name, route in adapters:
+        claim_name(name, route)
+    named = {share.pool_ref.name for model in gateway.spec.models for share in model.pools}
     for claim in claims:
-        for name in claim.names:
-            owner = owners.setdefault(name, claim.name)
-            if owner != claim.name:
-                lost.setdefault((owner, claim.name), []).append(name)
-    return owners, [_conflict(*pools, names) for pools, names in lost.items()]
+        if claim.name not in named:
+            own, model_of = _Route(((claim.name, 1),)), claim.pool.spec.model
+            for name in (model_of.served_name, *model_of.aliases, *(adapter.name for adapter in model_of.adapters)):
+                claim_name(name, own)
+    return routes, [_conflict(*pools, names) for pools, names in lost.items()]
 
 
-def _conflict(older: str, younger: str, names: Sequence[str]) -> GatewayProblem:
+def _adapters(shares: Sequence[tuple[_Claim, int]]) -> Iterator[tuple[str, _Route]]:
+    """An adapter is split between the pools that have it, with the model's weights."""
+    names = dict.fromkeys(adapter.name for claim, _ in shares for adapter in claim.pool.spec.model.adapters)
+    for name in names:
+        having = [share for share in shares if name in {one.name for one in share[0].pool.spec.model.adapters}]
+        if any(weight for _, weight in having):
+            yield name, _Route(tuple((claim.name, weight) for claim, weight in having))
+
+
+def _accepted_names(routes: Mapping[str, _Route]) -> dict[str, list[str]]:
+    """The names that requests to each pool may have: those that lead there, also by fallbacks."""
+    names: dict[str, dict[str, None]] = {}
+    for name, first in routes.items():
+        route: _Route | None = first
+        seen: set[str] = set()
+        while route is not None:
+            for pool, _ in route.shares:
+                names.setdefault(pool, {})[name] = None
+            following = route.fallback
+            route = None if following is None or following in seen else routes.get(following)
+            seen.add(following or "")
+    return {pool: list(found) for pool, found in names.items()}
+
+
+def _shared(name: str, route: _Route) -> SharedModelConfig:
+    pools = tuple(ShareConfig(pool=pool, weight=weight) for pool, weight in route.shares)
+    return SharedModelConfig(name=name, pools=pools, fallback=route.fallback)
+
+
+def _conflict(first: str, second: str, names: Sequence[str]) -> GatewayProblem:
     message = (
-        f"pools {older} and {younger} are both asked for model {', '.join(names)}, but a name leads to one pool: "
-        f"{older}, the older one, does. Give {younger} another name or weight 0, or remove one of them; "
-        "traffic is not split by weight yet"
+        f"pools {first} and {second} both have model {', '.join(names)}, which leads to {first}. Give {second} another "
+        "name, or list both pools under one of the gateway's models, which splits its requests by weight"
     )
     return GatewayProblem(Reason.MODEL_CONFLICT, message)
 
@@ -137,10 +198,5 @@ def _missing(observed: ObservedGateway, gateway: InferenceGateway) -> Iterator[G
         yield GatewayProblem(Reason.POOL_NOT_ATTACHED, message)
 
 
-def _served(claim: _Claim, owners: Mapping[str, str], config: OperatorConfig) -> ServedPool:
-    """A pool without a name is not served. volume_suffix: one pod has the volumes of several pools."""
-    context = PoolContext(claim.pool, config, 1, volume_suffix=f"-{digest(claim.name)[:8]}")
-    if model_mistakes(context):
-        return ServedPool(context, ())
-    names = tuple(dict.fromkeys(name for name in claim.names if owners[name] == claim.name))
-    return ServedPool(context, names, tuple(cordoned_replicas(claim.attached.pods)))
+def _served(claim: _Claim, names: tuple[str, ...]) -> ServedPool:
+    return ServedPool(claim.context, names, tuple(cordoned_replicas(claim.attached.pods)))

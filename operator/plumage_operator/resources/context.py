@@ -21,6 +21,7 @@ from plumage.cluster import (
     selector_of,
 )
 from plumage.errors import ManifestError
+from plumage.settings.router_config import SharedModelConfig
 from plumage_operator.config import OperatorConfig
 from plumage_operator.observed import Object, Observed, component_pods, digest, meta, own_child, status_of
 
@@ -150,7 +151,8 @@ class PoolContext(ChildOwner):
 
 @dataclass(frozen=True, slots=True)
 class ServedPool:
-    """A pool that a gateway serves, the model names that lead to it, and its replicas that people cordoned."""
+    """A pool that a gateway serves, the model names that requests to it may have, and its replicas that people
+    cordoned."""
 
     context: PoolContext
     names: tuple[str, ...]
@@ -159,13 +161,15 @@ class ServedPool:
 
 @dataclass(frozen=True, slots=True)
 class GatewayContext(ChildOwner):
-    """A gateway, the operator's configuration, and the pools that the gateway serves."""
+    """A gateway, the operator's configuration, and the pools that the gateway serves. shared: the names that lead to
+    several pools, or to another model."""
 
     kind: ClassVar[str] = "InferenceGateway"
 
     gateway: InferenceGateway
     config: OperatorConfig
     served: tuple[ServedPool, ...] = ()
+    shared: tuple[SharedModelConfig, ...] = ()
 
     @property
     def metadata(self) -> ObjectMeta:

@@ -36,7 +36,7 @@ __all__ = [
     "longest_drain",
 ]
 
-LIVE = ("limits", "timeouts", "pools", "tracing")
+LIVE = ("limits", "timeouts", "pools", "shared_models", "tracing")
 """Settings that a running gateway reloads from its file (`plumage_router.multi_pool`).
 
 Pools are among them. They restart the pods only where these need something new for a pool: a tokenizer's volume, a
@@ -97,6 +97,7 @@ def gateway_settings(context: GatewayContext) -> MultiPoolConfig:
         access_log=spec.access_log,
         tracing=tracing_config(spec.tracing, context.name("gateway")),
         pools=tuple(_behind_gateway(one, context) for one in context.served),
+        shared_models=context.shared,
     )
 
 

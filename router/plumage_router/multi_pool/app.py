@@ -15,6 +15,7 @@ from plumage_router.admin.app import add_metrics, bare_app, model_entry, needs_a
 from plumage_router.http.auth import Tenant
 from plumage_router.multi_pool.dispatcher import PoolDispatcher
 from plumage_router.multi_pool.metrics import multi_pool_metrics
+from plumage_router.multi_pool.split import Route
 
 __all__ = ["make_multi_pool_app"]
 
@@ -72,9 +73,13 @@ def _add_admin(app: FastAPI, dispatcher: PoolDispatcher) -> None:
             "serving": dispatcher.serving,
             "configError": dispatcher.config_error,
             "keysError": dispatcher.port_keys_error,
-            "models": dict(sorted(dispatcher.names.items())),
+            "models": {name: _document(route) for name, route in sorted(dispatcher.routes.items())},
             "pools": sorted(dispatcher.pools),
             "broken": dispatcher.broken,
             "inFlight": {name: len(pool.in_flight) for name, pool in sorted(dispatcher.pools.items())},
             "connections": len(dispatcher.connections),
         }
+
+
+def _document(route: Route) -> dict[str, Any]:
+    return {"pools": dict(route.shares), "fallback": route.fallback or None}

@@ -1,19 +1,22 @@
 """The listener for several pools: finds the pool of each completion by the `model` in its body.
 
-A model name belongs to one pool. A request for an unknown name gets a 404 (`model_not_found`) with the known names. The
-body is parsed once, here. Everything else is the pool's: limits, timeouts, replicas, metrics. A failure before a pool
-is found is counted here. A removed pool finishes its requests in flight and gets no new ones.
+A model name leads to one pool, or to several by their weights (`split`). A request for an unknown name gets a 404
+(`model_not_found`) with the known names. The body is parsed once, here. Everything else is the pool's: limits,
+timeouts, replicas, metrics. A failure before a pool is found is counted here. A removed pool finishes its requests in
+flight and gets no new ones.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 from plumage.settings.router_config import MultiPoolConfig
+from plumage_router.clock import monotonic
 from plumage_router.http.asgi import Application, AsgiRequest
 from plumage_router.http.auth import Auth, Tenant
 from plumage_router.http.downstream import DownstreamConnection
@@ -21,6 +24,7 @@ from plumage_router.http.errors import RequestError, bad_field, internal, overlo
 from plumage_router.http.listener import Listener
 from plumage_router.http.request import Handler, Request
 from plumage_router.http.time_slicing import LARGE, SlicedWork, run_now
+from plumage_router.multi_pool.split import Route, choose, conversation_key
 from plumage_router.pool_router import PoolRouter
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.request.body import parse_steps
@@ -36,7 +40,8 @@ _MAX_NAMES: Final = 32  # in an error message
 
 
 class PoolDispatcher(Listener):
-    """`pools`: the routers that serve, by pool. `names`: pools by the model names that clients use.
+    """`pools`: the routers that serve, by pool. `routes`: by the model names that clients use.
+    `routed`: requests by model and pool, of models with several pools or a fallback.
 
     `broken`: why a pool of the configuration is not served. `ending`: removed pools that finish their requests.
     """
@@ -63,7 +68,8 @@ class PoolDispatcher(Listener):
         self.name = name
         self.tracing = LiveTracing(name)
         self.pools: dict[str, PoolRouter] = {}
-        self.names: dict[str, str] = {}
+        self.routes: dict[str, Route] = {}
+        self.routed: Counter[tuple[str, ...]] = Counter()
         self.broken: dict[str, str] = {}
         self.ending: set[PoolRouter] = set()
         self._listed = False
@@ -82,8 +88,12 @@ class PoolDispatcher(Listener):
 
     def served(self, tenant: Tenant | None = None) -> list[str]:
         """The model names that the tenant may use; without a tenant those that anyone may."""
-        names = sorted(name for name, pool in self.names.items() if pool in self.pools)
-        return [name for name in names if tenant is None or self.pools[self.names[name]].may_use(tenant, name)]
+        return sorted(name for name in self.routes if self._serves(name, tenant))
+
+    def _serves(self, name: str, tenant: Tenant | None) -> bool:
+        """Whether a pool of the model is there and lets the tenant use it."""
+        pools = [self.pools[pool] for pool, _ in self.routes[name].shares if pool in self.pools]
+        return any(tenant is None or pool.may_use(tenant, name) for pool in pools)
 
     @property
     def most_values(self) -> int:
@@ -92,7 +102,9 @@ class PoolDispatcher(Listener):
 
     def unknown(self, name: str, tenant: Tenant | None = None) -> RequestError:
         """The error for a model name without a pool that serves it to the tenant."""
-        if (pool := self.names.get(name)) is not None and pool not in self.pools:
+        shares = self.routes[name].shares if name in self.routes else ()
+        if shares and not any(pool in self.pools for pool, _ in shares):
+            pool = shares[0][0]
             why = "the router's log has the reason" if pool in self.broken else "it is new"
             message = f"The pool {pool} of the model {name!r} is not available yet: {why}."
             return RequestError(503, message, code="pool_unavailable", retry_after=10)
@@ -165,11 +177,39 @@ class PoolDispatcher(Listener):
             raise bad_field("model", "it is missing.", code="missing_field")
         if not isinstance(name, str):
             raise bad_field("model", "it must be a string.", code="invalid_type")
-        pool = self.pools.get(self.names.get(name, ""))
+        pool = self._choose(name, request, body)
         if pool is None:
             raise self.unknown(name, request.tenant)
         request.parsed = body
         return pool.handler(request, connection)
+
+    def _choose(self, name: str, request: Request, body: Mapping[str, Any]) -> PoolRouter | None:
+        """The pool that gets the request; None without one."""
+        route = self.routes.get(name)
+        if route is None or (len(route.shares) == 1 and not route.fallback):
+            return self.pools.get(route.shares[0][0]) if route is not None else None
+        chosen = self._storing(route, request, body)
+        if chosen is None:
+            key = conversation_key(request.tenant.name if request.tenant is not None else "", body)
+            chosen = choose(self.routes, name, key, self._available)
+        if chosen in self.pools:
+            self.routed[name, chosen] += 1
+        return self.pools.get(chosen)
+
+    def _storing(self, route: Route, request: Request, body: Mapping[str, Any]) -> str | None:
+        """The pool that stores the response which this request continues."""
+        previous = body.get("previous_response_id")
+        if not isinstance(previous, str):
+            return None
+        there = [pool for pool, _ in route.shares if pool in self.pools]
+        return next((pool for pool in there if self.pools[pool].stores(previous, request.tenant)), None)
+
+    def _available(self, name: str) -> bool:
+        """Whether the pool has a replica, or gets one for requests that wait (a pool at zero)."""
+        pool = self.pools.get(name)
+        if pool is None:
+            return False
+        return bool(pool.fleet.candidates(monotonic())) or (pool.wait_queue.enabled and not len(pool.fleet))
 
 
 class _FindPool:

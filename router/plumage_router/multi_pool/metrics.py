@@ -71,4 +71,6 @@ def _port(dispatcher: PoolDispatcher) -> Iterator[str]:
     )
     for name, text, value in single:
         yield from exposition.gauge(_PREFIX + name, text, value)
+    text = "Requests for models with several pools or a fallback, by the pool that got them."
+    yield from exposition.counters_by(_PREFIX + "split_requests", text, ("model", "pool"), dispatcher.routed)
     yield from tls_lines(_PREFIX, dispatcher.tls)

@@ -27,6 +27,7 @@ from plumage_router.http.listening_sockets import ListeningSockets
 from plumage_router.multi_pool.app import make_multi_pool_app
 from plumage_router.multi_pool.dispatcher import PoolDispatcher
 from plumage_router.multi_pool.metrics import multi_pool_metrics
+from plumage_router.multi_pool.split import Route
 from plumage_router.pool_router import TICK, PoolRouter
 from plumage_router.process.background import Background
 from plumage_router.process.config_watch import FileWatch, merge, restart_needed
@@ -38,7 +39,7 @@ __all__ = ["MultiPoolServer"]
 log = logging.getLogger(__name__)
 
 _RETRY_INTERVAL: Final = 10.0  # seconds between tries to build a broken pool, whose Secret may appear
-_LIVE: Final = ("limits", "timeouts", "pools", "tracing")
+_LIVE: Final = ("limits", "timeouts", "pools", "shared_models", "tracing")
 """The settings that apply at runtime."""
 _LIVE_OF_POOL: Final = (*LIVE_POOL_SETTINGS, "names")
 """The settings of a pool that apply without building its parts again."""
@@ -119,10 +120,12 @@ class MultiPoolServer:
         dispatcher.broken = {name: why for name, why in dispatcher.broken.items() if name in wanted}
         for name in [name for name in dispatcher.pools if name not in wanted]:
             self._remove(name)
-        dispatcher.names = {name: pool for name, pool in dispatcher.names.items() if pool in wanted}
+        dispatcher.routes = {
+            name: route for name, route in dispatcher.routes.items() if any(pool in wanted for pool, _ in route.shares)
+        }
         for pool in config.pools:
             await self._apply(pool)
-        dispatcher.names = {name: pool.pool for pool in config.pools for name in pool.names}
+        dispatcher.routes = _routes(config)
 
     async def _apply(self, config: NamedPoolConfig) -> None:
         """Changes or builds one pool. A pool that cannot be built becomes broken."""
@@ -235,3 +238,13 @@ class MultiPoolServer:
             watch.report(restart_needed([to_camel(name) for name in refused]))
             self.dispatcher.config_ignored = len(config.ignored)
         self.dispatcher.config_error = watch.error
+
+
+def _routes(config: MultiPoolConfig) -> dict[str, Route]:
+    """The pools of each model name."""
+    own = {name: Route(((pool.pool, 1),)) for pool in config.pools for name in pool.names}
+    shared = {
+        model.name: Route(tuple((share.pool, share.weight) for share in model.pools), model.fallback or "")
+        for model in config.shared_models
+    }
+    return own | shared

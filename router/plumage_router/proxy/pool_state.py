@@ -252,8 +252,18 @@ class PoolState(Listener):
 
     def stores_previous(self, prompt: Prompt) -> Replica | None:
         """The replica that stores the response which this request continues; None if there is none."""
-        named = ((replica.id, replica) for replica in self.fleet)
-        return find_replica(prompt.previous or "", prompt.id_salt or "", named)
+        return self._storing(prompt.previous or "", prompt.id_salt or "")
+
+    def stores(self, response: str, tenant: Tenant | None) -> bool:
+        """Whether a replica of this pool stores the tenant's response."""
+        return self._storing(response, self.salt_of(tenant)) is not None
+
+    def _storing(self, response: str, salt: str) -> Replica | None:
+        return find_replica(response, salt, ((replica.id, replica) for replica in self.fleet))
+
+    def salt_of(self, tenant: Tenant | None) -> str:
+        """What keeps the tenant's cached prefixes apart; empty without keys."""
+        return self.salts.of(tenant) if self.auth.enabled else ""
 
     # -- quarantine ---------------------------------------------------------------------------------------------------
 

@@ -268,7 +268,7 @@ class ProxiedRequest:
         pool.check_quota(request.tenant)
         pool.check_media_type(request)
         parsed, request.parsed = request.parsed, None
-        salt = pool.salts.of(request.tenant) if pool.auth.enabled else ""
+        salt = pool.salt_of(request.tenant)
         path = request.target.partition(b"?")[0]
         return pool.reader.steps(path, request.body, parsed, salt=salt, tenant=pool.auth.enabled)
 

@@ -425,3 +425,73 @@ async def test_pool_is_served_once_its_secret_exists(
         while (await gateway.chat("chat")).status_code != 200:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert engines[0].seen[0].headers["authorization"] == "Bearer engines-secret"
+
+
+def _shared(name: str, *pools: tuple[str, int], **more: Any) -> dict[str, Any]:
+    return {"name": name, "pools": [{"pool": pool, "weight": weight} for pool, weight in pools], **more}
+
+
+async def test_model_is_split_between_pools_by_weight(gateway: Gateway, engines: list[Any], kit: Any) -> None:
+    gateway.add("chat", at(engines[0]), "chat", model="tiny", model_more={"aliases": ["chat"]})
+    gateway.add("code", at(engines[1]), "chat", model="next", model_more={"aliases": ["chat"]})
+    gateway.settings["sharedModels"] = [_shared("chat", ("chat", 3), ("code", 1))]
+    await gateway.start()
+    assert await gateway.models() == ["chat"]
+    for number in range(40):
+        for _ in range(2):  # the turns of a conversation
+            assert (await gateway.chat("chat", f"question {number}")).status_code == 200
+    asked = [[seen.json["messages"][0]["content"] for seen in engine.seen] for engine in engines]
+    assert len(asked[1]) in range(6, 36), "20 ± 2.6 standard deviations of ten conversations"
+    assert not set(asked[0]) & set(asked[1]), "a conversation keeps its pool"
+    assert {seen.json["model"] for seen in engines[1].seen} == {"next"}
+    page = (await gateway.http.get("/metrics", headers=ADMIN)).text
+    counts = {f'plumage_router_split_requests_total{{model="chat",pool="{name}"}} {len(found)}'
+              for name, found in zip(("chat", "code"), asked, strict=True)}  # fmt: skip
+    assert counts < set(page.splitlines())
+
+    gateway.settings["sharedModels"] = [_shared("chat", ("chat", 0), ("code", 1))]
+    gateway.save()
+    routes = gateway.router.dispatcher.routes
+    await kit.until(lambda: gateway.router.dispatcher.routes is not routes)
+    before = len(engines[0].seen)
+    assert [(await gateway.chat("chat", f"question {number}")).status_code for number in range(20)] == [200] * 20
+    assert len(engines[0].seen) == before
+
+
+async def test_model_falls_back_while_its_pool_has_no_replica(gateway: Gateway, engines: list[Any], kit: Any) -> None:
+    gateway.add("chat", at(engines[0]), model="tiny", model_more={"aliases": ["chat"]})
+    gateway.add("code", at(engines[1]), "code", "chat", model="code", model_more={"aliases": ["chat"]})
+    gateway.settings["sharedModels"] = [_shared("chat", ("chat", 1), fallback="code")]
+    await gateway.start()
+    assert (await gateway.chat("chat")).status_code == 200
+    assert (len(engines[0].seen), len(engines[1].seen)) == (1, 0)
+    gateway.members("chat", {})
+    await kit.until(lambda: not len(gateway.router.dispatcher.pools["chat"].fleet))
+    assert (await gateway.chat("chat")).status_code == 200
+    assert [seen.json["model"] for seen in engines[1].seen] == ["code"]
+    gateway.members("code", {})
+    await kit.until(lambda: not len(gateway.router.dispatcher.pools["code"].fleet))
+    refused = await gateway.chat("chat")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_replica")
+    gateway.members("chat", at(engines[0]))
+    await kit.until(lambda: len(gateway.router.dispatcher.pools["chat"].fleet))
+    assert (await gateway.chat("chat")).status_code == 200
+    assert len(engines[0].seen) == 2
+
+
+async def test_stored_response_is_continued_in_its_pool(gateway: Gateway, engines: list[Any]) -> None:
+    for pool, engine in zip(("chat", "code"), engines, strict=True):
+        gateway.add(pool, at(engine), "chat", model="tiny", model_more={"aliases": ["chat"]})
+    gateway.settings["sharedModels"] = [_shared("chat", ("chat", 1), ("code", 1))]
+    await gateway.start()
+    for number in range(8):
+        first = {"model": "chat", "input": f"question {number}"}
+        assert (await gateway.http.post("/v1/responses", json=first)).status_code == 200
+        stored = next(engine for engine in engines if engine.seen)
+        response = stored.seen[-1].json["request_id"]
+        for engine in engines:
+            engine.seen.clear()
+        following = {"model": "chat", "input": f"another beginning {number}", "previous_response_id": response}
+        assert (await gateway.http.post("/v1/responses", json=following)).status_code == 200
+        assert [seen.json["previous_response_id"] for seen in stored.seen] == [response]
+        stored.seen.clear()

@@ -66,19 +66,63 @@ def test_names_come_from_the_gateway_or_from_the_unnamed_pool() -> None:
     assert (chat["name"], chat["aliases"], chat["adapters"]) == ("chat", ["gpt", "gpt-4"], ["lora"])
 
 
-def test_older_pool_serves_a_shared_name_and_both_are_reported() -> None:
-    world = Gateway(attached("young", born=9), attached("old", born=1), models=[model("chat", "young", "old")])
+def test_older_of_two_unnamed_pools_serves_their_name_and_both_are_reported() -> None:
+    pools = (attached("young", born=9, name="chat"), attached("old", born=1, name="chat"), attached("code"))
+    world = Gateway(*pools, models=[model("code", "code")])
     world.converge()
-    assert world.names() == {"old": ["chat"]}
+    assert world.names() == {"code": ["code"], "old": ["chat"]}
     assert world.reasons()["Accepted"] == ("False", "ModelConflict")
     message = world.condition("Ready")["message"]
-    assert "pools old and young are both asked for model chat" in message
-    assert "Give young another name or weight 0" in message
+    assert "pools old and young both have model chat, which leads to old" in message
+    assert "list both pools under one of the gateway's models" in message
     assert world.reasons()["RouterReady"] == ("True", "Serving"), "the pool that serves keeps serving"
+
+
+def _weights(world: Gateway) -> dict[str, dict[str, int]]:
+    shared = load_shared(world)
+    return {one["name"]: {share["pool"]: share.get("weight", 1) for share in one["pools"]} for one in shared}
+
+
+def load_shared(world: Gateway) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = world.config.get("sharedModels", [])
+    return found
+
+
+def test_pools_of_one_model_share_its_names_and_adapters_by_weight() -> None:
+    law, art = ({"name": name, "uri": f"hf://a/{name}"} for name in ("law", "art"))
+    split = model("gpt", "stable", "canary", aliases=["gpt-4"])
+    split["pools"][0]["weight"] = 9
+    world = Gateway(attached("canary", adapters=[law, art]), attached("stable", born=1, adapters=[law]), models=[split])
+    world.converge()
+    assert world.reasons()["Ready"] == ("True", "Serving")
+    assert "for models gpt, gpt-4, law, art" in world.condition("Ready")["message"]
+    both = {"stable": 9, "canary": 1}
+    assert _weights(world) == {"gpt": both, "gpt-4": both, "law": both}
+    assert world.names() == {"canary": ["gpt", "gpt-4", "law", "art"], "stable": ["gpt", "gpt-4", "law"]}
+    before = world.hash()
     world.pool["spec"]["models"][0]["pools"][1]["weight"] = 0
     world.converge()
-    assert world.names() == {"young": ["chat"]}, "weight 0 gives the name to the other pool"
-    assert world.reasons()["Ready"] == ("True", "Serving")
+    assert _weights(world)["gpt"] == {"stable": 9, "canary": 0}
+    assert "art" not in world.names()["canary"], "no pool with a share has it"
+    assert world.hash() == before, "a share changes without new pods"
+
+
+def test_pool_of_a_fallback_takes_the_names_that_lead_to_it() -> None:
+    models = [model("big", "chat", fallback="small"), model("small", "spare", fallback="big")]
+    world = Gateway(attached("chat"), attached("spare", born=1), models=models)
+    world.converge()
+    assert world.names() == {"chat": ["big", "small"], "spare": ["big", "small"]}
+    assert {one["name"]: one["fallback"] for one in load_shared(world)} == {"big": "small", "small": "big"}
+    assert _weights(world) == {"big": {"chat": 1}, "small": {"spare": 1}}
+    spare = next(pool for pool in world.config["pools"] if pool["pool"] == "spare")
+    assert spare["model"]["aliases"] == ["big", "small"], "its requests get the model's own name"
+
+
+def test_broken_pool_has_no_share() -> None:
+    broken = attached("broken", uri="s3://bucket/model")  # the routers cannot read a tokenizer there
+    world = Gateway(broken, attached("chat", born=1), models=[model("gpt", "broken", "chat")])
+    world.converge()
+    assert (world.names(), _weights(world)) == ({"chat": ["gpt"]}, {})
 
 
 @pytest.mark.parametrize(
@@ -249,12 +293,12 @@ def test_pool_is_ready_once_its_gateway_serves_it() -> None:
     assert world.reasons()["Ready"] == ("True", "Serving")
     assert world.pool["status"]["address"] == "http://front-gateway.default.svc:8000"
     assert ("Deployment", "chat-router") not in world.objects
-    gateway.pools = [attached("chat", born=5), attached("older", born=1)]
-    gateway.pool["spec"]["models"] = [model("chat", "chat", "older")]
+    gateway.pools = [attached("chat", born=5), attached("older", born=1, name="chat"), attached("code")]
+    gateway.pool["spec"]["models"] = [model("code", "code")]
     gateway.converge()
     world = pool_behind(gateway)
     assert world.reasons()["RouterReady"] == ("False", "NotServed")
-    assert "pools older and chat are both asked for model chat" in world.condition("Ready")["message"]
+    assert "pools older and chat both have model chat" in world.condition("Ready")["message"]
     assert "address" not in world.pool["status"]
 
 

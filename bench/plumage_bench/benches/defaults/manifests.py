@@ -220,7 +220,12 @@ GATEWAY: Final[dict[str, Any]] = {
     "replicas": 2,
     "listeners": [{"name": "http", "port": 8000}, {"name": "other", "port": 8080}],
     "models": [
-        {"name": "chat", "aliases": ["gpt"], "pools": [{"poolRef": {"name": "chat"}, "weight": 1}]},
+        {
+            "name": "chat",
+            "aliases": ["gpt"],
+            "pools": [{"poolRef": {"name": "chat"}, "weight": 1}],
+            "fallback": "code",
+        },
         {
             "name": "code",
             "pools": [{"poolRef": {"name": "code"}, "weight": 1}, {"poolRef": {"name": "chat"}, "weight": 0}],

@@ -41,7 +41,9 @@ class WeightedPool(Struct):
 
     pool_ref: ObjectRef = Field(description="The InferencePool, whose spec.router.gatewayRef names this gateway.")
     weight: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        1, description="With 0 the pool does not serve the model. Of the other pools only the oldest serves it."
+        1,
+        description="Share of the model's conversations, relative to the other pools. With 0 the pool only continues "
+        "the responses that it stores.",
     )
 
 
@@ -53,7 +55,11 @@ class GatewayModel(Struct):
         (), strict=False, max_length=16, description="Further names.", json_schema_extra={LIST_KEY: ""}
     )
     pools: tuple[WeightedPool, ...] = Field(
-        strict=False, min_length=1, max_length=16, description="The pools that may serve it."
+        strict=False, min_length=1, max_length=16, description="The pools that serve it, each its share."
+    )
+    fallback: ServedName | None = Field(
+        None,
+        description="Name of another model of this gateway. It answers while no pool of this model has a replica.",
     )
     rules: ClassVar = (
         Rule(
@@ -84,6 +90,17 @@ _NAMES_DIFFER = (
     "([one.name] + (has(one.aliases) ? one.aliases : [])).all(name, self.models.exists_one(other, "
     "other.name == name || (has(other.aliases) && name in other.aliases))))"
 )
+
+
+_FALLBACKS_EXIST = (
+    "self.models.all(one, !has(one.fallback) || self.models.exists(other, other.name != one.name && "
+    "other.name == one.fallback))"
+)
+
+
+def _fallbacks_exist(spec: Any) -> bool:
+    names = {model.name for model in spec.models}
+    return all(model.fallback is None or model.fallback in names - {model.name} for model in spec.models)
 
 
 def _names(models: Any) -> list[str]:
@@ -158,6 +175,13 @@ class InferenceGatewaySpec(Placement):
             cel=_NAMES_DIFFER,
             reads=("models",),
             holds=lambda spec: len(set(_names(spec.models))) == len(_names(spec.models)),
+        ),
+        Rule(
+            at="models",
+            must="may only fall back to the name of another model of this gateway",
+            cel=_FALLBACKS_EXIST,
+            reads=("models",),
+            holds=_fallbacks_exist,
         ),
     )
 

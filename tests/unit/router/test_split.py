@@ -1,0 +1,103 @@
+"""The shares of a model's pools, conversations that keep their pool, and fallbacks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from plumage_router.multi_pool.split import Route, choose, conversation_key
+
+SPLIT = {"chat": Route((("stable", 90), ("canary", 10)), "small"), "small": Route((("spare", 1),))}
+
+
+def _everywhere(pool: str) -> bool:
+    return True
+
+
+def _shares(routes: dict[str, Route], *away: str) -> Counter[str]:
+    return Counter(choose(routes, "chat", str(number), lambda pool: pool not in away) for number in range(5000))
+
+
+def test_conversations_are_split_by_weight() -> None:
+    found = _shares(SPLIT)
+    assert set(found) == {"stable", "canary"}
+    assert 430 <= found["canary"] <= 570, "500 ± 3.3 standard deviations"
+
+
+def test_conversation_keeps_its_pool_and_a_larger_share_only_adds() -> None:
+    more = {"chat": Route((("stable", 50), ("canary", 50)))}
+    for number in map(str, range(500)):
+        before = choose(SPLIT, "chat", number, _everywhere)
+        assert choose(SPLIT, "chat", number, _everywhere) == before
+        if before == "canary":
+            assert choose(more, "chat", number, _everywhere) == "canary"
+
+
+def test_pool_without_replicas_gives_its_conversations_to_the_others() -> None:
+    assert _shares(SPLIT, "canary") == {"stable": 5000}
+    three = {"chat": Route((("a", 2), ("b", 1), ("c", 1)))}
+    found = _shares(three, "a")
+    assert set(found) == {"b", "c"}
+    assert abs(found["b"] - found["c"]) < 350
+
+
+def test_pool_of_weight_zero_gets_no_conversation() -> None:
+    routes = {"chat": Route((("old", 0), ("new", 3)))}
+    assert _shares(routes) == {"new": 5000}
+    assert _shares(routes, "new") == {"new": 5000}
+
+
+def test_fallback_serves_while_no_pool_has_a_replica() -> None:
+    assert _shares(SPLIT, "canary", "stable") == {"spare": 5000}
+    assert set(_shares(SPLIT, "canary", "stable", "spare")) == {"stable", "canary"}, "the pool's own error is clear"
+
+
+def test_fallbacks_in_a_circle_end() -> None:
+    circle = {"chat": Route((("a", 1),), "code"), "code": Route((("b", 1),), "chat")}
+    assert choose(circle, "chat", "", lambda pool: False) == "a"
+    assert choose(circle, "chat", "", lambda pool: pool == "b") == "b"
+
+
+def test_unknown_name_has_no_pool() -> None:
+    assert choose(SPLIT, "nobody", "", _everywhere) == ""
+
+
+def _user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+TURNS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"messages": [_user("hi")]}, {"messages": [_user("hi"), {"role": "assistant", "content": "x"}, _user("more")]}),
+    (
+        {"messages": [{"role": "system", "content": "at 10:00"}, _user("hi")]},
+        {"messages": [{"role": "system", "content": "at 10:01"}, _user("hi")]},
+    ),
+    ({"messages": [_user([{"type": "text", "text": "hi"}])]}, {"messages": [_user("hi")]}),
+    ({"input": "hi"}, {"input": [_user("hi"), _user("more")]}),
+    ({"prompt": "x" * 2000}, {"prompt": "x" * 3000}),
+    ({"prompt": [1, 2, 3]}, {"prompt": [1, 2, 3]}),
+    ({"prompt_cache_key": "k", "messages": [_user("a")]}, {"prompt_cache_key": "k", "messages": [_user("b")]}),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), TURNS)
+def test_turns_of_a_conversation_have_one_key(first: dict[str, Any], second: dict[str, Any]) -> None:
+    assert conversation_key("acme", first) == conversation_key("acme", second)
+    assert conversation_key("acme", first) != conversation_key("other", first)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {}, {"messages": []}, {"messages": [1]}, {"messages": {"role": "user"}}, {"messages": [{"role": "user"}]},
+        {"messages": [_user([])]}, {"messages": [_user([{"image_url": {"url": "data:" + "x" * 10**6}}])]},
+        {"input": 7}, {"input": None, "prompt": [[1, 2], [3]]}, {"prompt_cache_key": 7}, {"prompt": {"a": 1}},
+        {"prompt": "\ud800"},
+    ],
+)  # fmt: skip
+def test_any_body_has_a_short_key(body: dict[str, Any]) -> None:
+    key = conversation_key("acme", body)
+    assert len(key) < 2000
+    assert choose(SPLIT, "chat", key, _everywhere)
