@@ -11,6 +11,7 @@ from support.kube_access import Access, until
 from support.kube_install import Pool, apply_pool, remove_pool
 
 NAMESPACE = "gateway"
+MODELS = {name: {"name": name, "pools": [{"poolRef": {"name": name}}]} for name in ("chat", "code")}
 # One chat for each named model. Prints the results by model.
 ASK = """
 import json, sys, time, urllib.error, urllib.request
@@ -50,9 +51,8 @@ def behind(name: str) -> str:
 
 @pytest.fixture
 def pools(access: Access, installed: None) -> Iterator[dict[str, Pool]]:
-    models = [{"name": name, "pools": [{"poolRef": {"name": name}}]} for name in ("chat", "code")]
     access.namespace(NAMESPACE)
-    gateway = manifest("InferenceGateway", "front", {"replicas": 1, "models": models})
+    gateway = manifest("InferenceGateway", "front", {"replicas": 1, "models": list(MODELS.values())})
     access.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=gateway)
     access.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=behind("code"))
     made = {name: apply_pool(access, NAMESPACE, name, behind(name)) for name in ("chat", "code")}
@@ -72,8 +72,15 @@ def test_gateway_serves_both_models_until_pool_is_deleted(access: Access, pools:
     assert ask("chat,code", "streamed,streamed") == {"chat": "streamed", "code": "streamed"}
     assert ask("nobody", "model_not_found") == {"nobody": "model_not_found"}
 
+    shares = [{"poolRef": {"name": name}, "weight": 1} for name in pools]
+    split = {"spec": {"models": [*(MODELS[name] for name in pools), {"name": "mix", "pools": shares}]}}
+    access.kubectl("-n", NAMESPACE, "patch", "inferencegateway/front", "--type=merge", f"-p={json.dumps(split)}")
+    assert ask("mix", "streamed") == {"mix": "streamed"}
+
     remove_pool(access, pools["code"])
-    assert ask("chat,code", "streamed,model_not_found") == {"chat": "streamed", "code": "model_not_found"}
+    assert ask("chat,code,mix", "streamed,model_not_found,streamed") == {
+        "chat": "streamed", "code": "model_not_found", "mix": "streamed",
+    }  # fmt: skip
     # The gateway's routers are replaced meanwhile, since they mount the keys of each pool (0180).
 
     access.kubectl("-n", NAMESPACE, "delete", "inferencegateway/front", "--timeout=60s")

@@ -55,7 +55,7 @@ def gateway_makes(spec: Mapping[str, Any]) -> Any:
     pools = tuple(AttachedPool(_object("InferencePool", name, _behind(name))) for name in ("chat", "code"))
     observed = ObservedGateway(Observed(thing, {}), pools, frozenset({"chat", "code"}))
     serving = find_served_pools(observed, gateway, _CONFIG)
-    return build_gateway_children(GatewayContext(gateway, _CONFIG, serving.served)), serving.problems
+    return build_gateway_children(GatewayContext(gateway, _CONFIG, serving.served, serving.shared)), serving.problems
 
 
 def _behind(name: str) -> dict[str, Any]:
