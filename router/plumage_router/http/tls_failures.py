@@ -31,7 +31,8 @@ def engine_refused_us(transport: asyncio.BaseTransport) -> bool:
     because there was none.
 
     In TLS 1.3 a server checks the client's certificate after the client's handshake has ended. If it accepts it, it
-    sends session tickets before anything else.
+    sends session tickets before anything else. An engine that dies within the same turn of its loop looks as if it had
+    refused.
     """
     secure: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     if secure is None:
