@@ -32,6 +32,7 @@ from plumage.prometheus.exposition import page
 from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
 from plumage_operator.observability.metrics import Metrics as OperatorMetrics
 from plumage_router.http.tls import tls_lines
+from plumage_router.process.engine_tls import engine_tls_lines
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "metrics.md"
@@ -104,7 +105,8 @@ def _of_tls() -> str:
     """A pool on one machine has no TLS."""
     certificate = SimpleNamespace(expires=0.0, failures=0)
     acceptor: Any = SimpleNamespace(certificate=certificate, handshakes=0, failed=Counter())
-    return page(tls_lines("plumage_router_", acceptor))
+    engines: Any = SimpleNamespace(expires=0.0, failures=0)
+    return page(tls_lines("plumage_router_", acceptor)) + page(engine_tls_lines("plumage_router_", engines))
 
 
 def _of_the_plugin() -> str:

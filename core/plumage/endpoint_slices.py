@@ -4,7 +4,8 @@ Contract: an endpoint that terminates is Draining, one that serves is Ready, all
 asked where `serving` is set: behind a Service with `publishNotReadyAddresses`, as a pool's is, every endpoint is
 called ready (endpointslice/utils.go, podToEndpoint). A replica's id is its pod's name. An endpoint may stand in two
 slices while it moves between them, and a dual-stack pod in one of each family: the further state wins (an end is never
-taken back), IPv4 before IPv6.
+taken back), IPv4 before IPv6. The pods of one slice have the same ports, and an engine's is called `https` where it
+serves TLS: while a rollout adds or removes it, the pool has both.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any, Final
 from plumage.cluster import AGENT_PORT, ENGINE_PORT
 from plumage.membership import Member, MemberState
 
-__all__ = ["AGENT_PORT_NAME", "ENGINE_PORT_NAME", "SERVICE_LABEL", "members_of"]
+__all__ = ["AGENT_PORT_NAME", "ENGINE_PORT_NAME", "ENGINE_TLS_PORT_NAME", "SERVICE_LABEL", "members_of"]
 
 SERVICE_LABEL: Final = "kubernetes.io/service-name"
 ENGINE_PORT_NAME: Final = "http"
+ENGINE_TLS_PORT_NAME: Final = "https"
 AGENT_PORT_NAME: Final = "agent"
 _RANK: Final = {MemberState.WARMING: 0, MemberState.READY: 1, MemberState.DRAINING: 2}
 _FAMILIES: Final = ("IPv4", "IPv6")
@@ -52,17 +54,19 @@ def _all(slices: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Member]]:
         if family not in _FAMILIES:  # FQDN: deprecated, and no pod's
             continue
         ports = {port.get("name"): port.get("port") for port in one.get("ports") or ()}
-        engine, agent = ports.get(ENGINE_PORT_NAME) or ENGINE_PORT, ports.get(AGENT_PORT_NAME) or AGENT_PORT
+        agent = ports.get(AGENT_PORT_NAME) or AGENT_PORT
+        scheme = "https" if ports.get(ENGINE_TLS_PORT_NAME) else "http"
+        engine = ports.get(ENGINE_TLS_PORT_NAME) or ports.get(ENGINE_PORT_NAME) or ENGINE_PORT
         for endpoint in one.get("endpoints") or ():
             addresses = endpoint.get("addresses") or ()
             if addresses:
-                yield family, _member(endpoint, addresses[0], engine, agent)
+                yield family, _member(endpoint, addresses[0], f"{scheme}://", engine, agent)
 
 
-def _member(endpoint: Mapping[str, Any], address: str, engine: int, agent: int) -> Member:
+def _member(endpoint: Mapping[str, Any], address: str, scheme: str, engine: int, agent: int) -> Member:
     host = f"[{address}]" if ":" in address else address
     pod = (endpoint.get("targetRef") or {}).get("name")
-    return Member(pod or address, f"http://{host}:{engine}", f"http://{host}:{agent}", _state(endpoint))
+    return Member(pod or address, f"{scheme}{host}:{engine}", f"http://{host}:{agent}", _state(endpoint))
 
 
 def _state(endpoint: Mapping[str, Any]) -> MemberState:

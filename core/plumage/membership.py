@@ -29,26 +29,33 @@ class MemberState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One line of the membership. `url` is the engine's, http only: a pool's traffic stays inside its network."""
+    """One line of the membership. `url` is the engine's: http or https, host and port."""
 
     id: str
     url: str
     agent: str | None = None
     state: MemberState = MemberState.READY
 
+    @property
+    def secure(self) -> bool:
+        """Whether the engine serves TLS."""
+        return self.url.startswith("https:")
+
     def address(self) -> tuple[str, int]:
         """Host and port. ConfigurationError if the URL says more, since nothing else of it would be used."""
         try:
             parts = urlsplit(self.url)
-            host, port = parts.hostname, parts.port or 80
+            host, port = parts.hostname, parts.port or (443 if self.secure else 80)
         except ValueError:
             host = None
-        if host is None or parts.scheme != "http":
-            raise ConfigurationError(f"replica {self.id}: url must be http://HOST:PORT, got {self.url!r}")
+        if host is None or parts.scheme not in ("http", "https"):
+            raise ConfigurationError(
+                f"replica {self.id}: url must be http://HOST:PORT or https://HOST:PORT, got {self.url!r}"
+            )
         more = (("user info", "@" in parts.netloc), ("a path", parts.path.strip("/")),
                 ("a query", parts.query), ("a fragment", parts.fragment))  # fmt: skip
         if found := " and ".join(name for name, there in more if there):
-            raise ConfigurationError(f"replica {self.id}: url must be http://HOST:PORT alone; it has {found}")
+            raise ConfigurationError(f"replica {self.id}: url must be {parts.scheme}://HOST:PORT alone; it has {found}")
         return host, port
 
 

@@ -122,7 +122,11 @@ class PoolRouter(PoolState):
         if any(changed):
             log.info("pool %s: keys reloaded", self.config.pool)
             self._use_secrets()
-        self.secret_error = "; ".join(secret.error for secret in files if secret.error) or None
+        errors = [secret.error for secret in files]
+        if self.engine_tls is not None:
+            self.engine_tls.refresh()
+            errors.append(self.engine_tls.error)
+        self.secret_error = "; ".join(error for error in errors if error) or None
 
     async def close(self) -> None:
         """Stops the background tasks and closes the connections to replicas."""

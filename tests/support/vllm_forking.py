@@ -18,6 +18,7 @@ import os
 import runpy
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import traceback
@@ -107,13 +108,15 @@ def forked(
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     seconds: float = 300.0,
+    tls: ssl.SSLContext | None = None,
 ) -> Iterator[Server]:
-    """As `plumage_bench.vllm.server.serving`, which starts new interpreters."""
+    """As `plumage_bench.vllm.server.serving`, which starts new interpreters. tls: of a client of a server with TLS."""
     given = arguments_of(model, port, arguments)
     process = fork_server().Process(target=_lead, args=(given, environment_of(environment), str(log)))
     log.touch()
     process.start()
-    with ready(Server(f"http://127.0.0.1:{port}", log, _Process(process)), seconds) as server:  # type: ignore[arg-type]
+    url = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
+    with ready(Server(url, log, _Process(process)), seconds, tls) as server:  # type: ignore[arg-type]
         yield server
 
 

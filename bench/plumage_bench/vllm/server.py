@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -42,8 +43,8 @@ class ServerError(PlumageError):
 
 @dataclass(slots=True)
 class Server:
-    """url: http://127.0.0.1:PORT. log: its output. pid: also the id of the process group, so that a test can kill
-    it."""
+    """url: http://127.0.0.1:PORT, or with https. log: its output. pid: also the id of the process group, so that a test
+    can kill it."""
 
     url: str
     log: Path
@@ -102,18 +103,19 @@ def serving(
 
 
 @contextmanager
-def ready(server: Server, seconds: float) -> Iterator[Server]:
-    """The server, when /health answers. It is ended with the `with`."""
+def ready(server: Server, seconds: float, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+    """The server, when /health answers. It is ended with the `with`. tls: of a client of an https URL."""
     try:
-        _wait(server, seconds)
+        _wait(server, seconds, tls)
         yield server
     finally:
         server.end()
 
 
-def _wait(server: Server, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    with httpx.Client(base_url=server.url, timeout=5.0, trust_env=False) as http:  # making one takes 30 ms of CPU
+def _wait(server: Server, seconds: float, tls: ssl.SSLContext | None) -> None:
+    until, verify = time.monotonic() + seconds, tls if tls is not None else True
+    # Making a client takes 30 ms of CPU.
+    with httpx.Client(base_url=server.url, timeout=5.0, trust_env=False, verify=verify) as http:
         while time.monotonic() < until:
             if server.process.poll() is not None:
                 raise ServerError(f"vLLM ended with status {server.process.returncode}:\n{_end(server.log)}")

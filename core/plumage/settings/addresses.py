@@ -8,6 +8,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from plumage.settings.secrets import EngineTlsFiles
+
 __all__ = ["DirectoryAddress", "EngineSockets", "EventEndpoint"]
 
 
@@ -26,12 +28,13 @@ class EngineSockets:
     """What an engine and its agent share.
 
     events, replay: `ipc://` endpoints that the engine binds. token: the file with the bearer token of both's own
-    routes. api_key: the file with the key of the engine's `/v1`."""
+    routes. api_key: the file with the key of the engine's `/v1`. tls: its certificates; None for plain HTTP."""
 
     events: str
     replay: str
     token: str
     api_key: str
+    tls: EngineTlsFiles | None = None
 
 
 def _local(endpoint: str) -> str:

@@ -32,6 +32,7 @@ def agent_settings(
     members: the membership file, or the name of the pool's headless Service. A new replica finds its peers there, and
     the agents their number. index: of the replica, in local mode, where its number may exceed the manifest's.
     """
+    client = sockets.tls.client if sockets.tls is not None else None
     return AgentFile(
         pool=pool.metadata.name,
         model=pool.spec.model.served_name,
@@ -39,6 +40,8 @@ def agent_settings(
         engine_url=engine_url,
         engine_token_file=Path(sockets.token),
         engine_api_key_file=Path(sockets.api_key),
+        engine_certificate_file=None if client is None else Path(client.certificate),
+        engine_certificate_key_file=None if client is None else Path(client.key),
         events_endpoint=sockets.events,
         replay_endpoint=sockets.replay,
         directory_url=directory.url,

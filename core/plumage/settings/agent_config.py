@@ -72,6 +72,8 @@ class AgentFile(Settings):
     model: the base model's name, which seeds the hashes of routers and agents.
     served_model: the engine's name for it, where that differs.
     model_folder: a folder with tokenizer.json, or builtin://NAME.
+    engine_certificate_file, engine_certificate_key_file: what the agent shows to an engine that asks clients for a
+    certificate. An engine with an https URL on a loopback address is not verified: it is in the agent's own pod.
     engine_token_file: bearer token of the engine's /v1/plumage routes. engine_api_key_file: of its /v1 routes.
     token_file: bearer token of this agent's own routes; the agent makes the file where it is missing.
     peer_token_file: the token for peers, where it is not token_file's. In a cluster it is the pod's projected service
@@ -94,6 +96,8 @@ class AgentFile(Settings):
     engine_url: HttpUrl
     engine_token_file: Path | None = None
     engine_api_key_file: Path | None = None
+    engine_certificate_file: Path | None = None
+    engine_certificate_key_file: Path | None = None
     events_endpoint: EventEndpoint
     replay_endpoint: EventEndpoint | None = None
     events_topic: str = ""
@@ -128,6 +132,8 @@ class AgentFile(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> AgentFile:
+        if (self.engine_certificate_file is None) != (self.engine_certificate_key_file is None):
+            raise ValueError("engineCertificateFile and engineCertificateKeyFile must be set together")
         if self.token_file is None and not is_loopback(self.listen.host):
             raise ValueError(
                 f"listen.host {self.listen.host} can be reached from outside: set tokenFile, or listen on 127.0.0.1"

@@ -17,6 +17,7 @@ from plumage.settings.router_config import (
     NO_HOLD,
     ROUTER_MEMORY,
     AuthConfig,
+    EngineTlsConfig,
     FlowControlConfig,
     HoldConfig,
     LimitsConfig,
@@ -45,6 +46,7 @@ def router_settings(
     membership: Path | MembershipConfig,
     auth: AuthConfig,
     secrets: SecretFiles | None,
+    engine_tls: EngineTlsConfig | None = None,
     hold: HoldConfig = NO_HOLD,
     leave: float = 0.0,
 ) -> RouterConfig:
@@ -70,6 +72,7 @@ def router_settings(
         engine_api_key_file=None if secrets is None else Path(secrets.engine_key),
         previous_engine_api_key_file=None if secrets is None else Path(secrets.previous_engine_key),
         salt_key_file=None if secrets is None else Path(secrets.salt_key),
+        engine_tls=engine_tls,
         limits=_limits(pool),
         hold=hold,
         timeouts=_timeouts(pool, leave),

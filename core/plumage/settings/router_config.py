@@ -31,6 +31,7 @@ __all__ = [
     "BreakerConfig",
     "CordonedReplicas",
     "EndpointSlicesConfig",
+    "EngineTlsConfig",
     "FlowControlConfig",
     "HoldConfig",
     "LimitsConfig",
@@ -79,6 +80,25 @@ class TlsConfig(Settings):
 
     certificate_file: Path
     key_file: Path
+
+
+class EngineTlsConfig(Settings):
+    """TLS to engines. PEM files, which are read again when they change.
+
+    ca_file: the certificates to trust. server_name: the DNS name that engines' certificates must have, since engines
+    are reached by their addresses. certificate_file, key_file: the router's own, for engines that ask for one.
+    """
+
+    ca_file: Path
+    server_name: str = Field(min_length=1, max_length=253)
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _both(self) -> EngineTlsConfig:
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ValueError("certificateFile and keyFile must be set together")
+        return self
 
 
 class ListenConfig(Settings):
@@ -319,6 +339,7 @@ class PoolConfig(Settings):
     engine_api_key_file: the key that engines ask for. previous_engine_api_key_file: the key of engines that were not
     restarted since a change; the file may be missing.
     salt_key_file: the key for tenants' cache salts; needed with `auth.api_keys_file`.
+    engine_tls: for replicas with an https URL. Without it their certificates are not verified.
     """
 
     pool: str = Field(min_length=1)
@@ -349,6 +370,7 @@ class PoolConfig(Settings):
     engine_api_key_file: Path | None = None
     previous_engine_api_key_file: Path | None = None
     salt_key_file: Path | None = None
+    engine_tls: EngineTlsConfig | None = None
     seed: int | None = Field(default=defaults.SEED, description="seed of the policy's randomness; null draws one")
     audit_size: Count = 4_096
 

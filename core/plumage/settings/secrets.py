@@ -1,11 +1,11 @@
-"""The files with a pool's own secrets: made at `plumage up`, or mounted from the pool's Secret in a cluster."""
+"""The files with a pool's own secrets: made at `plumage up`, or mounted from the pool's Secrets in a cluster."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ENGINE_KEY", "PREVIOUS_ENGINE_KEY", "SALT_KEY", "SecretFiles"]
+__all__ = ["ENGINE_KEY", "PREVIOUS_ENGINE_KEY", "SALT_KEY", "CertificateFiles", "EngineTlsFiles", "SecretFiles"]
 
 ENGINE_KEY: Final = "engine-key"
 """The key that routers and agents send to an engine's `/v1`."""
@@ -27,3 +27,25 @@ class SecretFiles:
     def in_folder(cls, folder: str) -> SecretFiles:
         """The entries of one Secret that is mounted there."""
         return cls(f"{folder}/{ENGINE_KEY}", f"{folder}/{PREVIOUS_ENGINE_KEY}", f"{folder}/{SALT_KEY}")
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """Paths of PEM files, as cert-manager names them in a Secret. authority: the certificates to trust."""
+
+    certificate: str
+    key: str
+    authority: str
+
+    @classmethod
+    def in_folder(cls, folder: str) -> CertificateFiles:
+        """The entries of one Secret that is mounted there."""
+        return cls(f"{folder}/tls.crt", f"{folder}/tls.key", f"{folder}/ca.crt")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTlsFiles:
+    """Of an engine's pod. server: of the engine. client: of routers, if engines ask clients for a certificate."""
+
+    server: CertificateFiles
+    client: CertificateFiles | None = None

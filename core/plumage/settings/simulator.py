@@ -8,7 +8,8 @@ from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.engine import EngineSpec
 from plumage.settings import policies
 from plumage.settings.addresses import EngineSockets
-from plumage.settings.simulator_config import DeviceConfig, SimulatorConfig
+from plumage.settings.secrets import EngineTlsFiles
+from plumage.settings.simulator_config import DeviceConfig, ServerTlsConfig, SimulatorConfig
 
 __all__ = ["simulator_settings"]
 
@@ -27,6 +28,7 @@ def simulator_settings(
         model_folder=model_folder,
         host=host,
         port=port,
+        tls=_tls(sockets.tls),
         events_endpoint=sockets.events,
         replay_endpoint=sockets.replay,
         admin_token_file=Path(sockets.token),
@@ -43,6 +45,16 @@ def simulator_settings(
         eviction=policies.eviction(engine.eviction, simulator.block_size),
         feather=policies.feather(engine.feather),
         **tier,
+    )
+
+
+def _tls(files: EngineTlsFiles | None) -> ServerTlsConfig | None:
+    if files is None:
+        return None
+    return ServerTlsConfig(
+        certificate_file=Path(files.server.certificate),
+        key_file=Path(files.server.key),
+        client_ca_file=None if files.client is None else Path(files.client.authority),
     )
 
 

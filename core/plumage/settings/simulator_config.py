@@ -16,7 +16,7 @@ from plumage.settings.addresses import EventEndpoint
 from plumage.settings.engine_policies import EvictionConfig, FeatherConfig, HostTierConfig
 from plumage.version_skew import Settings
 
-__all__ = ["DeviceConfig", "SimulatorConfig"]
+__all__ = ["DeviceConfig", "ServerTlsConfig", "SimulatorConfig"]
 
 
 class DeviceConfig(Settings):
@@ -26,6 +26,17 @@ class DeviceConfig(Settings):
     preset: str = defaults.DEVICE.lower()
     time_scale: float = Field(defaults.TIME_SCALE_PERCENT / 100, gt=0, le=1000)
     overrides: dict[str, float] = Field({})
+
+
+class ServerTlsConfig(Settings):
+    """PEM files, which are read again when they change, as vLLM's with --enable-ssl-refresh.
+
+    client_ca_file: clients need a certificate of these authorities. None: engines ask for none.
+    """
+
+    certificate_file: Path
+    key_file: Path
+    client_ca_file: Path | None = None
 
 
 class SimulatorConfig(Settings):
@@ -49,6 +60,7 @@ class SimulatorConfig(Settings):
     model_folder: str = Field(min_length=1)
     host: str = "127.0.0.1"
     port: int = Field(ge=0, le=65535)
+    tls: ServerTlsConfig | None = Field(None, description="None: plain HTTP")
     events_endpoint: EventEndpoint | None = None
     replay_endpoint: EventEndpoint | None = None
     events_topic: str = ""

@@ -16,6 +16,7 @@ from plumage.settings import policies
 from plumage.settings.addresses import EngineSockets
 from plumage.settings.plugin_config import PluginSettings, RoutesConfig
 from plumage.settings.router_config import traces_url
+from plumage.settings.secrets import EngineTlsFiles
 
 __all__ = [
     "ROUTES",
@@ -24,6 +25,7 @@ __all__ = [
     "events_config",
     "host_tier_config",
     "plugin_settings",
+    "tls_environment",
     "tracing_environment",
     "vllm_flags",
 ]
@@ -36,6 +38,7 @@ ROUTES = VLLM_PLUGIN
 # Probes, routers and the agent request these several times a second. In the log they would hide errors.
 _NOT_LOGGED = ("/health", "/metrics", *(f"/v1/plumage/{name}" for name in ("feather", "promote", "stats", "tables")))
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM 0.32 accepts (`config/lora.py`)
+_CERT_REQUIRED = 2  # of Python's ssl module
 _BLOCK_TOKENS = 16  # vLLM's default on GPUs; the paper's formula needs the size of a block
 
 
@@ -63,9 +66,25 @@ def vllm_flags(
         "--enable-prompt-tokens-details",
         f"--shutdown-timeout={shutdown_seconds}",
         f"--disable-access-log-for-endpoints={','.join(_NOT_LOGGED)}",
+        *_tls_flags(sockets.tls),
         *_model_flags(pool, adapters),
         *pool.spec.engine.args,
     ]
+
+
+def _tls_flags(files: EngineTlsFiles | None) -> list[str]:
+    if files is None:
+        return []
+    flags = [f"--ssl-certfile={files.server.certificate}", f"--ssl-keyfile={files.server.key}", "--enable-ssl-refresh"]
+    if files.client is not None:
+        flags += [f"--ssl-ca-certs={files.client.authority}", f"--ssl-cert-reqs={_CERT_REQUIRED}"]
+    return flags
+
+
+def tls_environment(files: EngineTlsFiles | None) -> dict[str, str]:
+    """vLLM watches the files by inotify, which follows a link once. The kubelet replaces a mounted Secret by a link, so
+    vLLM would miss each renewal but the first. By polling it sees all (seen with watchfiles 1.3)."""
+    return {} if files is None else {"WATCHFILES_FORCE_POLLING": "true"}
 
 
 def _model_flags(pool: InferencePool, adapters: Mapping[str, str]) -> list[str]:

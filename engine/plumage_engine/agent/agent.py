@@ -5,6 +5,7 @@ directory:
 - The event stream feeds the publisher, and the publisher feeds the directory's writer.
 - The state watch reads the engine's metrics and derives the state.
 - The warm-up runs once after each start of the engine, because a restarted engine has an empty cache.
+- An engine with TLS may want a certificate, which is read again when its file changes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import random
 from collections.abc import Coroutine
 from typing import Any
+from urllib.parse import urlsplit
 
 from plumage.directory.client.tasks import end
 from plumage.directory.publisher.writer import DirectoryWriter
@@ -36,6 +38,7 @@ from plumage_engine.agent.lifecycle.state_watch import StateWatch
 from plumage_engine.agent.lifecycle.warmup_task import WarmupTask
 from plumage_engine.agent.tokenizer import TokenText
 from plumage_engine.agent.warmup import Hottest, hottest_prefixes
+from plumage_engine.certificates import ReloadedContext, client_context
 from plumage_engine.configuration import read_secret
 
 __all__ = ["Agent"]
@@ -51,8 +54,12 @@ class Agent:
         rng = rng or random.Random()
         self.config = config
         self.lossy = text.lossy
+        self._engine_tls = _engine_tls(config)
         self.engine = EngineClient(
-            config.engine_url, read_secret(config.engine_token_file), read_secret(config.engine_api_key_file)
+            config.engine_url,
+            read_secret(config.engine_token_file),
+            read_secret(config.engine_api_key_file),
+            None if self._engine_tls is None else self._engine_tls.context,
         )
         self.writer = DirectoryWriter(
             config.directory,
@@ -93,6 +100,8 @@ class Agent:
             self._spawn("feather", self.batching_policy.run())
         if self.config.share is not None:
             self._spawn("share", follow_share(self.config.share, self.writer))
+        if self._engine_tls is not None:
+            self._spawn("certificate", self._engine_tls.run())
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=f"agent {name}"))
@@ -121,3 +130,10 @@ class Agent:
     async def drain(self, seconds: float) -> dict[str, Any]:
         """See `drain_engine`."""
         return await drain_engine(self.watch, seconds, self.config.load_seconds)
+
+
+def _engine_tls(config: AgentConfig) -> ReloadedContext | None:
+    url = urlsplit(config.engine_url)
+    if url.scheme != "https":
+        return None
+    return client_context(url.hostname or "", config.engine_certificate_file, config.engine_certificate_key_file)

@@ -2,7 +2,7 @@
 
 A pod is one replica. The agent is a native sidecar: it starts first and makes the token that both containers share. It
 ends last, so that the engine's preStop hook can drain through it. The pod is ready when both are: the engine answers,
-and the agent has warmed it.
+and the agent has warmed it. Where the engine asks clients for a certificate, its probes are a program that has one.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from plumage.api.v1alpha1.gpus import GPU, is_gpu, names_gpu
 from plumage.cluster import AGENT_PORT, CONFIG_FOLDER, ENGINE_PORT, RUN_FOLDER, selector_of
+from plumage.endpoint_slices import ENGINE_PORT_NAME, ENGINE_TLS_PORT_NAME
 from plumage.quantity import Quantity
-from plumage.settings.vllm import ROUTES, tracing_environment, vllm_flags
+from plumage.settings.vllm import ROUTES, tls_environment, tracing_environment, vllm_flags
 from plumage.version_skew import Settings, marked
 from plumage_operator.resources import settings
 from plumage_operator.resources.context import Child, PoolContext
@@ -43,7 +44,10 @@ from plumage_operator.resources.workload import (
     with_defaults,
 )
 
-__all__ = ["SHUTDOWN_SECONDS", "build_config", "build_deployment", "build_service"]
+__all__ = ["SHUTDOWN_SECONDS", "build_config", "build_deployment", "build_service", "engine_port_name"]
+
+_TLS_PORT: Final = 8443
+"""A Service's ports differ in number. Nobody connects to this one, because the Service has no address of its own."""
 
 _RUN_MOUNT: Final = {"name": "run", "mountPath": RUN_FOLDER}
 
@@ -62,9 +66,14 @@ def build_config(context: PoolContext) -> Child:
 
 
 def build_service(context: PoolContext) -> Child:
-    """Its EndpointSlices are the membership. So it also publishes pods that are not ready: they are Warming."""
+    """Its EndpointSlices are the membership. So it also publishes pods that are not ready: they are Warming.
+
+    A pod has one of the engine's two ports. Both are here, because while a rollout adds or removes TLS the pool has
+    pods of both kinds, and routers find out by a port's name.
+    """
     ports = [
-        {"name": "http", "port": ENGINE_PORT, "targetPort": "http", "protocol": "TCP"},
+        {"name": ENGINE_PORT_NAME, "port": ENGINE_PORT, "targetPort": ENGINE_PORT_NAME, "protocol": "TCP"},
+        {"name": ENGINE_TLS_PORT_NAME, "port": _TLS_PORT, "targetPort": ENGINE_TLS_PORT_NAME, "protocol": "TCP"},
         {"name": "agent", "port": AGENT_PORT, "targetPort": "agent", "protocol": "TCP"},
     ]
     spec = {
@@ -128,7 +137,7 @@ def _agent(context: PoolContext) -> dict[str, Any]:
         "resources": with_defaults(context.pool.spec.engine.agent_resources, AGENT),
         "volumeMounts": [
             _RUN_MOUNT, CONFIG_MOUNT, IDENTITY_MOUNT, API_MOUNT, TMP_MOUNT, keys_mount(context),
-            *tokenizer_files(context).mounts, *settings.directory_mounts(context),
+            *tokenizer_files(context).mounts, *settings.directory_mounts(context), *_client_mounts(context),
         ],
         "securityContext": container_security(),
         **TERMINATION_MESSAGE,
@@ -144,14 +153,43 @@ def _engine(context: PoolContext) -> dict[str, Any]:
         "image": _image(context),
         "imagePullPolicy": context.pool.spec.engine.image_pull_policy,
         **own,
-        "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
-        "startupProbe": http_probe("/health", ENGINE_PORT, period=2, failures=-(-_start_seconds(context) // 2)),
-        "readinessProbe": http_probe("/health", ENGINE_PORT, period=5, failures=3, timeout=5),
-        "livenessProbe": http_probe("/health", ENGINE_PORT, period=10, failures=6, timeout=10),
+        "ports": [{"name": engine_port_name(context), "containerPort": ENGINE_PORT, "protocol": "TCP"}],
+        "startupProbe": _probe(context, period=2, failures=-(-_start_seconds(context) // 2), timeout=2),
+        "readinessProbe": _probe(context, period=5, failures=3, timeout=5),
+        "livenessProbe": _probe(context, period=10, failures=6, timeout=10),
         "lifecycle": {"preStop": {"exec": {"command": drain}}},
-        "volumeMounts": [_RUN_MOUNT, TMP_MOUNT, *own["volumeMounts"]],
+        "volumeMounts": [
+            _RUN_MOUNT, TMP_MOUNT, *own["volumeMounts"],
+            *(secret.as_mount() for secret in settings.engine_certificates(context)),
+        ],
         "securityContext": container_security(),
         **TERMINATION_MESSAGE,
+    }  # fmt: skip
+
+
+def engine_port_name(context: PoolContext) -> str:
+    """The name of the engine's port, by which routers know what it serves."""
+    return ENGINE_PORT_NAME if context.pool.spec.engine.tls is None else ENGINE_TLS_PORT_NAME
+
+
+def _client_mounts(context: PoolContext) -> list[dict[str, Any]]:
+    """The certificate that the agent shows to its engine, if that asks for one."""
+    return [one.as_mount() for one in settings.engine_certificates(context) if one.folder == settings.CLIENT_TLS_FOLDER]
+
+
+def _probe(context: PoolContext, *, period: int, failures: int, timeout: int) -> dict[str, Any]:
+    """The kubelet verifies no certificate and has none."""
+    tls = settings.engine_sockets(context).tls
+    if tls is None or tls.client is None:
+        secure = tls is not None
+        return http_probe("/health", ENGINE_PORT, period=period, failures=failures, timeout=timeout, tls=secure)
+    command = ["python3", "-m", "plumage_engine.agent.probe", "--timeout", str(timeout)]
+    command += ["--certificate", tls.client.certificate, "--key", tls.client.key]
+    return {
+        "exec": {"command": command},
+        "periodSeconds": period,
+        "failureThreshold": failures,
+        "timeoutSeconds": timeout,
     }
 
 
@@ -175,6 +213,7 @@ def _volumes(context: PoolContext) -> list[dict[str, Any]]:
     volumes = [
         memory_volume("run", "64Mi"), config_volume(context.name("engine")), identity_volume(), api_volume(),
         scratch_volume(), keys_volume(context), *tokenizer_files(context).volumes, *settings.directory_volumes(context),
+        *(secret.as_volume() for secret in settings.engine_certificates(context)),
     ]  # fmt: skip
     vllm = vllm_volumes(context) if context.pool.spec.engine.runtime == "VLLM" else []
     named = {volume["name"]: volume for volume in [*volumes, *vllm]}  # weights and tokenizer may share a volume
@@ -269,6 +308,7 @@ def _environment(context: PoolContext) -> list[dict[str, Any]]:
         "VLLM_PLUGINS": ROUTES,
         "VLLM_NO_USAGE_STATS": "1",
         **tracing_environment(context.pool),
+        **tls_environment(settings.engine_sockets(context).tls),
     }
     if not context.pool.spec.model.uri.startswith("hf://"):
         folders["HF_HUB_OFFLINE"] = "1"

@@ -23,6 +23,7 @@ from plumage_operator.resources.workload import (
     POD_NAME,
     TERMINATION_MESSAGE,
     TMP_MOUNT,
+    MountedSecret,
     api_volume,
     config_volume,
     container_security,
@@ -32,7 +33,6 @@ from plumage_operator.resources.workload import (
     pod_security,
     router_defaults,
     scratch_volume,
-    secret_volume,
     with_defaults,
 )
 
@@ -139,13 +139,16 @@ def build_pod(
     """
     places, config = [tokenizer_files(context) for context in pools], owner.config
     fetch = [container for place in places for container in place.fetch]
-    keys = [*_keys(spec.auth), *_certificate(spec.tls)]
-    key_mounts = [{"name": volume, "mountPath": folder, "readOnly": True} for volume, folder, *_ in keys]
+    keys = [*_keys(spec.auth), *settings.port_certificate(spec.tls)]
+    trusted = [secret for context in pools for secret in settings.engine_trust(context)]
+    key_mounts = [secret.as_mount() for secret in (*keys, *trusted)]
     mounts = [mount for place in places for mount in place.mounts]
     mounts += [mount for context in pools for mount in (keys_mount(context), *settings.directory_mounts(context))]
     volumes = [volume for place in places for volume in place.volumes]
     volumes += [volume for context in pools for volume in settings.directory_volumes(context)]
-    volumes += [keys_volume(context, optional=component == "gateway") for context in pools]
+    several = component == "gateway"  # without a Secret only its pool is not served
+    volumes += [keys_volume(context, optional=several) for context in pools]
+    volumes += [secret.as_volume(optional=several) for secret in trusted]
     pull = {"imagePullSecrets": [{"name": name} for name in config.pull_secrets]} if config.pull_secrets else {}
     resources = with_defaults(spec.resources, router_defaults(limits))
     return {
@@ -158,7 +161,7 @@ def build_pod(
         "containers": [_container(config, resources, [*mounts, *key_mounts], spec.tls)],
         "volumes": [
             config_volume(owner.name(component)), api_volume(), scratch_volume(), *volumes,
-            *(secret_volume(volume, name, files) for volume, _, name, files in keys),
+            *(secret.as_volume() for secret in keys),
         ],
         **placement_fields(spec, owner.selector(component)),
         **pull,
@@ -190,22 +193,14 @@ def _container(
     }
 
 
-_Files = tuple[str, str, str, dict[str, str]]
-"""A mounted Secret: volume, folder, name, and the files of its keys. The kubelet updates a whole folder, so a changed
-Secret reaches running routers.
-"""
-
-
-def _keys(auth: AuthSpec) -> list[_Files]:
+def _keys(auth: AuthSpec) -> list[MountedSecret]:
     """Secrets with the keys of clients and of the admin endpoints."""
     kinds = (
         ("keys", settings.KEYS_FOLDER, auth.api_keys_ref, "keys"),
         ("admin", settings.ADMIN_FOLDER, auth.admin_key_ref, "key"),
     )
-    return [(volume, folder, ref.name, {ref.key: path}) for volume, folder, ref, path in kinds if ref is not None]
-
-
-def _certificate(tls: TlsSpec | None) -> list[_Files]:
-    """The Secret with the certificate of the clients' port."""
-    files = {name: name for name in ("tls.crt", "tls.key")}
-    return [] if tls is None else [("tls", settings.TLS_FOLDER, tls.secret_name, files)]
+    return [
+        MountedSecret(volume, folder, ref.name, {ref.key: path})
+        for volume, folder, ref, path in kinds
+        if ref is not None
+    ]

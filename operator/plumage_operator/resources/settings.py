@@ -7,6 +7,7 @@ changes it. To rotate a key, change its content. A Secret that `spec.keysRef` na
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,23 +31,25 @@ from plumage.settings.plugin_config import PluginSettings
 from plumage.settings.router_config import (
     AuthConfig,
     EndpointSlicesConfig,
+    EngineTlsConfig,
     HoldConfig,
     ListenConfig,
     MembershipConfig,
     RouterConfig,
     TlsConfig,
 )
-from plumage.settings.secrets import ENGINE_KEY, SALT_KEY, SecretFiles
+from plumage.settings.secrets import ENGINE_KEY, SALT_KEY, CertificateFiles, EngineTlsFiles, SecretFiles
 from plumage.settings.simulator_config import SimulatorConfig
 from plumage_operator.config import OperatorConfig
 from plumage_operator.resources.context import Child, PoolContext
 from plumage_operator.resources.model_files import tokenizer_files
-from plumage_operator.resources.workload import secret_volume
+from plumage_operator.resources.workload import MountedSecret, secret_volume
 
 __all__ = [
     "ADMIN_FOLDER",
     "AGENT_LIVE",
     "ALL_ADDRESSES",
+    "CLIENT_TLS_FOLDER",
     "CORDONED_FILE",
     "DIRECTORY_FOLDER",
     "ENGINE_LIVE",
@@ -60,15 +63,19 @@ __all__ = [
     "directory_mounts",
     "directory_volumes",
     "engine_account",
+    "engine_certificates",
     "engine_key",
     "engine_restart_settings",
     "engine_sockets",
+    "engine_tls",
+    "engine_trust",
     "engine_variable",
     "key_files",
     "keys_mount",
     "keys_secret",
     "keys_volume",
     "plugin_settings",
+    "port_certificate",
     "router_auth",
     "router_listen",
     "router_settings",
@@ -84,6 +91,13 @@ KEYS_FOLDER: Final = "/etc/plumage-keys"
 ADMIN_FOLDER: Final = "/etc/plumage-admin"
 
 TLS_FOLDER: Final = "/etc/plumage-tls"
+
+CLIENT_TLS_FOLDER: Final = "/etc/plumage-client-tls"
+
+_ENGINE_CA: Final = "/etc/plumage-engine-ca"
+
+_PAIR: Final = ("tls.crt", "tls.key")
+_AUTHORITY: Final = "ca.crt"
 
 CORDONED_FILE: Final = "cordoned.json"
 
@@ -103,7 +117,15 @@ AGENT_LIVE: Final = ("share", "max_chunks")
 def engine_sockets(context: PoolContext) -> EngineSockets:
     """The sockets and key files that the engine and the agent of one pod share."""
     events, replay = (f"ipc://{RUN_FOLDER}/{name}" for name in ("events", "replay"))
-    return EngineSockets(events, replay, f"{RUN_FOLDER}/token", key_files(context).engine_key)
+    return EngineSockets(events, replay, f"{RUN_FOLDER}/token", key_files(context).engine_key, _engine_files(context))
+
+
+def _engine_files(context: PoolContext) -> EngineTlsFiles | None:
+    tls = context.pool.spec.engine.tls
+    if tls is None:
+        return None
+    client = None if tls.client_secret_name is None else CertificateFiles.in_folder(CLIENT_TLS_FOLDER)
+    return EngineTlsFiles(CertificateFiles.in_folder(TLS_FOLDER), client)
 
 
 def engine_account(context: PoolContext) -> str:
@@ -142,7 +164,7 @@ def agent_settings(context: PoolContext) -> AgentFile:
         context.pool,
         engine_sockets(context),
         model_folder=tokenizer_files(context).path,
-        engine_url=f"http://127.0.0.1:{ENGINE_PORT}",
+        engine_url=f"{'http' if context.pool.spec.engine.tls is None else 'https'}://127.0.0.1:{ENGINE_PORT}",
         directory=_directory(context),
         listen=AgentListen(host=ALL_ADDRESSES, port=AGENT_PORT),
         members=f"{context.name('engine')}.{context.namespace}.svc",
@@ -168,9 +190,58 @@ def router_settings(context: PoolContext, cordoned_file: str = CORDONED_FILE) ->
         membership=MembershipConfig(endpoint_slices=slices),
         auth=router_auth(context.config, spec.auth),
         secrets=key_files(context),
+        engine_tls=engine_tls(context),
         hold=HoldConfig(max_requests=spec.limits.max_held, max_seconds=spec.timeouts.wake_seconds),
         leave=LEAVE_SECONDS,
     )
+
+
+def engine_tls(context: PoolContext) -> EngineTlsConfig | None:
+    """A router reaches engines by their addresses, so it asks for the name of their Service."""
+    tls = context.pool.spec.engine.tls
+    if tls is None:
+        return None
+    folders = {volume: Path(folder) for volume, folder, *_ in engine_trust(context)}
+    client = folders.get(f"client-tls{context.volume_suffix}")
+    return EngineTlsConfig(
+        ca_file=folders[f"engine-ca{context.volume_suffix}"] / "ca.crt",
+        server_name=f"{context.name('engine')}.{context.namespace}.svc",
+        certificate_file=None if client is None else client / "tls.crt",
+        key_file=None if client is None else client / "tls.key",
+    )
+
+
+def engine_certificates(context: PoolContext) -> list[MountedSecret]:
+    """The Secrets of an engine's pod. Of the second the engine needs the authority; agent and probe show the rest."""
+    tls = context.pool.spec.engine.tls
+    if tls is None:
+        return []
+    own = MountedSecret("tls", TLS_FOLDER, tls.secret_name, _same(_PAIR))
+    if tls.client_secret_name is None:
+        return [own]
+    return [own, MountedSecret("client-tls", CLIENT_TLS_FOLDER, tls.client_secret_name, _same((*_PAIR, _AUTHORITY)))]
+
+
+def engine_trust(context: PoolContext) -> list[MountedSecret]:
+    """The Secrets of a router's pod: the authority of engines, never their keys, and the router's own certificate."""
+    tls, suffix = context.pool.spec.engine.tls, context.volume_suffix
+    if tls is None:
+        return []
+    trusted = MountedSecret(f"engine-ca{suffix}", f"{_ENGINE_CA}{suffix}", tls.secret_name, _same((_AUTHORITY,)))
+    if tls.client_secret_name is None:
+        return [trusted]
+    own = MountedSecret(f"client-tls{suffix}", f"{CLIENT_TLS_FOLDER}{suffix}", tls.client_secret_name, _same(_PAIR))
+    return [trusted, own]
+
+
+def port_certificate(tls: TlsSpec | None) -> list[MountedSecret]:
+    """The Secret with the certificate of the clients' port."""
+    return [] if tls is None else [MountedSecret("tls", TLS_FOLDER, tls.secret_name, _same(_PAIR))]
+
+
+def _same(names: Iterable[str]) -> dict[str, str]:
+    """Entries whose files have their names."""
+    return {name: name for name in names}
 
 
 def router_listen(tls: TlsSpec | None) -> ListenConfig:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from plumage.api.v1alpha1 import Quantity
 from plumage.api.v1alpha1.pods import Resources
@@ -31,6 +31,7 @@ __all__ = [
     "TERMINATION_MESSAGE",
     "TMP_MOUNT",
     "USER",
+    "MountedSecret",
     "ResourceDefaults",
     "api_volume",
     "build_account",
@@ -118,6 +119,25 @@ def secret_volume(volume: str, secret: str, items: Mapping[str, str]) -> dict[st
     """items: keys of the Secret, and their file names."""
     files = [{"key": key, "path": path} for key, path in items.items()]
     return {"name": volume, "secret": {"secretName": secret, "defaultMode": 0o440, "items": files}}
+
+
+class MountedSecret(NamedTuple):
+    """A Secret in a folder of a pod; files: of its entries. The kubelet updates a whole folder, so a changed Secret
+    reaches running containers.
+    """
+
+    volume: str
+    folder: str
+    secret: str
+    files: Mapping[str, str]
+
+    def as_volume(self, *, optional: bool = False) -> dict[str, Any]:
+        """optional: the pod starts without the Secret."""
+        made = secret_volume(self.volume, self.secret, self.files)
+        return {**made, "secret": {**made["secret"], "optional": True}} if optional else made
+
+    def as_mount(self) -> dict[str, Any]:
+        return {"name": self.volume, "mountPath": self.folder, "readOnly": True}
 
 
 def scratch_volume(name: str = "tmp", limit: str | None = "1Gi") -> dict[str, Any]:

@@ -31,6 +31,7 @@ from plumage_router.fleet.breaker import BreakerState
 from plumage_router.fleet.replicas import Replica
 from plumage_router.http.tls import tls_lines
 from plumage_router.pool_router import PoolRouter
+from plumage_router.process.engine_tls import engine_tls_lines
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.routing.prefix_breaks import Cause
 from plumage_router.routing.shadow import Shadow
@@ -179,6 +180,7 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
         text = "Lines of the usage log that could not be written."
         yield from counter(_PREFIX + "usage_log_dropped", text, pool.usage_lines.dropped)
     yield from tls_lines(_PREFIX, pool.tls)
+    yield from engine_tls_lines(_PREFIX, pool.engine_tls)
     yield from _shadow_lines(pool.decider.shadow)
     yield from pool.usage.lines()
     yield from pool.quotas.lines()

@@ -7,10 +7,15 @@ that came back is used within one interval.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import Counter
+from contextlib import suppress
 
 from plumage_router.clock import fair_timeout, monotonic
 from plumage_router.fleet.replicas import Fleet, Replica
+from plumage_router.http.errors import Failure
+from plumage_router.http.tls_failures import engine_refused_us, tls_failure
+from plumage_router.process.engine_tls import UpstreamTls
 
 __all__ = ["HealthChecker"]
 
@@ -57,17 +62,35 @@ class HealthChecker:
 
     async def _ask(self, replica: Replica) -> bool:
         """Whether the engine answered 200 in time."""
+        failure = None
         try:
-            line = await fair_timeout(self.timeout, _first_line(*replica.member.address()))
+            line = await fair_timeout(self.timeout, _first_line(*replica.member.address(), replica.connections.tls))
+        except _RefusedError:
+            failure, line = Failure.CLIENT_CERTIFICATE_REFUSED, b""
+        except ssl.SSLError as error:
+            failure, line = tls_failure(error), b""
         except (OSError, TimeoutError, ValueError):
-            return False
+            line = b""
+        replica.unhealthy_because = failure
         return line.split(b" ", 2)[1:2] == [b"200"]
 
 
-async def _first_line(host: str, port: int) -> bytes:
-    reader, writer = await asyncio.open_connection(host, port)
+class _RefusedError(OSError):
+    """The engine does not accept this router's certificate."""
+
+
+async def _first_line(host: str, port: int, tls: UpstreamTls | None) -> bytes:
+    if tls is None:
+        reader, writer = await asyncio.open_connection(host, port)
+    else:
+        reader, writer = await asyncio.open_connection(host, port, ssl=tls.context, server_hostname=tls.server_name)
+    line = b""
     try:
         writer.write(_REQUEST)
-        return await reader.readline()
+        with suppress(ConnectionError):
+            line = await reader.readline()
+        if tls is not None and not line and engine_refused_us(writer.transport):
+            raise _RefusedError
+        return line
     finally:
         writer.transport.abort()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from plumage.membership import Member, MemberState
 from plumage.routing.interface import ReplicaState
 from plumage_router.fleet.breaker import Breaker, BreakerState
+from plumage_router.http.errors import Failure
 from plumage_router.http.upstream import ConnectionPool
 
 __all__ = ["Fleet", "Load", "Member", "MemberState", "Replica", "Totals"]
@@ -51,6 +52,7 @@ class Totals:
 class Replica:
     """One engine. `load`: what the policy sees.
 
+    `unhealthy_because`: TLS failed at the last health check; None after any other outcome.
     `cache_known`, `draining`, `stalled`: its agent's last report while that is fresh. Without a report the cache is
     unknown, and the replica stays available.
     """
@@ -61,6 +63,7 @@ class Replica:
     breaker: Breaker
     load: Load
     healthy: bool = True
+    unhealthy_because: Failure | None = None
     cache_known: bool = False
     draining: bool = False
     stalled: bool = False
@@ -117,7 +120,7 @@ class Replica:
         if self.stalled:
             return "its engine is stalled"
         if not self.healthy:
-            return "its health check fails"
+            return "its health check fails" if self.unhealthy_because is None else self.unhealthy_because.text
         return None
 
 
@@ -125,7 +128,7 @@ class Fleet:
     """All replicas of the pool. Call `changed` after a change of anything that decides which replicas are available."""
 
     def __init__(
-        self, make_connections: Callable[[str, int], ConnectionPool], make_breaker: Callable[[], Breaker]
+        self, make_connections: Callable[[Member], ConnectionPool], make_breaker: Callable[[], Breaker]
     ) -> None:
         self._make_connections = make_connections
         self._make_breaker = make_breaker
@@ -222,14 +225,14 @@ class Fleet:
             replica.connections.abort()
 
     def _add(self, member: Member) -> None:
-        host, port = member.address()
+        connections = self._make_connections(member)
         try:
             slot = self._by_slot.index(None)
         except ValueError:
             slot = len(self._by_slot)
             self._by_slot.append(None)
         load = Load(slot, name=member.id)
-        replica = Replica(member, slot, self._make_connections(host, port), self._make_breaker(), load)
+        replica = Replica(member, slot, connections, self._make_breaker(), load)
         self._by_slot[slot] = self._by_id[member.id] = replica
         for listener in self._listeners:
             listener(replica, True)

@@ -74,6 +74,11 @@ class Failure(StrEnum):
     CONNECT_REFUSED = "connect_refused"
     CONNECT_FAILED = "connect_failed"
     CONNECT_TIMEOUT = "connect_timeout"
+    CERTIFICATE_EXPIRED = "certificate_expired"
+    CERTIFICATE_NAME = "certificate_name"
+    CERTIFICATE_UNTRUSTED = "certificate_untrusted"
+    CLIENT_CERTIFICATE_REFUSED = "client_certificate_refused"
+    TLS_FAILED = "tls_failed"
     CONNECTION_LOST = "connection_lost"
     UNREADABLE_ANSWER = "unreadable_answer"
     KEY_REFUSED = "key_refused"
@@ -97,6 +102,21 @@ _FAILURE_TEXTS: Final = {
     Failure.CONNECT_REFUSED: "the connection was refused",
     Failure.CONNECT_FAILED: "it could not be reached",
     Failure.CONNECT_TIMEOUT: "connecting took too long",
+    Failure.CERTIFICATE_EXPIRED: (
+        "its certificate has expired or is not valid yet; renew the one in spec.engine.tls.secretName"
+    ),
+    Failure.CERTIFICATE_NAME: (
+        "its certificate has another name; spec.engine.tls.secretName needs one for the DNS name "
+        "NAME-engine.NAMESPACE.svc of the pool"
+    ),
+    Failure.CERTIFICATE_UNTRUSTED: (
+        "its certificate is not trusted; ca.crt in spec.engine.tls.secretName must have its authority"
+    ),
+    Failure.CLIENT_CERTIFICATE_REFUSED: (
+        "it does not accept this router's certificate; tls.crt in spec.engine.tls.clientSecretName must be valid, and "
+        "of the authority in its ca.crt"
+    ),
+    Failure.TLS_FAILED: "the TLS handshake failed; its port may serve plain HTTP",
     Failure.CONNECTION_LOST: "the connection was lost",
     Failure.UNREADABLE_ANSWER: "its answer could not be read",
     Failure.KEY_REFUSED: "it does not accept this router's key",

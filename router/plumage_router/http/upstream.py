@@ -2,7 +2,8 @@
 
 A pool belongs to one replica. It uses the newest idle connection first, so that the engine closes the oldest. The C
 parser parses an answer, and its bytes reach the receiver as they come. Nothing behind the end of an answer is passed
-on, and a connection with further bytes is closed. So one request's answer cannot become another's.
+on, and a connection with further bytes is closed. So one request's answer cannot become another's. Over TLS a
+connection is not used again once the files of its context changed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -17,6 +19,8 @@ import httptools
 
 from plumage_router.clock import fair_call
 from plumage_router.http.errors import Failure
+from plumage_router.http.tls_failures import engine_refused_us, tls_failure
+from plumage_router.process.engine_tls import UpstreamTls
 
 __all__ = ["ConnectionPool", "Receiver", "UpstreamConnection"]
 
@@ -50,6 +54,7 @@ class Receiver(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """One connection to an engine.
 
+    context: of TLS; None for plain HTTP.
     `reused`: an earlier answer came over it. `heard`: a byte of the current answer came.
     """
 
@@ -63,13 +68,15 @@ class UpstreamConnection(asyncio.Protocol):
         "_paused",
         "_pool",
         "_receiver",
+        "context",
         "heard",
         "reused",
         "transport",
     )
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, context: ssl.SSLContext | None = None) -> None:
         self._pool = pool
+        self.context = context
         self._parser: Any = None
         self._receiver: Receiver | None = None
         self._headers: dict[bytes, bytes] = {}
@@ -133,6 +140,8 @@ class UpstreamConnection(asyncio.Protocol):
             return
         if error is None and self._ends_with_connection:
             receiver.answered()
+        elif self.context is not None and not (self.heard or self.reused) and engine_refused_us(self.transport):
+            receiver.lost(Failure.CLIENT_CERTIFICATE_REFUSED)
         else:
             receiver.lost(Failure.CONNECTION_LOST)
 
@@ -188,11 +197,22 @@ _Connecting: TypeAlias = asyncio.Task[tuple[asyncio.Transport, UpstreamConnectio
 
 
 class ConnectionPool:
-    """Connections to one engine. At most `max_idle` wait idle; the router's in-flight limit bounds those in use."""
+    """Connections to one engine. At most `max_idle` wait idle; the router's in-flight limit bounds those in use.
+
+    tls: None for plain HTTP.
+    """
 
     def __init__(
-        self, host: str, port: int, loop: asyncio.AbstractEventLoop, *, max_idle: int, connect_timeout: float
+        self,
+        host: str,
+        port: int,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        max_idle: int,
+        connect_timeout: float,
+        tls: UpstreamTls | None = None,
     ) -> None:
+        self.tls = tls
         self._host = host
         self._port = port
         self._loop = loop
@@ -212,8 +232,11 @@ class ConnectionPool:
         idle = self._idle
         while idle:
             connection = idle.pop()
-            if not connection.transport.is_closing():
+            if connection.transport.is_closing():
+                continue
+            if self._is_current(connection):
                 return connection
+            connection.abandon()
         return None
 
     def connect(self, receiver: Receiver) -> None:
@@ -224,7 +247,7 @@ class ConnectionPool:
 
     def release(self, connection: UpstreamConnection) -> None:
         """Makes the connection idle, or closes it when enough are idle."""
-        if self._closed or len(self._idle) >= self._max_idle:
+        if self._closed or len(self._idle) >= self._max_idle or not self._is_current(connection):
             connection.abandon()
             return
         self._idle.append(connection)
@@ -252,7 +275,20 @@ class ConnectionPool:
             connection.abandon()
 
     def _begin_connecting(self) -> Coroutine[Any, Any, tuple[asyncio.Transport, UpstreamConnection]]:
-        return self._loop.create_connection(lambda: UpstreamConnection(self), self._host, self._port)
+        if self.tls is None:
+            return self._loop.create_connection(lambda: UpstreamConnection(self), self._host, self._port)
+        context = self.tls.context
+        return self._loop.create_connection(
+            lambda: UpstreamConnection(self, context),
+            self._host,
+            self._port,
+            ssl=context,
+            server_hostname=self.tls.server_name,
+        )
+
+    def _is_current(self, connection: UpstreamConnection) -> bool:
+        """Whether a new connection would have the same context."""
+        return self.tls is None or connection.context is self.tls.context
 
     def _end_connecting(self, task: _Connecting, receiver: Receiver) -> None:
         self._connecting.discard(task)
@@ -262,6 +298,8 @@ class ConnectionPool:
             _, connection = task.result()
         except TimeoutError:
             receiver.unreachable(Failure.CONNECT_TIMEOUT)
+        except ssl.SSLError as error:
+            receiver.unreachable(tls_failure(error))
         except OSError as error:
             refused = isinstance(error, ConnectionRefusedError)
             receiver.unreachable(Failure.CONNECT_REFUSED if refused else Failure.CONNECT_FAILED)

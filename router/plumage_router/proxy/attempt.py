@@ -207,8 +207,10 @@ class Attempt:
         if connection is not None and connection.reused and not connection.heard and not self._fresh:
             self._fresh = True
             self.replica.connections.connect(self)
-            return
-        self._fail(failure, Cause.UNKNOWN)
+        elif failure is Failure.CLIENT_CERTIFICATE_REFUSED:  # it closed the connection before it read the request
+            self._fail(failure, Cause.REPLICA, certain=True)
+        else:
+            self._fail(failure, Cause.UNKNOWN)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

@@ -19,13 +19,14 @@ from plumage_router.directory.link import DirectoryLink
 from plumage_router.fleet.breaker import Breaker
 from plumage_router.fleet.engine_keys import EngineKeys, Salts
 from plumage_router.fleet.outliers import Outliers
-from plumage_router.fleet.replicas import Fleet, Replica
+from plumage_router.fleet.replicas import Fleet, Member, Replica
 from plumage_router.http.auth import Auth, Tenant
 from plumage_router.http.errors import RequestError, overloaded, quarantined
 from plumage_router.http.json_lines import JsonLines
 from plumage_router.http.listener import Listener
 from plumage_router.http.request import Request
 from plumage_router.http.upstream import ConnectionPool
+from plumage_router.process.engine_tls import UNVERIFIED, EngineTls
 from plumage_router.proxy.flow_control import FlowControl, Passage, QueuedRequest
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.proxy.quotas import Quotas, Spending
@@ -98,6 +99,7 @@ class PoolState(Listener):
         self.policy = policy
         self.reader = model.reader
         self._configure_reader(config)
+        self.engine_tls = None if config.engine_tls is None else EngineTls(config.engine_tls)
         self.fleet = Fleet(self._connections_to, lambda: Breaker(self.config.breaker))
         self.outliers = Outliers(self.fleet, config.pool)
         self.decider = Decider(
@@ -141,10 +143,14 @@ class PoolState(Listener):
         self._digest_seed = secrets.randbits(64)  # so that no client can make another body with the same digest
         self._heads: dict[tuple[bytes, str], tuple[bytes, bytes | None]] = {}
 
-    def _connections_to(self, host: str, port: int) -> ConnectionPool:
+    def _connections_to(self, member: Member) -> ConnectionPool:
         limits, timeouts = self.config.limits, self.config.timeouts
         return ConnectionPool(
-            host, port, self._loop, max_idle=limits.max_idle_per_replica, connect_timeout=timeouts.connect
+            *member.address(),
+            self._loop,
+            max_idle=limits.max_idle_per_replica,
+            connect_timeout=timeouts.connect,
+            tls=(self.engine_tls or UNVERIFIED) if member.secure else None,
         )
 
     def configure(self, config: PoolConfig, policy: RoutingPolicy) -> None:

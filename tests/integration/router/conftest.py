@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -78,8 +79,9 @@ class Engine:
 
     alive: ClassVar[set[Engine]] = set()
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, tls: ssl.SSLContext | None = None) -> None:
         self.name = name
+        self.tls = tls
         self.seen: list[Seen] = []
         self.answer: Callable[[Seen, asyncio.StreamWriter], Awaitable[None]] = self.normally
         self.healthy = True
@@ -91,7 +93,7 @@ class Engine:
         self.port = 0
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         self.alive.add(self)
 
@@ -265,7 +267,12 @@ def chat(content: str = "hello", **more: Any) -> dict[str, Any]:
 
 def write_members(path: Path, engines: list[Engine], states: dict[str, str]) -> None:
     lines = [
-        {"id": e.name, "url": f"http://127.0.0.1:{e.port}", "agent": None, "state": states.get(e.name, "Ready")}
+        {
+            "id": e.name,
+            "url": f"{'http' if e.tls is None else 'https'}://127.0.0.1:{e.port}",
+            "agent": None,
+            "state": states.get(e.name, "Ready"),
+        }
         for e in engines
     ]
     fresh = path.with_suffix(".new")
@@ -307,10 +314,10 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     """`await start(engines=2, policy=…, limits={…}, timeouts={…}, …)`: a router with that many engines."""
     running: list[Running] = []
 
-    async def begin(engines: int = 2, **config: Any) -> Running:
+    async def begin(engines: int = 2, tls: ssl.SSLContext | None = None, **config: Any) -> Running:
         folder = tmp_path / str(len(running))
         folder.mkdir()
-        started = [Engine(f"chat-{index}") for index in range(engines)]
+        started = [Engine(f"chat-{index}", tls) for index in range(engines)]
         for engine in started:
             await engine.start()
         members = folder / "members.json"

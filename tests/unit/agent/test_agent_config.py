@@ -54,6 +54,7 @@ def test_defaults(tmp_path: Path) -> None:
         ({"listen": {"port": 70000}}, "listen.port"),
         ({"listen": {"port": 1, "host": "0.0.0.0"}}, "set tokenFile"),
         ({"warmup": {"peers": ["peer"]}}, "warmup.peers"),
+        ({"engineCertificateFile": "/tls.crt"}, "engineCertificateKeyFile must be set together"),
     ],
 )
 def test_wrong_setting_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

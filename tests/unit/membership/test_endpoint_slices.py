@@ -40,6 +40,17 @@ def test_conditions(conditions: dict[str, bool], state: MemberState) -> None:
     ]
 
 
+def test_port_of_a_slice_says_what_its_pods_serve() -> None:
+    """While a rollout adds TLS: Kubernetes puts pods with other ports into another slice."""
+    secure = [{"name": "https", "port": 8000}, {"name": "agent", "port": 8081}]
+    plain, renewed = one_slice(endpoint("a", "10.0.0.1")), one_slice(endpoint("b", "10.0.0.2"), ports=secure)
+    found = members_of([plain, renewed])
+    assert [(member.url, member.secure) for member in found] == [
+        ("http://10.0.0.1:8000", False), ("https://10.0.0.2:8000", True),
+    ]  # fmt: skip
+    assert found[1].agent == "http://10.0.0.2:8081"
+
+
 def test_slices_of_a_pool_are_merged_and_a_pod_in_two_of_them_counts_once() -> None:
     moving = [
         one_slice(endpoint("b", "10.0.0.2", serving=True), endpoint("a", "10.0.0.1", serving=True)),

@@ -30,7 +30,7 @@ class _Pool:
 
 
 def _fleet() -> Fleet:
-    return Fleet(lambda host, port: _Pool(), lambda: Breaker(BreakerConfig()))  # type: ignore[arg-type, return-value]
+    return Fleet(lambda member: _Pool(), lambda: Breaker(BreakerConfig()))  # type: ignore[arg-type, return-value]
 
 
 def _members(*names: str) -> list[Member]:
@@ -93,7 +93,7 @@ def test_only_available_replicas_are_candidates() -> None:
     ("change", "message"),
     [
         ({"pool": "other"}, "pool 'other'"),
-        ({"replicas": [{"id": "a", "url": "https://x"}]}, "http://HOST:PORT"),
+        ({"replicas": [{"id": "a", "url": "ftp://x"}]}, "http://HOST:PORT"),
         ({"replicas": [{"id": "a", "url": "http://x:99999"}]}, "http://HOST:PORT"),
         ({"replicas": [{"id": "a", "url": "http://x:80/some/path"}]}, "alone; it has a path"),
         ({"replicas": [{"id": "a", "url": "http://x:80/?q=1#f"}]}, "it has a query and a fragment"),
@@ -112,6 +112,7 @@ def test_newer_membership_may_have_more_fields() -> None:
     text = b'{"pool":"chat","more":1,"replicas":[{"id":"a","url":"http://[::1]:80","role":"both"}]}'
     assert parse_members(text, "chat")[0].address() == ("::1", 80)
     assert Member("a", "http://x:81/").address() == ("x", 81)
+    assert Member("a", "https://x").address() == ("x", 443)
 
 
 def test_keys_file_names_tenants(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ NEVER = BreakerConfig(failures=10_000)  # in a row; the tests are about rates
 
 
 def _fleet(size: int) -> tuple[Fleet, Outliers]:
-    fleet = Fleet(lambda host, port: None, lambda: Breaker(NEVER))  # type: ignore[arg-type, return-value]
+    fleet = Fleet(lambda member: None, lambda: Breaker(NEVER))  # type: ignore[arg-type, return-value]
     fleet.update([Member(f"r{number}", f"http://10.0.0.1:{9000 + number}") for number in range(size)])
     return fleet, Outliers(fleet, "chat")
 

@@ -26,6 +26,7 @@ _SAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "keysRef.name": ("mine",),
     "models.pools.poolRef.name": ("other",),
     "models.pools.weight": (0, 1),
+    "models.fallback": ("chat", "code"),
     "autoscaling.metrics.type": ("QueueWait", "CacheHitRatio", "TotalTokensPerSecond"),
 }
 

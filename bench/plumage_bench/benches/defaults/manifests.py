@@ -90,6 +90,7 @@ VLLM: Final[dict[str, Any]] = {
         "runtimeClassName": "nvidia",
         "schedulerName": "other",
         "serviceAccountName": "engine",
+        "tls": {"secretName": "chat-engine-tls", "clientSecretName": "chat-client-tls"},
         "imagePullSecrets": [{"name": "pull"}],
     },
     "replicas": 2,

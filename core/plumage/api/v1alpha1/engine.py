@@ -16,14 +16,14 @@ from plumage.api.v1alpha1.scheduling import Placement
 from plumage.api.v1alpha1.simulator import SimulatorSpec
 from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct, named_once
 
-__all__ = ["OWNED_ARGS", "VLLM_PLUGIN", "EngineSpec", "ModelCacheSpec"]
+__all__ = ["OWNED_ARGS", "VLLM_PLUGIN", "EngineSpec", "EngineTlsSpec", "ModelCacheSpec"]
 
 # Plumage sets these itself. A second value would break routing, the directory or the drain.
 OWNED_ARGS = (
     "--additional-config", "--api-key", "--download-dir", "--enable-prompt-tokens-details", "--host",
     "--kv-events-config", "--kv-transfer-config", "--model", "--port",
-    "--revision", "--scheduler-cls", "--served-model-name", "--shutdown-timeout", "--tensor-parallel-size", "--uds",
-    "-tp",
+    "--revision", "--scheduler-cls", "--served-model-name", "--shutdown-timeout", "--ssl-ca-certs", "--ssl-cert-reqs",
+    "--ssl-certfile", "--ssl-keyfile", "--tensor-parallel-size", "--uds", "-tp",
 )  # fmt: skip
 VLLM_PLUGIN = "plumage"
 """The plugin that VLLM_PLUGINS must name if it is set, because vLLM then loads only the named plugins."""
@@ -81,6 +81,21 @@ class ModelCacheSpec(Struct):
     )
 
 
+class EngineTlsSpec(Struct):
+    """The certificates of engines and of their routers."""
+
+    secret_name: Subdomain = Field(
+        description="Secret of type kubernetes.io/tls, with tls.crt, tls.key and ca.crt, as cert-manager makes it. "
+        "tls.crt must have the DNS name NAME-engine.NAMESPACE.svc, of the pool's NAME and NAMESPACE. Routers trust "
+        "ca.crt. A change reaches running engines and routers."
+    )
+    client_secret_name: Subdomain | None = Field(
+        None,
+        description="Secret of the same form, with the certificate that routers show to engines. Engines then refuse "
+        "clients without a certificate of its ca.crt. When absent, engines ask for none.",
+    )
+
+
 class EngineSpec(Placement):
     """The engine of each replica and its settings."""
 
@@ -127,6 +142,7 @@ class EngineSpec(Placement):
     startup_timeout_seconds: Seconds = Field(
         1800, description="Seconds to load and compile the model, after which a replica counts as failed."
     )
+    tls: EngineTlsSpec | None = Field(None, description="TLS between routers and engines. When absent, plain HTTP.")
     feather: FeatherSpec = Field(FeatherSpec(), description="Batching by shared prefix.")
     eviction: EvictionSpec = Field(EvictionSpec(), description="Which KV blocks are evicted first.")
     host_memory: HostMemorySpec | None = Field(None, description="Host memory as a second tier. Off when absent.")

@@ -7,6 +7,7 @@ is None where the engine has no such route, as stock vLLM. Each call has a timeo
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,12 +38,20 @@ class EngineDownError(OSError):
 
 
 class EngineClient:
-    """One engine. `token` opens /v1/plumage, `api_key` the OpenAI routes."""
+    """One engine. `token` opens /v1/plumage, `api_key` the OpenAI routes. tls: for an https URL; None: the default."""
 
-    def __init__(self, url: str, token: SecretStr | None = None, api_key: SecretStr | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: SecretStr | None = None,
+        api_key: SecretStr | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         limits = httpx.Limits(max_connections=64)
         # No proxy of the environment: it must never see the engine's token.
-        self._http = httpx.AsyncClient(base_url=url, timeout=QUICK, limits=limits, trust_env=False)
+        self._http = httpx.AsyncClient(
+            base_url=url, timeout=QUICK, limits=limits, trust_env=False, verify=True if tls is None else tls
+        )
         self._token = token
         self._api_key = api_key
         self._refused = False
