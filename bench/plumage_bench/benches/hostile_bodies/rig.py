@@ -1,4 +1,9 @@
-"""One measurement: a router process, an engine that answers at once, small requests, and a process of hostile ones."""
+"""One measurement: a router process, an engine that answers at once, small requests, and a process of hostile ones.
+
+A router that fills its core at real-time priority is stopped by Linux for up to 50 ms a second, if any other process
+waits for that core (`sched_rt_runtime_us`, and the fair server since Linux 6.8). Small requests of that time would
+measure the kernel, so they are left out and counted.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,12 +25,13 @@ from plumage.errors import ConfigurationError
 from plumage_bench.benches.hostile_bodies.bodies import BODIES, MODEL, Hostile
 from plumage_bench.guarded import GUARDED
 
-__all__ = ["Sample", "Setting", "measure"]
+__all__ = ["Sample", "Setting", "measure", "outside"]
 
 RATE = 50.0  # small requests a second
 CONNECTIONS = 8
 CONTEXT = 131_072  # tokens
 TIMEOUT = 30.0  # seconds
+_WATCH, _STOP = 0.005, 0.003  # seconds between two looks, and of a wait that counts
 _ANSWER = b'{"id":"c","object":"text_completion","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}'
 _WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(_ANSWER), _ANSWER)
 _SMALL = json.dumps({"model": MODEL, "prompt": "hello " * 50}).encode()
@@ -42,7 +48,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Milliseconds of the small requests; the number that failed; answers to hostile bodies, by status."""
+    """Milliseconds of the small requests; the number that failed; answers to hostile bodies, by status. stopped: small
+    requests that were in flight while the kernel kept the router from its core; the milliseconds are without them."""
 
     p50: float
     p99: float
@@ -50,6 +57,7 @@ class Sample:
     requests: int
     failed: int
     statuses: dict[str, int]
+    stopped: int
 
     @property
     def sent(self) -> int:
@@ -65,17 +73,28 @@ async def measure(setting: Setting) -> Sample:
     setting.folder.mkdir(parents=True)
     engine = await asyncio.start_server(_engine, "127.0.0.1", 0)
     try:
-        async with _router(setting.folder, engine.sockets[0].getsockname()[1]) as port:
+        async with _router(setting.folder, engine.sockets[0].getsockname()[1]) as (port, router):
             await _small(port, 1.0)
-            async with _hostile(setting, port) as statuses:
+            async with _hostile(setting, port) as statuses, _stops(router) as stops:
                 times = await _small(port, setting.seconds)
     finally:
         engine.close()
         shutil.rmtree(setting.folder, ignore_errors=True)
-    good = sorted(took * 1000 for took in times if took is not None)
+    known = [one for one in times if one is not None]
+    good = sorted(1000 * (ended - due) for due, ended in outside(known, stops))
     if not good:
         raise ConfigurationError("no small request was answered: is the machine too busy?")
-    return Sample(_share(good, 0.5), _share(good, 0.99), good[-1], len(times), len(times) - len(good), dict(statuses))
+    failed, stopped = len(times) - len(known), len(known) - len(good)
+    return Sample(_share(good, 0.5), _share(good, 0.99), good[-1], len(times), failed, dict(statuses), stopped)
+
+
+_Times = Sequence[tuple[float, float]]
+"""(begin, end) in seconds."""
+
+
+def outside(requests: _Times, stops: _Times) -> list[tuple[float, float]]:
+    """The requests that were not in flight in any stop."""
+    return [one for one in requests if not any(one[0] < end and begin < one[1] for begin, end in stops)]
 
 
 def _share(ordered: list[float], share: float) -> float:
@@ -93,8 +112,35 @@ async def _engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 @asynccontextmanager
-async def _router(folder: Path, engine: int) -> AsyncIterator[int]:
-    """Starts a router and returns its port."""
+async def _stops(router: int) -> AsyncIterator[list[tuple[float, float]]]:
+    """When the kernel kept the router's thread from its core for `_STOP` or longer, as (begin, end)."""
+    found: list[tuple[float, float]] = []
+    file = Path(f"/proc/{router}/schedstat")
+
+    async def watch() -> None:
+        before, last = _waited(file), time.perf_counter()
+        while True:
+            await asyncio.sleep(_WATCH)
+            waited, now = _waited(file), time.perf_counter()
+            if waited - before >= _STOP:
+                found.append((min(last, now - (waited - before)), now))
+            before, last = waited, now
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        yield found
+    finally:
+        watching.cancel()
+
+
+def _waited(schedstat: Path) -> float:
+    """Seconds that a thread was ready to run and did not; 0 where the kernel does not say."""
+    return int(schedstat.read_text().split()[1]) / 1e9 if schedstat.exists() else 0.0
+
+
+@asynccontextmanager
+async def _router(folder: Path, engine: int) -> AsyncIterator[tuple[int, int]]:
+    """Starts a router. Returns its port and process."""
     members = {"pool": "bench", "replicas": [{"id": "bench-0", "url": f"http://127.0.0.1:{engine}"}]}
     (folder / "members.json").write_text(json.dumps(members))
     config = {
@@ -109,7 +155,7 @@ async def _router(folder: Path, engine: int) -> AsyncIterator[int]:
     try:
         port = await _port(folder / "router.log", process)
         with _undisturbed(process.pid):
-            yield port
+            yield port, process.pid
     finally:
         process.terminate()
         process.wait(TIMEOUT)
@@ -153,9 +199,9 @@ async def _port(log: Path, process: subprocess.Popen[bytes]) -> int:
     raise ConfigurationError(f"the router did not start:\n{_read(log)}")
 
 
-async def _small(port: int, seconds: float) -> list[float | None]:
-    """Seconds of each request from its planned time; None for one that failed."""
-    times: list[float | None] = []
+async def _small(port: int, seconds: float) -> list[tuple[float, float] | None]:
+    """The planned time and the end of each request; None for one that failed."""
+    times: list[tuple[float, float] | None] = []
     free: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
     for _ in range(CONNECTIONS):
         free.put_nowait(await asyncio.open_connection("127.0.0.1", port))
@@ -166,7 +212,7 @@ async def _small(port: int, seconds: float) -> list[float | None]:
         try:
             async with asyncio.timeout(TIMEOUT):
                 status = await _ask(reader, writer, "/v1/completions", _SMALL)
-            times.append(time.perf_counter() - due if status == 200 else None)
+            times.append((due, time.perf_counter()) if status == 200 else None)
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             times.append(None)
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
