@@ -62,8 +62,8 @@ def _report(found: Mapping[str, Sequence[Sample]], plan: Plan) -> Report:
         [_row(name, samples, delays) for name, samples in found.items()],
         notes=(
             f"Medians of {plan.rounds} rounds of {plan.seconds:g} s; 50 small requests a second; the engine answers at "
-            f"once. Left out: small requests that met the router while the kernel kept it from its core. Target: at most "
-            f"{TARGET:g} ms added at P99."
+            f"once. Left out: small requests that met the router while the kernel kept it from its core. Target: at "
+            f"most {TARGET:g} ms added at P99."
         ),
     )
     data = {name: [sample.document() for sample in samples] for name, samples in found.items()}
