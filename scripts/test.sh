@@ -29,11 +29,13 @@ trap stop_jobs EXIT
 cluster() { BIN="$bin" bash scripts/cluster.sh "$@"; }
 uses_cluster() { [ -d tests/e2e_cluster ] && [[ " ${lanes[*]} " == *" e2e_cluster "* ]]; }
 make_cluster() {
-  cluster programs api && [ "$(id -u)" = 0 ] && cluster programs nodes && bash scripts/make_images.sh plumage engine-without-vllm
+  cluster programs api && [ "$(id -u)" = 0 ] && cluster programs nodes && touch "$logs/programs" &&
+    bash scripts/make_images.sh plumage engine-without-vllm
 }
-wait_for_cluster() {
-  until [ -f "$logs/cluster.status" ]; do sleep 1; done
-  [ "$(cat "$logs/cluster.status")" = 0 ] || { echo "== the cluster's programs and images:"; tail -20 "$logs/cluster"; }
+# The tests start their cluster while the images are built, and then wait for PLUMAGE_IMAGES_BUILT.
+wait_for_programs() {
+  until [ -f "$logs/programs" ] || [ -f "$logs/cluster.status" ]; do sleep 1; done
+  export PLUMAGE_IMAGES_BUILT="$logs/cluster.status"
 }
 
 # Prints pytest's paths of a part; nothing where this checkout lacks them.
@@ -67,7 +69,7 @@ run_part() {
   case "$1" in
     vllm) set_up_vllm || { printf "== SKIPPED: tests/vllm, because\n%s\n" "$reason"; return 42; } ;;
     contract | integration | operator) cluster programs api || true ;;
-    e2e_cluster | faults) wait_for_cluster ;;
+    e2e_cluster | faults) wait_for_programs ;;
   esac
   run_pytest "$1"
 }
@@ -156,6 +158,10 @@ for name in "${shown[@]}"; do
   record_part "$name" 2>&1 | tee "$logs/$name"
 done
 print_lanes
+if uses_cluster && [ "$(cat "$logs/cluster.status")" != 0 ]; then
+  echo "== the cluster's programs and images were not built:"
+  tail -20 "$logs/cluster"
+fi
 if [ "${lanes[*]}" = quick ]; then
   echo "== these were the quick tests: make test also runs a Kubernetes API server, test clusters, whole pools and real vLLM"
 else

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -25,7 +26,9 @@ from support.kube_install import ROOT, Pool, apply_pool, install, is_installed, 
 from support.needs import missing
 
 _LIMIT_S = 900  # a test here waits for pods; the first one also waits for the cluster
+_BUILD_S = 3000  # the first one may wait for its image, on a slow machine whose base is not there yet
 _LAST = "test_uninstall.py"
+_BUILT = "PLUMAGE_IMAGES_BUILT"  # make test builds the images beside the tests, and writes this file when it has ended
 _LOOKS_S = 3
 
 
@@ -37,6 +40,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     own = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
     late = {item.path for item in own if "pool" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: (item.path.name == _LAST, item.path in late))
+    if items and items[0] in own and os.environ.get(_BUILT):
+        items[0].add_marker(pytest.mark.timeout(_LIMIT_S + _BUILD_S), append=False)
 
 
 @pytest.fixture(scope="session")
@@ -117,13 +122,29 @@ def _test_cluster(stack: ExitStack, standing: lifecycle.Cluster | None) -> Acces
     try:
         requirements.check(requirements.NODES.items())
         found = programs.required(programs.SETS["nodes"])
-        images.import_image(image, lifecycle.images_folder())
+        images.find_tool()
     except NotHereError as error:
         missing("what the test cluster is made of", str(error))
+    cluster = standing or _started(stack)
+    try:
+        _await_images()
+        images.import_image(image, lifecycle.images_folder())
     except ClusterError as error:
         missing(f"the image {image}", f"make images IMAGES=plumage ({error})")
-    cluster = standing or _started(stack)
     return Access(cluster.kubeconfig, found, image, cluster)
+
+
+def _await_images() -> None:
+    """Raises ClusterError if their build failed: an older image would be tested."""
+    if (name := os.environ.get(_BUILT)) is None:
+        return
+    built, deadline = Path(name), time.monotonic() + _BUILD_S
+    while not (built.exists() and built.read_text()):
+        if time.monotonic() > deadline:
+            raise ClusterError(f"its build took longer than {_BUILD_S} s")
+        time.sleep(1)
+    if built.read_text().strip() != "0":
+        raise ClusterError("its build failed")
 
 
 def _started(stack: ExitStack) -> lifecycle.Cluster:
