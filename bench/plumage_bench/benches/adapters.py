@@ -125,7 +125,7 @@ def serve(cell: str, rule: str, seed: int) -> Figures:
     policy = contender.make(seed, shape.block_size)
     fleet = run_fleet(engines, policy, scenario.source(seed), seed=seed, adapters=adapters)
     ttft = [one.ttft for one in fleet.served]
-    waits = known.slots.routed_to[AdapterState.WAITS] / len(fleet.served)
+    waits = known.slots.requests[AdapterState.WAITS] / len(fleet.served)
     return Figures(quantile(ttft, 0.5), quantile(ttft, 0.95), max(ttft), waits)
 
 

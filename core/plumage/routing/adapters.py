@@ -1,14 +1,15 @@
 """Which LoRA adapters the replicas have loaded, and the replicas that a request for one should go to.
 
 An engine computes with a few adapters at a time (`--max-loras`). A request for another one waits until all requests of
-a loaded adapter have ended, whatever else is free (vLLM 0.32, `v1/core/sched/scheduler.py`). So replicas where it would
-wait come last (decision 0306):
+a loaded adapter have ended, whatever else is free (vLLM 0.32, `v1/core/sched/scheduler.py`). So replicas where no slot
+is left come last (decision 0306):
 
 - While the fleet has more free slots than adapters without requests, a request may go to any replica that has its
   adapter or a free slot.
 - Otherwise a second copy of an adapter takes another one's slot. Then replicas that have the adapter come first, each
   up to 1.5 times the mean number of requests in flight, as in consistent hashing with bounded loads (Mirrokni, Thorup
   and Zadimoghaddam 2018, §1).
+- Requests follow those of their adapter that wait for a slot. Elsewhere they would take one more.
 """
 
 from __future__ import annotations
@@ -36,52 +37,63 @@ class AdapterState(StrEnum):
 class _Replica:
     """The adapters of one replica. own: by name, this router's requests in flight there, the last used at the end;
     those without a request stay while there are slots. reported: those with running requests, by the engine.
-    busy: those with requests."""
+    busy: those with requests, in the order in which they came. The engine gives its slots in this order."""
 
     __slots__: ClassVar = ("busy", "own", "reported")
 
     def __init__(self) -> None:
         self.own: dict[str, int] = {}
         self.reported: frozenset[str] = frozenset()
-        self.busy: set[str] = set()
+        self.busy: dict[str, None] = {}
+
+    def holds(self, adapter: str, slots: int) -> bool:
+        """Whether an adapter with requests has a slot, and does not wait for one."""
+        if adapter in self.reported:
+            return True
+        before = 0
+        for name in self.busy:
+            if name == adapter:
+                break
+            before += name not in self.reported
+        return before + len(self.reported) < slots
 
 
 class AdapterSlots:
     """slots: adapters that a replica has room for. adapters: that the pool serves.
 
-    `routed_to`: requests for adapters by what the chosen replica had for them.
+    `requests`: requests for adapters by what they found at the chosen replica.
     """
 
     def __init__(self, slots: int, adapters: int) -> None:
         self.slots = slots
-        self.routed_to: dict[AdapterState, int] = dict.fromkeys(AdapterState, 0)
+        self.requests: dict[AdapterState, int] = dict.fromkeys(AdapterState, 0)
         self._adapters = adapters
         self._replicas: dict[int, _Replica] = {}
-        self._places: dict[str, int] = {}  # replicas where an adapter is busy
-        self._taken = 0  # slots
+        self._replicas_of: dict[str, int] = {}  # how many have requests of an adapter
 
     def narrow(self, adapter: str, candidates: Sequence[ReplicaState]) -> Sequence[ReplicaState]:
         """Those of `candidates` that a request for the adapter should go to; never none of them. "": the base model,
         which needs no slot."""
         if not adapter or self._adapters <= self.slots:
             return candidates
-        loaded: list[ReplicaState] = []
+        having: list[ReplicaState] = []
         free: list[ReplicaState] = []
-        in_flight = 1
+        in_flight, free_slots = 1, 0
         for load in candidates:
             in_flight += load.routed
-            found = self.state(adapter, load.slot)
-            if found is AdapterState.LOADED:
-                loaded.append(load)
-            elif found is AdapterState.FREE_SLOT:
+            replica = self._replicas.get(load.slot)
+            room = self.slots if replica is None else self.slots - len(replica.busy)
+            if replica is not None and (adapter in replica.busy or (room > 0 and adapter in replica.own)):
+                having.append(load)
+            elif room > 0:
                 free.append(load)
-        left = len(candidates) * self.slots - self._taken
-        if loaded and left <= self._adapters - len(self._places):
+            free_slots += max(0, room)
+        if having and free_slots <= self._adapters - len(self._replicas_of):
             most = math.ceil(_BALANCE * in_flight / len(candidates))
-            if near := [load for load in loaded if load.routed < most]:
-                return near
-        if loaded or free:
-            return loaded + free
+            if below := [load for load in having if load.routed < most]:
+                return below
+        if having or free:
+            return having + free
         waits = [self._wait(load.slot) for load in candidates]
         least = min(waits)
         return [load for load, wait in zip(candidates, waits, strict=True) if wait == least]
@@ -93,18 +105,20 @@ class AdapterSlots:
         return len(replica.busy), min(max(1, replica.own.get(name, 0)) for name in replica.busy)
 
     def state(self, adapter: str, slot: int) -> AdapterState:
-        """What the adapter finds at the replica."""
+        """What a request for the adapter finds at the replica."""
         replica = self._replicas.get(slot)
         if replica is None:
             return AdapterState.FREE_SLOT
-        if adapter in replica.own or adapter in replica.reported:
-            return AdapterState.LOADED
-        return AdapterState.FREE_SLOT if len(replica.busy) < self.slots else AdapterState.WAITS
+        if adapter in replica.busy:
+            return AdapterState.LOADED if replica.holds(adapter, self.slots) else AdapterState.WAITS
+        if len(replica.busy) >= self.slots:
+            return AdapterState.WAITS
+        return AdapterState.LOADED if adapter in replica.own else AdapterState.FREE_SLOT
 
     def routed(self, adapter: str, slot: int) -> AdapterState:
         """A request for the adapter goes to the replica. Returns what it finds there."""
         state = self.state(adapter, slot)
-        self.routed_to[state] += 1
+        self.requests[state] += 1
         replica = self._replica(slot)
         own = replica.own
         own[adapter] = own.pop(adapter, 0) + 1
@@ -152,16 +166,16 @@ class AdapterSlots:
         busy = replica.own.get(adapter, 0) > 0 or adapter in replica.reported
         if busy == (adapter in replica.busy):
             return
-        before = min(self.slots, len(replica.busy))
+        count = self._replicas_of.get(adapter, 0)
         if busy:
-            replica.busy.add(adapter)
-            self._places[adapter] = self._places.get(adapter, 0) + 1
+            replica.busy[adapter] = None
+            self._replicas_of[adapter] = count + 1
+            return
+        del replica.busy[adapter]
+        if count > 1:
+            self._replicas_of[adapter] = count - 1
         else:
-            replica.busy.discard(adapter)
-            self._places[adapter] -= 1
-            if not self._places[adapter]:
-                del self._places[adapter]
-        self._taken += min(self.slots, len(replica.busy)) - before
+            del self._replicas_of[adapter]
 
     def _drop_unused(self, own: dict[str, int]) -> None:
         """The engine gives the slot of the adapter that was used longest ago to the next one."""

@@ -416,7 +416,10 @@ class ShareConfig(Settings):
 
 
 class SharedModelConfig(Settings):
-    """A model name that leads to several pools, or to another model while none of them has a replica."""
+    """A model name that leads to several pools, or to another model while none of them has a replica.
+
+    A pool that is not in the file counts as away, and so does a fallback that is no model.
+    """
 
     name: str = Field(min_length=1)
     pools: tuple[ShareConfig, ...] = Field(min_length=1)
@@ -427,6 +430,8 @@ class SharedModelConfig(Settings):
     def _some_weight(cls, pools: tuple[ShareConfig, ...]) -> tuple[ShareConfig, ...]:
         if not any(share.weight for share in pools):
             raise ValueError("a pool must have a weight above 0")
+        if len({share.pool for share in pools}) < len(pools):
+            raise ValueError("a pool is there twice")
         return pools
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from plumage.api.v1alpha1 import InferenceGateway, InferencePool
+from plumage.api.v1alpha1.gateway import GatewayModel
 from plumage.errors import ManifestError
 from plumage.settings.router_config import ShareConfig, SharedModelConfig
 from plumage_operator.config import OperatorConfig
@@ -126,15 +127,19 @@ def _routes(gateway: InferenceGateway, claims: Sequence[_Claim]) -> tuple[dict[s
         if owner.shares != route.shares:
             lost.setdefault((owner.shares[0][0], route.shares[0][0]), []).append(name)
 
-    adapters: list[tuple[str, _Route]] = []
+    adapters: dict[str, _Route] = {}
+    without: list[GatewayModel] = []
     for model in gateway.spec.models:
         there = [share for share in model.pools if share.pool_ref.name in by_name]
         found = [(by_name[share.pool_ref.name], share.weight) for share in there]
         if any(weight for _, weight in found):
             route = _Route(tuple((claim.name, weight) for claim, weight in found), model.fallback)
             routes |= dict.fromkeys((model.name, *model.aliases), route)
-            adapters += _adapters(found)
-    for name, route in adapters:
+            adapters = dict(_adapters(found)) | adapters  # of several models with the pools of an adapter, the first
+        else:
+            without.append(model)
+    _fall_back(without, gateway, routes)
+    for name, route in adapters.items():
         claim_name(name, route)
     named = {share.pool_ref.name for model in gateway.spec.models for share in model.pools}
     for claim in claims:
@@ -143,6 +148,18 @@ def _routes(gateway: InferenceGateway, claims: Sequence[_Claim]) -> tuple[dict[s
             for name in (model_of.served_name, *model_of.aliases, *(adapter.name for adapter in model_of.adapters)):
                 claim_name(name, own)
     return routes, [_conflict(*pools, names) for pools, names in lost.items()]
+
+
+def _fall_back(models: Sequence[GatewayModel], gateway: InferenceGateway, routes: dict[str, _Route]) -> None:
+    """Gives the names of models without a pool to the models that they fall back to."""
+    following = {model.name: model.fallback for model in gateway.spec.models}
+    for model in models:
+        name, seen = model.fallback, {model.name}
+        while name is not None and name not in seen and name not in routes:
+            seen.add(name)
+            name = following.get(name)
+        if name is not None and name in routes:
+            routes |= dict.fromkeys((model.name, *model.aliases), routes[name])
 
 
 def _adapters(shares: Sequence[tuple[_Claim, int]]) -> Iterator[tuple[str, _Route]]:

@@ -226,10 +226,9 @@ def _prefix_breaks(pool: PoolRouter) -> Iterator[str]:
 def _adapters(pool: PoolRouter) -> Iterator[str]:
     """Of a pool with LoRA adapters."""
     text = "Requests for a LoRA adapter, by what it found at the chosen replica; one that waits has no slot there."
-    routed_to = pool.decider.adapters.routed_to
-    yield from counters(
-        _PREFIX + "adapter_requests", text, "state", {state: routed_to[state] for state in AdapterState}
-    )
+    requests = pool.decider.adapters.requests
+    counts: dict[str, float] = {state: requests[state] for state in AdapterState}
+    yield from counters(_PREFIX + "adapter_requests", text, "state", counts)
 
 
 def _waiting(pool: PoolRouter) -> Iterator[str]:

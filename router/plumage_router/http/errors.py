@@ -17,6 +17,7 @@ import orjson
 from plumage.errors import PlumageError
 
 __all__ = [
+    "TLS_FAILURES",
     "Failure",
     "RequestError",
     "bad_field",
@@ -97,6 +98,17 @@ class Failure(StrEnum):
         """For example: "the connection was refused"."""
         return _FAILURE_TEXTS[self]
 
+
+TLS_FAILURES: Final = frozenset(
+    {
+        Failure.CERTIFICATE_EXPIRED,
+        Failure.CERTIFICATE_NAME,
+        Failure.CERTIFICATE_UNTRUSTED,
+        Failure.CLIENT_CERTIFICATE_REFUSED,
+        Failure.TLS_FAILED,
+    }
+)
+"""The replica's certificate, or the router's own, is at fault, and no request."""
 
 _FAILURE_TEXTS: Final = {
     Failure.CONNECT_REFUSED: "the connection was refused",

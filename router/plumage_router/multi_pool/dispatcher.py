@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qs
 
+from plumage.membership import MemberState
 from plumage.settings.router_config import MultiPoolConfig
 from plumage_router.clock import monotonic
 from plumage_router.http.asgi import Application, AsgiRequest
@@ -24,7 +25,7 @@ from plumage_router.http.errors import RequestError, bad_field, internal, overlo
 from plumage_router.http.listener import Listener
 from plumage_router.http.request import Handler, Request
 from plumage_router.http.time_slicing import LARGE, SlicedWork, run_now
-from plumage_router.multi_pool.split import Route, choose, conversation_key
+from plumage_router.multi_pool.split import Route, choose, conversation_key, fallbacks
 from plumage_router.pool_router import PoolRouter
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.request.body import parse_steps
@@ -103,8 +104,7 @@ class PoolDispatcher(Listener):
     def unknown(self, name: str, tenant: Tenant | None = None) -> RequestError:
         """The error for a model name without a pool that serves it to the tenant."""
         shares = self.routes[name].shares if name in self.routes else ()
-        if shares and not any(pool in self.pools for pool, _ in shares):
-            pool = shares[0][0]
+        if (pool := next((pool for pool, _ in shares if pool not in self.pools), None)) is not None:
             why = "the router's log has the reason" if pool in self.broken else "it is new"
             message = f"The pool {pool} of the model {name!r} is not available yet: {why}."
             return RequestError(503, message, code="pool_unavailable", retry_after=10)
@@ -188,7 +188,7 @@ class PoolDispatcher(Listener):
         route = self.routes.get(name)
         if route is None or (len(route.shares) == 1 and not route.fallback):
             return self.pools.get(route.shares[0][0]) if route is not None else None
-        chosen = self._storing(route, request, body)
+        chosen = self._storing(name, request, body)
         if chosen is None:
             key = conversation_key(request.tenant.name if request.tenant is not None else "", body)
             chosen = choose(self.routes, name, key, self._available)
@@ -196,20 +196,22 @@ class PoolDispatcher(Listener):
             self.routed[name, chosen] += 1
         return self.pools.get(chosen)
 
-    def _storing(self, route: Route, request: Request, body: Mapping[str, Any]) -> str | None:
-        """The pool that stores the response which this request continues."""
+    def _storing(self, name: str, request: Request, body: Mapping[str, Any]) -> str | None:
+        """The pool that stores the response which this request continues, also one of a fallback."""
         previous = body.get("previous_response_id")
         if not isinstance(previous, str):
             return None
-        there = [pool for pool, _ in route.shares if pool in self.pools]
+        led = (pool for route in fallbacks(self.routes, name) for pool, _ in route.shares)
+        there = [pool for pool in led if pool in self.pools]
         return next((pool for pool in there if self.pools[pool].stores(previous, request.tenant)), None)
 
     def _available(self, name: str) -> bool:
-        """Whether the pool has a replica, or gets one for requests that wait (a pool at zero)."""
+        """Whether the pool has a replica, or gets its first one while requests wait in its queue."""
         pool = self.pools.get(name)
         if pool is None:
             return False
-        return bool(pool.fleet.candidates(monotonic())) or (pool.wait_queue.enabled and not len(pool.fleet))
+        warming = all(replica.member.state is MemberState.WARMING for replica in pool.fleet)
+        return (pool.wait_queue.enabled and warming) or bool(pool.fleet.candidates(monotonic()))
 
 
 class _FindPool:

@@ -7,14 +7,16 @@ same. If the drawn pool has no replica, the pools that have one share its conver
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import xxhash
 
-__all__ = ["Route", "choose", "conversation_key"]
+__all__ = ["Route", "choose", "conversation_key", "fallbacks"]
 
 _MOST: Final = 1024  # characters of a text that count
+_TEXTS: Final = ("messages", "input", "prompt", "query", "queries", "text_1", "data_1", "tokens")
 
 
 class Route(NamedTuple):
@@ -30,61 +32,72 @@ def choose(routes: Mapping[str, Route], name: str, key: str, available: Callable
 
     If no pool is available, also by fallbacks, it is the one that would have had the request.
     """
-    drawn = ""
+    first = ""
+    for route in fallbacks(routes, name):
+        drawn = sorted((_place(pool, weight, name, key), pool) for pool, weight in route.shares if weight)
+        first = first or drawn[0][1]
+        for _, pool in drawn:
+            if available(pool):
+                return pool
+    return first
+
+
+def fallbacks(routes: Mapping[str, Route], name: str) -> Iterator[Route]:
+    """The route of a name, then those that it falls back to, each once."""
     seen: set[str] = set()
-    while name and name not in seen and (route := routes.get(name)) is not None:
+    while name not in seen and (route := routes.get(name)) is not None:
         seen.add(name)
-        first = _draw(route.shares, name, key)
-        drawn = drawn or first
-        if available(first):
-            return first
-        if others := [share for share in route.shares if share[1] and share[0] != first and available(share[0])]:
-            return _draw(others, f"{name} without {first}", key)  # else all of them would go to the next pool
+        yield route
         name = route.fallback
-    return drawn
 
 
-def _draw(shares: Sequence[tuple[str, int]], name: str, key: str) -> str:
-    """name: makes the draws of different models independent."""
-    if len(shares) == 1:
-        return shares[0][0]
-    drawn: int = xxhash.xxh3_64_intdigest(f"{name}\0{key}".encode("utf-8", "surrogatepass"))
-    place = drawn * sum(weight for _, weight in shares) >> 64
-    for pool, weight in shares:
-        place -= weight
-        if place < 0:
-            return pool
-    raise AssertionError("the place is below the sum of the weights")
+def _place(pool: str, weight: int, name: str, key: str) -> float:
+    """The least one of a conversation's pools gets it: weighted rendezvous hashing (Schindelhauer and Schomaker 2005).
+    A larger weight only moves conversations to that pool, and a pool that is away only its own."""
+    hashed: int = xxhash.xxh3_64_intdigest(f"{pool}\0{name}\0{key}".encode("utf-8", "surrogatepass"))
+    return -math.log((hashed + 1) / 2**64) / weight
 
 
 def conversation_key(tenant: str, body: Mapping[str, Any]) -> str:
     """What all turns of a conversation have in common: the tenant, and the client's cache key or the first user
-    message. Other requests have the beginning of their first text."""
+    message. Other requests have the beginning of their first text or token ids."""
     given = body.get("prompt_cache_key")
     if isinstance(given, str) and given:
         return f"{tenant}\0{given[:_MOST]}"
-    for field in ("messages", "input", "prompt"):
-        if (found := body.get(field)) is not None:
-            return f"{tenant}\0{_text(_first(found))}"
-    return tenant
+    return f"{tenant}\0{next((_beginning(_first(body[field])) for field in _TEXTS if body.get(field) is not None), '')}"
 
 
 def _first(found: Any) -> Any:
-    """The first message of a user, or the first entry."""
-    if not isinstance(found, list):
+    """The content of a user's first message, else the first entry of a list that is no list of token ids."""
+    if not isinstance(found, list) or not found or isinstance(found[0], int):
         return found
-    for entry in found[:_MOST]:
-        if isinstance(entry, dict) and entry.get("role") == "user":
-            return entry.get("content")
-    return found[0] if found else ""
+    users = (entry for entry in found[:_MOST] if isinstance(entry, dict) and entry.get("role") == "user")
+    message = next(users, None)
+    return found[0] if message is None else message.get("content")
 
 
-def _text(found: Any) -> str:
-    """The beginning of a text, of the first part of a message, or of token ids."""
+def _beginning(found: Any) -> str:
+    """Of a text, of token ids, or of a message's parts: their first text, else the first text in the first part."""
     if isinstance(found, list) and found and isinstance(found[0], dict):
-        found = found[0]
-    if isinstance(found, dict):
-        found = next((found[name] for name in ("text", "content") if isinstance(found.get(name), str)), "")
+        parts = [part for part in found[:_MOST] if isinstance(part, dict)]
+        return next((text for part in parts if (text := _text_of(part))), _nested(parts[0]))
     if isinstance(found, list):
         return " ".join(str(entry)[:_MOST] for entry in found[:_MOST] if isinstance(entry, int | str))[:_MOST]
+    if isinstance(found, dict):
+        return _text_of(found) or _nested(found)
     return found[:_MOST] if isinstance(found, str) else ""
+
+
+def _text_of(part: Mapping[str, Any]) -> str:
+    found = (part.get(name) for name in ("text", "content"))
+    return next((text[:_MOST] for text in found if isinstance(text, str)), "")
+
+
+def _nested(part: Mapping[str, Any]) -> str:
+    """Of a part without text, such as an image: the first text in it that is no type."""
+    for name, value in part.items():
+        if isinstance(value, str) and name != "type":
+            return value[-_MOST:]  # images of one kind begin alike
+        if isinstance(value, dict):
+            return next((text[-_MOST:] for text in value.values() if isinstance(text, str)), "")
+    return ""

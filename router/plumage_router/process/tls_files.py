@@ -56,7 +56,7 @@ class TlsFiles(ABC):
                 self.error = None
                 self._report("reloaded, valid until")
         except ConfigurationError as error:
-            self._keep(f"{error}; the previous certificate stays in force")
+            self._keep(f"{error}; the previous ones stay in force")
 
     @abstractmethod
     def _make(self) -> ssl.SSLContext:

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from plumage_router.clock import monotonic
 from plumage_router.fleet.breaker import BreakerState
 from plumage_router.fleet.replicas import Replica, Totals
-from plumage_router.http.errors import Failure
+from plumage_router.http.errors import TLS_FAILURES, Failure
 from plumage_router.http.paths import RESPONSES_PATH
 from plumage_router.http.upstream import UpstreamConnection
 from plumage_router.proxy.pool_state import PoolState
@@ -161,7 +161,8 @@ class Attempt:
             self._send(connection)
 
     def unreachable(self, failure: Failure) -> None:
-        if self._fresh:  # a kept connection took the request and broke, and now the port refuses: the engine died of it
+        # A kept connection took the request and broke, and now the port refuses: the engine died of it.
+        if self._fresh and failure not in TLS_FAILURES:
             self._fail(Failure.CONNECTION_LOST, Cause.UNKNOWN, certain=True)
         else:
             self._fail(failure, Cause.REPLICA, certain=True)

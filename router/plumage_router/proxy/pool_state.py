@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import secrets
 from collections.abc import Callable, Sequence
@@ -45,6 +46,8 @@ from plumage_router.routing.hot_prefixes import HotPrefixes
 from plumage_router.routing.prefix_breaks import PrefixBreak, PrefixBreaks
 
 __all__ = ["InFlightRequest", "PoolState"]
+
+log = logging.getLogger(__name__)
 
 _ANSWER_TOKENS: Final = 256  # taken from a quota for an answer without a limit
 _CONTEXT: Final = 131_072  # tokens, if the manifest does not say
@@ -144,6 +147,8 @@ class PoolState(Listener):
         self._heads: dict[tuple[bytes, str], tuple[bytes, bytes | None]] = {}
 
     def _connections_to(self, member: Member) -> ConnectionPool:
+        if member.secure and self.engine_tls is None:
+            log.warning("replica %s serves TLS, and without engineTls its certificate is not verified", member.id)
         limits, timeouts = self.config.limits, self.config.timeouts
         return ConnectionPool(
             *member.address(),

@@ -239,7 +239,7 @@ async def test_unusable_files_change_nothing(
     engine_certificate.put(*engine_certificate.issue(), authority=b"no certificate\n")
     pool.reload_secrets()
     assert (pool.engine_tls.context, pool.engine_tls.failures) == (context, 2)
-    assert "stays in force" in status(running)["keysError"]
+    assert "stay in force" in status(running)["keysError"]
     assert await running.metric("plumage_router_engine_tls_reload_failures_total") == 2
     assert await running.metric("plumage_router_keys_stale") == 1
     assert "PRIVATE" not in caplog.text

@@ -171,7 +171,7 @@ async def test_unusable_pair_changes_nothing(
         running.router.pool.refresh_keys()
         assert await shown(running, context) == before
         assert (used.failures, running.router.pool.port_keys_error is None) == (number, False)
-    assert "stays in force" in caplog.text
+    assert "stay in force" in caplog.text
     assert "PRIVATE" not in caplog.text
     new = certificate.renew()
     running.router.pool.refresh_keys()

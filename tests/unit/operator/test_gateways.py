@@ -118,6 +118,27 @@ def test_pool_of_a_fallback_takes_the_names_that_lead_to_it() -> None:
     assert spare["model"]["aliases"] == ["big", "small"], "its requests get the model's own name"
 
 
+def test_adapter_of_two_models_goes_to_the_pools_of_the_first() -> None:
+    law = [{"name": "law", "uri": "hf://a/law"}]
+    pools = (attached("stable", adapters=law), attached("canary", born=1, adapters=law))
+    world = Gateway(*pools, models=[model("chat", "stable", "canary"), model("next", "canary")])
+    world.converge()
+    assert world.reasons()["Accepted"] == ("True", "Valid")
+    assert _weights(world)["law"] == {"stable": 1, "canary": 1}
+
+
+def test_model_without_a_pool_leads_to_its_fallback() -> None:
+    models = [model("big", "gone", fallback="mid"), model("mid", "gone", fallback="small"), model("small", "chat")]
+    world = Gateway(attached("chat"), models=models)
+    world.converge()
+    assert world.reasons()["Ready"] == ("False", "PoolMissing")
+    assert sorted(world.names()["chat"]) == ["big", "mid", "small"]
+    models = [model("big", "gone", fallback="mid"), model("mid", "gone", fallback="big"), model("chat", "chat")]
+    circle = Gateway(attached("chat"), models=models)
+    circle.converge()
+    assert circle.names() == {"chat": ["chat"]}
+
+
 def test_broken_pool_has_no_share() -> None:
     broken = attached("broken", uri="s3://bucket/model")  # the routers cannot read a tokenizer there
     world = Gateway(broken, attached("chat", born=1), models=[model("gpt", "broken", "chat")])

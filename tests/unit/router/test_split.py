@@ -35,6 +35,13 @@ def test_conversation_keeps_its_pool_and_a_larger_share_only_adds() -> None:
             assert choose(more, "chat", number, _everywhere) == "canary"
 
 
+def test_larger_weight_of_any_pool_moves_conversations_only_to_it() -> None:
+    before, after = ({"chat": Route((("a", 2), ("b", 1), ("c", weight)))} for weight in (1, 4))
+    for number in map(str, range(2000)):
+        one, other = (choose(routes, "chat", number, _everywhere) for routes in (before, after))
+        assert other in (one, "c")
+
+
 def test_pool_without_replicas_gives_its_conversations_to_the_others() -> None:
     assert _shares(SPLIT, "canary") == {"stable": 5000}
     three = {"chat": Route((("a", 2), ("b", 1), ("c", 1)))}
@@ -77,7 +84,12 @@ TURNS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"messages": [_user([{"type": "text", "text": "hi"}])]}, {"messages": [_user("hi")]}),
     ({"input": "hi"}, {"input": [_user("hi"), _user("more")]}),
     ({"prompt": "x" * 2000}, {"prompt": "x" * 3000}),
-    ({"prompt": [1, 2, 3]}, {"prompt": [1, 2, 3]}),
+    ({"prompt": list(range(600))}, {"prompt": list(range(900))}),
+    ({"query": "q", "documents": ["a"]}, {"query": "q", "documents": ["b"]}),
+    (
+        {"messages": [_user([{"type": "image_url", "image_url": {"url": "data:a"}}, {"type": "text", "text": "hi"}])]},
+        {"messages": [_user([{"type": "text", "text": "hi"}])]},
+    ),
     ({"prompt_cache_key": "k", "messages": [_user("a")]}, {"prompt_cache_key": "k", "messages": [_user("b")]}),
 ]
 
@@ -86,6 +98,25 @@ TURNS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_turns_of_a_conversation_have_one_key(first: dict[str, Any], second: dict[str, Any]) -> None:
     assert conversation_key("acme", first) == conversation_key("acme", second)
     assert conversation_key("acme", first) != conversation_key("other", first)
+
+
+OTHERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"messages": [_user("hi")]}, {"messages": [_user("ho")]}),
+    ({"prompt": [1, 2, 3]}, {"prompt": [1, 2, 4]}),
+    ({"input": [1, 2, 3]}, {"input": [3, 2, 1]}),
+    ({"input": ["a", "b"]}, {"input": ["c", "b"]}),
+    ({"query": "q"}, {"query": "r"}),
+    ({"text_1": "q"}, {"text_1": "r"}),
+    (
+        {"messages": [_user([{"type": "image_url", "image_url": {"url": "data:a"}}])]},
+        {"messages": [_user([{"type": "image_url", "image_url": {"url": "data:b"}}])]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), OTHERS)
+def test_other_conversations_have_other_keys(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert conversation_key("acme", one) != conversation_key("acme", other)
 
 
 @pytest.mark.parametrize(

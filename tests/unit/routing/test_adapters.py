@@ -46,7 +46,7 @@ def test_replica_with_the_adapter_comes_first_then_free_slots() -> None:
     assert adapters.routed("b", 1) is AdapterState.FREE_SLOT
     assert adapters.routed("a", 0) is AdapterState.LOADED
     assert _offered(adapters, "c", _loads(2, 1, 0)) == [2]
-    assert adapters.routed_to == {AdapterState.LOADED: 1, AdapterState.FREE_SLOT: 2, AdapterState.WAITS: 0}
+    assert adapters.requests == {AdapterState.LOADED: 1, AdapterState.FREE_SLOT: 2, AdapterState.WAITS: 0}
 
 
 def test_busy_replica_is_not_the_only_choice() -> None:
@@ -114,6 +114,35 @@ def test_adapter_that_was_used_longest_ago_loses_its_slot() -> None:
     assert adapters.state("b", 0) is AdapterState.FREE_SLOT
 
 
+def test_further_requests_wait_with_the_first_one() -> None:
+    adapters = _slots()
+    for name in ("a", "b"):
+        adapters.routed(name, 0)
+    adapters.routed("c", 1)
+    assert adapters.routed("b", 0) is AdapterState.WAITS
+    adapters.ended("c", 1)
+    assert _offered(adapters, "b", _loads(3, 0)) == [0, 1], "with the others, or where a slot is free"
+    adapters.ended("a", 0)
+    assert adapters.routed("b", 0) is AdapterState.LOADED, "the slot was the next one's"
+
+
+def test_idle_adapter_loses_its_slot_to_those_of_other_routers() -> None:
+    adapters = _slots()
+    adapters.routed("a", 0)
+    adapters.ended("a", 0)
+    adapters.reported(0, ("b",))
+    assert adapters.state("a", 0) is AdapterState.WAITS
+
+
+def test_slots_of_replicas_that_are_no_candidates_do_not_count() -> None:
+    adapters = _slots(2)
+    for slot in (1, 2, 3):
+        adapters.routed("a", slot)
+        adapters.routed("b", slot)
+    adapters.routed("a", 0)
+    assert _offered(adapters, "a", _loads(1, 9, 9, 9, 0)[:1] + _loads(0, 0, 0, 0, 0)[4:]) == [0, 4]
+
+
 def test_reported_adapters_have_slots_too() -> None:
     adapters = _slots()
     adapters.reported(0, ("a",))
@@ -140,6 +169,7 @@ def test_no_request_is_offered_a_wait_while_a_replica_has_room(
 ) -> None:
     adapters, open_requests = _slots(slots), dict.fromkeys(((name, slot) for name in NAMES for slot in range(3)), 0)
     loads = _loads(0, 0, 0)
+    reports: dict[int, tuple[str, ...]] = dict.fromkeys(range(3), ())
     for action, adapter, slot in history:
         if action == "route":
             adapters.routed(adapter, slot)
@@ -150,13 +180,17 @@ def test_no_request_is_offered_a_wait_while_a_replica_has_room(
             open_requests[adapter, slot] -= 1
             loads[slot].routed -= 1
         elif action == "report":
-            adapters.reported(slot, (adapter,))
-    assert adapters._taken == sum(min(slots, len(one.busy)) for one in adapters._replicas.values())
-    assert adapters._places == Counter(one for replica in adapters._replicas.values() for one in replica.busy)
-    for (adapter, slot), count in open_requests.items():
-        assert not count or adapters.state(adapter, slot) is AdapterState.LOADED
-    states = {load.slot: adapters.state(name, load.slot) for load in loads}
-    offered = [states[slot] for slot in _offered(adapters, name, loads)]
+            reports[slot] = (adapter,)
+            adapters.reported(slot, reports[slot])
+    assert adapters._replicas_of == Counter(one for replica in adapters._replicas.values() for one in replica.busy)
+    there = {slot: {one for one in NAMES if open_requests[one, slot] or one in reports[slot]} for slot in range(3)}
+    for slot, names in there.items():
+        holding = [one for one in names if adapters.state(one, slot) is AdapterState.LOADED]
+        assert len(holding) == min(len(names), max(slots, len(reports[slot])))
+        assert set(reports[slot]) <= set(holding)
+    offered = _offered(adapters, name, loads)
     assert offered
-    if any(state is not AdapterState.WAITS for state in states.values()):
-        assert AdapterState.WAITS not in offered
+    if any(len(names) < slots for names in there.values()):
+        assert all(name in there[slot] or len(there[slot]) < slots for slot in offered), (
+            "no new wait while there is room"
+        )

@@ -54,7 +54,7 @@ def _report(found: Mapping[str, Sequence[Sample]], plan: Plan) -> Report:
         "worst": worst.replace(" ", "_"),
         "quiet_p99_ms": round(statistics.median(sample.p99 for sample in found[QUIET]), 2),
         "small_failed": sum(sample.failed for samples in found.values() for sample in samples),
-        "small_left_out": sum(sample.stopped for samples in found.values() for sample in samples),
+        "left_out_share": round(max(sample.stopped / sample.requests for one in found.values() for sample in one), 4),
     }
     table = ResultTable(
         "Small requests beside hostile bodies, through a router process",

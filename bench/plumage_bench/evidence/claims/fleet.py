@@ -51,6 +51,8 @@ HOT_PATH = (
           at_most(2), "", "plumage bench longprompt"),
     Claim("Hostile bodies of 16 MB, the worst of 14 kinds: 99th percentile of what they add to a small request, ms",
           "hostile-bodies", Key("worst_delay_p99_ms"), at_most(20), "", "plumage bench hostile-bodies --quick"),
+    Claim("… share of small requests left out, because the kernel kept the router from its core, the most of a kind",
+          "hostile-bodies", Key("left_out_share"), at_most(0.15), "", "plumage bench hostile-bodies"),
     Claim("Quotas over three routers, twice the load: the largest error of five minutes (`error`)", "quota",
           Key("error"), at_most(0.02), "", "plumage bench quota"),
     Claim("… a minute without the directory: what is used beyond the limit", "quota", Key("over_away"), at_most(0.02),
