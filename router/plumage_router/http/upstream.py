@@ -203,6 +203,10 @@ class ConnectionPool:
         self._connecting: set[_Connecting] = set()
         self._closed = False
 
+    def __len__(self) -> int:
+        """Connections, with those that are being made."""
+        return len(self._all) + len(self._connecting)
+
     def configure(self, *, max_idle: int, connect_timeout: float) -> None:
         """Sets other bounds, from the next connection on."""
         self._max_idle, self._timeout = max_idle, connect_timeout
