@@ -128,6 +128,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, error: BaseException | None) -> None:
         self._pool.closed(self)
+        self._parser = None  # it has our methods: a cycle, which would stay until a collection
         receiver, self._receiver = self._receiver, None
         if receiver is None:
             return
