@@ -8,13 +8,13 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Self
 
-__all__ = ["Connection", "Lost", "request_bytes"]
+__all__ = ["Connection", "LostError", "request_bytes"]
 
 _HOST: Final = "127.0.0.1"
 _CHAT: Final = "/v1/chat/completions"
 
 
-class Lost(Exception):
+class LostError(Exception):
     """The connection was refused, ended or broke before the answer was complete."""
 
 
@@ -41,7 +41,7 @@ class Connection:
 
     @classmethod
     async def open(cls, port: int, *, receive_buffer: int | None = None) -> Self:
-        """receive_buffer: bytes, for a client that reads slowly. Raises Lost."""
+        """receive_buffer: bytes, for a client that reads slowly. Raises LostError."""
         try:
             if receive_buffer is None:
                 return cls(*await asyncio.open_connection(_HOST, port))
@@ -55,22 +55,22 @@ class Connection:
                 raise
             return cls(*await asyncio.open_connection(sock=client, limit=receive_buffer))
         except OSError as error:
-            raise Lost from error
+            raise LostError from error
 
     async def send(self, data: bytes) -> None:
-        """Raises Lost."""
+        """Raises LostError."""
         try:
             self._writer.write(data)
             await self._writer.drain()
         except OSError as error:
-            raise Lost from error
+            raise LostError from error
 
     async def answer(self) -> int:
-        """Reads the head; returns the status. Raises Lost."""
+        """Reads the head; returns the status. Raises LostError."""
         try:
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            raise Lost from error
+            raise LostError from error
         lines = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
         self.status = int(head[9:12])
         self.keeps_alive = lines.get("connection") != "close"
@@ -79,7 +79,7 @@ class Connection:
         return self.status
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The body in pieces as they were sent. Raises Lost."""
+        """The body in pieces as they were sent. Raises LostError."""
         try:
             if self._length is not None:
                 yield await self._reader.readexactly(self._length)
@@ -89,10 +89,10 @@ class Connection:
                 await self._reader.readexactly(2)
             await self._reader.readexactly(2)
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
-            raise Lost from error
+            raise LostError from error
 
     async def read_all(self) -> int:
-        """Reads head and body; returns the status. Raises Lost."""
+        """Reads head and body; returns the status. Raises LostError."""
         status = await self.answer()
         async for _ in self.parts():
             pass

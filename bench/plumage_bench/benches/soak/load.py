@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from plumage_bench.benches.soak.connection import Connection, Lost, request_bytes
+from plumage_bench.benches.soak.connection import Connection, LostError, request_bytes
 
 __all__ = ["CLIENTS", "Load", "Tenants", "fill"]
 
@@ -74,7 +74,7 @@ class Load:
             try:
                 async with asyncio.timeout(_SECONDS):
                     outcome = await turn(self, rng)
-            except Lost:
+            except LostError:
                 outcome = "lost"
             except TimeoutError:
                 outcome = "silent"
@@ -231,7 +231,7 @@ async def fill(load: Load, rng: random.Random, left: list[int]) -> None:
                     load.outcomes["fill", str(await connection.read_all())] += 1
             finally:
                 connection.abort()
-        except Lost:
+        except LostError:
             load.outcomes["fill", "lost"] += 1
             await load.rest(_AFTER_LOSS)
 

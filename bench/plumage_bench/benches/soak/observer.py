@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,9 +36,9 @@ class Sample:
         for name, size in self.sizes.items():
             found[name, "files"], found[name, "sockets"] = size.files, sum(size.sockets.values())
         for name, page in self.pages.items():
-            tasks = [value for one in TASKS if (value := sum_of(page, one)) is not None]
-            found |= {(name, "tasks"): value for value in tasks}
-            found |= {(name, one): value for one in IN_FLIGHT if (value := sum_of(page, one)) is not None}
+            names = {**dict.fromkeys(TASKS, "tasks"), **{one: one for one in IN_FLIGHT}}
+            sums = ((what, sum_of(page, one)) for one, what in names.items())
+            found |= {(name, what): value for what, value in sums if value is not None}
         return found
 
 
@@ -72,10 +73,8 @@ class Observer:
         return found
 
     def _sample(self) -> Sample:
-        try:
+        with suppress(CliError):  # the supervisor was busy: the processes are those of the last view
             self.view = self.pool.view()
-        except CliError:  # the supervisor was busy: the processes are those of the last view
-            pass
         at = time.monotonic() - self.began
         pids = {name: child["pid"] for name, child in processes(self.view).items() if child["pid"]}
         states = socket_states()

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-__all__ = ["IN_FLIGHT", "STORES", "TASKS", "gauges", "read_page", "sum_of"]
+__all__ = ["IN_FLIGHT", "REQUESTS", "STORES", "TASKS", "gauges", "read_page", "sum_of"]
 
+REQUESTS: Final = "plumage_router_requests_total"
 TASKS: Final = ("plumage_router_tasks", "plumage_agent_tasks")
 IN_FLIGHT: Final = (
     "plumage_router_in_flight", "plumage_router_connections", "plumage_router_waiting_requests",
@@ -41,7 +42,7 @@ def read_page(url: str, headers: Mapping[str, str]) -> str:
 
 def gauges(page: str) -> dict[str, float]:
     """The samples that `sum_of` needs, by name with labels as on the page."""
-    wanted = {name.partition("{")[0] for name in (*TASKS, *IN_FLIGHT, *STORES)}
+    wanted = {name.partition("{")[0] for name in (REQUESTS, *TASKS, *IN_FLIGHT, *STORES)}
     found: dict[str, float] = {}
     for line in page.splitlines():
         name, _, value = line.rpartition(" ")

@@ -18,8 +18,8 @@ _EARLY: Final = (("engine 0", 0.07), ("agent 0", 0.15), ("engine 1", 0.23), ("ag
 _IN_TURN: Final = ("engine 2", "agent 3", "engine 3", "agent 2")
 _TURNS: Final = (0.03, 0.94)  # the last ones have time to be ready again
 JUDGED: Final[Mapping[str, tuple[float, float]]] = {
-    **dict.fromkeys(("router", "supervisor", "engine 0", "engine 1", "agent 0", "agent 1"), (0.5, 1.0)),
-    "directory": (0.66, 1.0),
+    **dict.fromkeys(("router", "supervisor", "engine 0", "engine 1", "agent 0", "agent 1"), (0.55, 1.0)),
+    "directory": (0.72, 1.0),
 }
 """By process: the part of the run over which its memory is judged."""
 
