@@ -131,20 +131,34 @@ def test_gauges_of_a_page_by_sample_and_by_family() -> None:
     assert "other" not in found
 
 
-def sample(at: float, *, pid: int = 1, resident: float = 0.0, files: int = 10, **page: float) -> Sample:
+def sample(
+    at: float, *, name: str = "router", pid: int = 1, resident: float = 0.0, files: int = 10, **page: float
+) -> Sample:
     size = ProcessSize(pid, int(resident), int(resident), 1, files, {"LISTEN": 1, "ESTABLISHED": files - 5})
     names = {"tasks": "plumage_router_tasks", "in_flight": "plumage_router_in_flight"}
-    return Sample(at, {"router": size}, {"router": {names[name]: value for name, value in page.items()}})
+    return Sample(at, {name: size}, {name: {names[what]: value for what, value in page.items()}})
 
 
 def test_left_over_is_what_is_above_the_level_at_rest_in_all_samples() -> None:
     idle = [sample(0, tasks=14), sample(1, tasks=15, files=11)]
-    assert left_over(idle, [sample(9, tasks=17, files=12), sample(10, tasks=15, files=11)]) == {}
+    assert left_over(idle, [sample(9, tasks=17, files=14), sample(10, tasks=15, files=11)]) == {}
     found = left_over(idle, [sample(9, tasks=17, files=13, in_flight=1), sample(10, tasks=18, files=14, in_flight=1)])
     assert found == {
-        ("router", "files"): 2, ("router", "sockets"): 2, ("router", "tasks"): 2,
+        ("router", "files"): 1, ("router", "sockets"): 1, ("router", "tasks"): 2,
         ("router", "plumage_router_in_flight"): 1,
     }  # fmt: skip
+
+
+def test_level_at_rest_is_the_highest_of_a_role_and_one_spare_connection() -> None:
+    idle = [sample(0, name="agent 0", files=27), sample(0, name="agent 1", files=28)]
+    assert left_over(idle, [sample(9, name="agent 0", files=29)]) == {}
+    assert left_over(idle, [sample(9, name="agent 0", files=30)])["agent 0", "files"] == 1
+
+
+def test_directory_may_have_a_spare_connection_of_each_client() -> None:
+    idle, clients = [sample(0, name="directory")], [sample(9), sample(9, name="agent 0"), sample(9, name="agent 1")]
+    assert ("directory", "files") not in left_over(idle, [sample(9, name="directory", files=13), *clients])
+    assert left_over(idle, [sample(9, name="directory", files=14), *clients])["directory", "files"] == 1
 
 
 def test_process_that_was_restarted_within_its_window_is_not_judged() -> None:

@@ -7,8 +7,8 @@ tenants. Engines, agents, the router and the directory are restarted by signals 
 - `rss_grown`: processes whose resident memory grows by the rule of `slope.FLAT`, over a window without a restart of
   that process (`restarts.JUDGED`). Before it, the full run sends so many short requests that the router's largest
   store, of former homes, is full. `not_filled`: of these, requests that there was no time for.
-- `files_left`, `sockets_left`, `tasks_left`: above the level that the same process, or its predecessor, had at rest
-  before the load. Engines keep idle connections for five seconds, so the load has ended half a minute before.
+- `files_left`, `sockets_left`, `tasks_left`: above the level of processes of the same role at rest before the load
+  (`observer.left_over`). Engines keep idle connections for five seconds, so the load has ended half a minute before.
 - `entries_left`: requests, connections, bodies and pending owners that the metrics pages still count then.
 - `crashes`: processes that ended without a signal of the bench, and tracebacks in logs.
 """
