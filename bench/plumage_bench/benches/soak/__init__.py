@@ -5,8 +5,9 @@ to it for half an hour: conversations, clients that leave, that reconnect, that 
 tenants. Engines, agents, the router and the directory are restarted by signals in turn.
 
 - `rss_grown`: processes whose resident memory grows by the rule of `slope.FLAT`, over a window without a restart of
-  that process (`restarts.JUDGED`). Before it, the full run sends so many short requests that the router's largest
-  store, of former homes, is full. `not_filled`: of these, requests that there was no time for.
+  that process (`restarts.JUDGED`). Before it, the full run sends so many short requests that the largest stores are
+  full: the router's former homes (65,536 prompts), an engine's events for replay (10,000 batches) and evicted blocks
+  (32,768). `not_filled`: of these requests, those that there was no time for.
 - `files_left`, `sockets_left`, `tasks_left`: above the level of processes of the same role at rest before the load
   (`observer.left_over`). Engines keep idle connections for five seconds, so the load has ended half a minute before.
 - `entries_left`: requests, connections, bodies and pending owners that the metrics pages still count then.
@@ -30,7 +31,7 @@ from typing import Any, Final
 from plumage_bench.benches.soak.load import CLIENTS, Load, Tenants, fill
 from plumage_bench.benches.soak.observer import Observer
 from plumage_bench.benches.soak.report import Extent, SoakRun, report
-from plumage_bench.benches.soak.restarts import Restart, plan, processes, restart
+from plumage_bench.benches.soak.restarts import JUDGED, Restart, plan, processes, restart
 from plumage_bench.benches.soak.slope import FLAT
 from plumage_bench.harness import Context, Report
 from plumage_bench.local_pool import LocalPool, local_pool
@@ -49,7 +50,7 @@ _AT_REST: Final = 10  # samples, one a second
 _WELL: Final = 60.0  # seconds for the last restarted process
 _FILLERS: Final = 32  # connections
 _FILL_FROM: Final = 0.31  # of the run: after the router's last restart
-FULL: Final = Extent(1800.0, 5.0, 30.0, 30.0, 70_000, FLAT)
+FULL: Final = Extent(1800.0, 5.0, 30.0, 30.0, 55_000, FLAT)
 QUICK: Final = Extent(150.0, 1.0, 10.0, 20.0, 0, 0.1)  # its stores are not full, so only a large leak is one
 
 
@@ -107,11 +108,13 @@ async def _play(load: Load, seconds: float) -> None:
 
 
 async def _fill(load: Load, extent: Extent, left: list[int]) -> None:
-    """left: counts the requests that are still to be sent."""
+    """Ends before the router is judged. left: counts the requests that are still to be sent."""
     if extent.fill:
         await load.rest(_FILL_FROM * extent.seconds)
         rngs = [random.Random(f"{load.seed} fill {number}") for number in range(_FILLERS)]
-        await asyncio.gather(*(fill(load, rng, left) for rng in rngs))
+        with suppress(TimeoutError):
+            async with asyncio.timeout((JUDGED["router"][0] - _FILL_FROM) * extent.seconds):
+                await asyncio.gather(*(fill(load, rng, left) for rng in rngs))
 
 
 async def _restart(observer: Observer, planned: Sequence[Restart], done: list[Restart]) -> None:

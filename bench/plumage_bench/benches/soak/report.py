@@ -205,7 +205,6 @@ def _plot(figure: Any, done: SoakRun) -> None:
         for axes in (memory, files):
             axes.axvline(one.at, color=colours.get(one.name, "lightgrey"), linewidth=0.4)
     memory.set_ylabel("resident memory, MB")
-    memory.set_yscale("log")
     files.set_ylabel("open descriptors")
     files.set_xlabel("seconds; a line for each restart: red the router, black the directory")
     memory.legend(fontsize=6, ncols=4)
