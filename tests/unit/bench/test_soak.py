@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from plumage.api.v1alpha1 import InferencePool
-from plumage_bench.benches.soak import FULL, QUICK, SPEC
+from plumage_bench.benches.soak import FULL, QUICK, SPEC, _unasked
 from plumage_bench.benches.soak.connection import Connection, LostError, request_bytes
 from plumage_bench.benches.soak.load import Load, Tenants
 from plumage_bench.benches.soak.observer import Sample, left_over, slope_in
@@ -193,6 +193,15 @@ def test_restart_ends_the_process_that_runs() -> None:
     assert not restart(view(None), Restart(0.0, "engine 3", kill=True), lambda *both: sent.append(both))
     assert sent == [(7, 9)]
     assert pid_of(view(7), "directory") is None
+
+
+def test_end_without_a_signal_is_a_crash_and_one_of_the_directory_counts_once() -> None:
+    seen = {"router": {"restarts": 2}, "directory": {"restarts": 2}, "replicas": []}
+    asked = [Restart(1.0, "router", kill=False), Restart(2.0, "directory", kill=True)]
+    log = "the directory's server was ended by SIGKILL; restarting it in 0.25 s\ndirectory.sock was deleted\n"
+    assert _unasked(seen, asked, log) == 1
+    assert _unasked(seen, [asked[0], asked[0], asked[1]], log) == 0
+    assert _unasked(seen, [asked[0], asked[0]], log) == 1
 
 
 def test_spec_is_a_manifest() -> None:
