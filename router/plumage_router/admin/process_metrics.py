@@ -1,7 +1,8 @@
-"""The resources of this process from Linux' /proc, under the names of Prometheus' client libraries."""
+"""The resources of this process from Linux' /proc, under the names of Prometheus' client libraries, and its tasks."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 from collections.abc import Iterator
@@ -18,11 +19,12 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 def process_lines() -> Iterator[str]:
-    """The metric families; none without /proc."""
+    """The metric families; none without /proc. Call it in the event loop."""
     try:
         read = _read()
     except OSError:
         return
+    yield from gauge("plumage_router_tasks", "Tasks of the event loop.", len(asyncio.all_tasks()))
     yield from counter("process_cpu_seconds", "User and system CPU time.", read["cpu"])
     for name, text, value in (
         ("resident_memory_bytes", "Resident memory.", read["resident"]),

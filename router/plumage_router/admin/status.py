@@ -179,6 +179,7 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
     elif pool.usage_lines is not None:
         text = "Lines of the usage log that could not be written."
         yield from counter(_PREFIX + "usage_log_dropped", text, pool.usage_lines.dropped)
+    yield from _entries(pool)
     yield from tls_lines(_PREFIX, pool.tls)
     yield from engine_tls_lines(_PREFIX, pool.engine_tls)
     yield from _shadow_lines(pool.decider.shadow)
@@ -188,6 +189,24 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
     text = "Replicas that got no requests for a while because they failed more often than the others."
     yield from counter(_PREFIX + "ejections", text, pool.outliers.ejections)
     yield from counter(_PREFIX + "quarantines", "Quarantines of bodies that engines failed on.", pool.quarantine.begun)
+
+
+def _entries(pool: PoolRouter) -> Iterator[str]:
+    """Sizes that tell a leak from a store that fills up. The last four are empty some seconds after the last request,
+    except for idle connections."""
+    sizes = {
+        "audit": len(pool.audit),
+        "prefixBreaks": len(pool.prefix_breaks),
+        "hotPrefixes": len(pool.hot_prefixes),
+        "quarantine": len(pool.quarantine.cases),
+        "usage": len(pool.usage.sums),
+        "quotas": len(pool.quotas),
+        "pendingOwners": pool.decider.mirror.pending,
+        "bodies": len(pool.body_memory),
+        "slicedWork": len(pool.time_slicer),
+        "upstream": sum(len(replica.connections) for replica in pool.fleet),
+    }
+    yield from gauges(_PREFIX + "entries", "Entries of stores, all of them bounded.", "store", sizes)
 
 
 def tracing_lines(live: LiveTracing) -> Iterator[str]:

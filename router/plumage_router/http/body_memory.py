@@ -69,6 +69,10 @@ class BodyMemory:
         self._accounts: dict[str, _Account] = {}  # of tenants with bytes or unfinished bodies
         self.resize(total)
 
+    def __len__(self) -> int:
+        """Tenants, or addresses of clients, with bodies in memory."""
+        return len(self._accounts)
+
     def resize(self, total: int) -> None:
         """Sets another limit for the bytes that follow."""
         self.total = total

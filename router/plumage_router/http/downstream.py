@@ -136,7 +136,7 @@ class DownstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, error: BaseException | None) -> None:
         self._closing = True
-        self._parser.discard()
+        self._parser.end()
         while self._waiting:
             self._parser.release(self._waiting.popleft())
         handler, self._handler = self._handler, None

@@ -7,7 +7,7 @@ trusted. Head and body are bounded, and so is a line without an end.
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import httptools
 
@@ -113,6 +113,13 @@ class RequestParser:
         """Parses nothing more, and drops what was received of an incomplete request."""
         self._stopped = True
         self.discard()
+
+    def end(self) -> None:
+        """The connection is lost. The C parser has our methods, and the sink has us: without this a closed connection
+        would be garbage in cycles, which stays until a rare collection of old objects."""
+        self.stop()
+        self._parser = None
+        self._sink = cast(RequestSink, None)
 
     def discard(self) -> None:
         """Drops what was received of an incomplete request."""

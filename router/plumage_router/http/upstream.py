@@ -135,6 +135,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, error: BaseException | None) -> None:
         self._pool.closed(self)
+        self._parser = None  # it has our methods: a cycle, which would stay until a collection
         receiver, self._receiver = self._receiver, None
         if receiver is None:
             return
@@ -222,6 +223,10 @@ class ConnectionPool:
         self._all: set[UpstreamConnection] = set()
         self._connecting: set[_Connecting] = set()
         self._closed = False
+
+    def __len__(self) -> int:
+        """Connections, with those that are being made."""
+        return len(self._all) + len(self._connecting)
 
     def configure(self, *, max_idle: int, connect_timeout: float) -> None:
         """Sets other bounds, from the next connection on."""

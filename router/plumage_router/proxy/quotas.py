@@ -95,6 +95,10 @@ class Quotas:
         self._looked_at = self._present_at = self._logged_at = float("-inf")
         self._mistakes = UnexpectedErrors(f"quotas of pool {pool}")
 
+    def __len__(self) -> int:
+        """Tenants whose use is counted."""
+        return len(self._uses)
+
     def configure(self, limits: Sequence[QuotaConfig]) -> None:
         """Other limits from now on. What was used stays."""
         self._limits = {quota.tenant: quota.limits() for quota in limits}

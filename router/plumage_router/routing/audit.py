@@ -194,6 +194,9 @@ class Audit:
         self._by_id[request_id] = record
         return record
 
+    def __len__(self) -> int:
+        return len(self._ring)
+
     def find(self, request_id: str) -> Record | None:
         return self._by_id.get(request_id)
 

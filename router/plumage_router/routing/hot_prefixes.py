@@ -26,6 +26,9 @@ class HotPrefixes:
         self._recent: dict[int, list[int]] = {}  # chunk → [uses, tokens]
         self._table: dict[int, list[int]] = {}
 
+    def __len__(self) -> int:
+        return len(self._table) + len(self._recent)
+
     def count(self, chunk: int, tokens: float) -> None:
         """A request matched up to `chunk`. tokens: in the chosen replica's cache."""
         known = self._recent.get(chunk)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
@@ -50,3 +51,33 @@ async def test_page_has_process_metrics(start: Any) -> None:
     assert abs(families["process_open_fds"] - len(os.listdir("/proc/self/fd"))) < 8
     assert families["process_open_fds"] < families["process_max_fds"]
     assert 0 < time.time() - families["process_start_time_seconds"] < 86_400
+
+
+async def test_page_has_sizes_of_stores(start: Any, kit: Any) -> None:
+    running = await start(engines=2)
+    before = _sizes((await _page(running, "*/*")).body.decode())
+    for number in range(3):
+        await running.post(kit.chat(f"prompt {number} " * 40))
+    after = _sizes((await _page(running, "*/*")).body.decode())
+    assert (before["audit"], after["audit"]) == (0, 3)
+    assert after["bodies"] == after["slicedWork"] == 0
+    assert 0 < after["upstream"] <= 2
+
+
+async def test_page_counts_tasks_of_the_event_loop(start: Any) -> None:
+    running = await start(engines=1)
+    before = _sizes((await _page(running, "*/*")).body.decode())["tasks"]
+    more = [asyncio.create_task(asyncio.sleep(60)) for _ in range(100)]
+    assert (
+        abs(_sizes((await _page(running, "*/*")).body.decode())["tasks"] - before - 100) < 20
+    )  # engines have some too
+    for task in more:
+        task.cancel()
+
+
+def _sizes(page: str) -> dict[str, float]:
+    """Entries by store, and tasks."""
+    samples = [sample for family in plain(page) for sample in family.samples]
+    (tasks,) = (sample.value for sample in samples if sample.name == "plumage_router_tasks")
+    named = (sample for sample in samples if sample.name == "plumage_router_entries")
+    return {sample.labels["store"]: sample.value for sample in named} | {"tasks": tasks}

@@ -42,6 +42,7 @@ WITHOUT: Final[Mapping[str, str]] = {
     "vllm-steps": "it measures stock vLLM's steps, which no setting of a pool changes",
     "hostile-bodies": "its router has a router's own defaults, and its engines answer at once",
     "storm": "its pool is a manifest, which plumage up reads",
+    "soak": "its pool is a manifest, which plumage up reads",
     "agents": "its pools are manifests, which plumage up reads",
     "overload": "its pools are manifests, which plumage up reads",
     "sloscore": "its pools are manifests, which plumage up reads",

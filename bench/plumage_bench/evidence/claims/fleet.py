@@ -13,6 +13,7 @@ _ROUTER = "plumage bench router peers=1"
 _AGENTS = "plumage bench agents --quick"
 _OVERLOAD = "plumage bench overload"
 _SLOSCORE = "plumage bench sloscore --quick"
+_SOAK = "plumage bench soak"
 _VICTIMS = "PLUMAGE_E2E_REPORT=DIR make e2e-victims"
 
 HOT_PATH = (
@@ -87,6 +88,15 @@ HOT_PATH = (
           Key("lost_by_router_kill"), exactly(0), "", "plumage bench storm"),
     Claim("… connections refused while the router restarts", "storm", Key("refused_connections"), exactly(0), "",
           "plumage bench storm"),
+    Claim("Half an hour of aborts, reconnects and restarts: processes of seven whose memory grows (`rss_grown`)",
+          "soak", Key("rss_grown"), exactly(0), "", _SOAK),
+    Claim("… slope of the router's memory over the last 13 minutes, MB an hour", "soak", Key("rss_slope_router"),
+          command=_SOAK),
+    Claim("… sockets above the level before the load", "soak", Key("sockets_left"), exactly(0), "", _SOAK),
+    Claim("… descriptors", "soak", Key("files_left"), exactly(0), "", _SOAK),
+    Claim("… tasks", "soak", Key("tasks_left"), exactly(0), "", _SOAK),
+    Claim("… entries of requests, connections and bodies", "soak", Key("entries_left"), exactly(0), "", _SOAK),
+    Claim("… processes that ended without a signal, and tracebacks", "soak", Key("crashes"), exactly(0), "", _SOAK),
     Claim("Agents that send tools in changing order: prompt tokens computed, `sortTools` off ÷ on", "agents",
           Key("breaker_gain", low="breaker_gain_low"), at_least(1, by_bound=True), "", _AGENTS),
     Claim("… mean time to the first token, off ÷ on", "agents", Key("ttft_gain", low="ttft_gain_low"),

@@ -5,6 +5,7 @@ These are for alerts. `/v1/plumage/stats` has more figures.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -36,6 +37,7 @@ def _own(agent: Agent) -> Iterator[str]:
         ("degraded", "1 while the directory refuses writes or is away.", int(agent.writer.degraded)),
         ("config_ignored_fields", "Settings of a newer operator that are ignored.", len(agent.config.ignored)),
         ("blocks", "Blocks of the engine in the index.", len(index)),
+        ("tasks", "Tasks of the event loop.", len(asyncio.all_tasks())),
         ("chunks", "Chunks published to the directory.", agent.writer.held.count),
     )
     for name, text, value in now:
