@@ -141,14 +141,12 @@ def _routing(*policies: str) -> Callable[[Any], bool]:
 
 
 def _our_bandit(*forgetting: str) -> Callable[[Any], bool]:
-    """Plumage's form of the bandit, with one of these memories."""
+    """Plumage's form of the bandit; with one of these memories, if any are given."""
 
     def used(spec: Any) -> bool:
         feather = spec.engine.feather
-        return (feather.policy, feather.bandit.form) == (
-            "Bandit",
-            "Adaptive",
-        ) and feather.bandit.forgetting in forgetting
+        ours = (feather.policy, feather.bandit.form) == ("Bandit", "Adaptive")
+        return ours and (not forgetting or feather.bandit.forgetting in forgetting)
 
     return used
 
@@ -163,12 +161,12 @@ _USED_IF: dict[str, Callable[[Any], bool]] = {
     "engine.feather.candidate_order": _feather("Bandit", "QLearning", "Heuristic", "Predictive", "ChtOrder"),
     "engine.feather.heuristic": _feather("Heuristic"),
     "engine.feather.bandit": _feather("Bandit"),
-    "engine.feather.bandit.exploration": _our_bandit("Discounted", "SlidingWindow", "None"),
-    "engine.feather.bandit.forgetting": _our_bandit("Discounted", "SlidingWindow", "None"),
+    "engine.feather.bandit.exploration": _our_bandit(),
+    "engine.feather.bandit.forgetting": _our_bandit(),
     "engine.feather.bandit.discount": _our_bandit("Discounted"),
     "engine.feather.bandit.discount_interval": _our_bandit("Discounted"),
     "engine.feather.bandit.window": _our_bandit("SlidingWindow"),
-    "engine.feather.bandit.credit": _our_bandit("Discounted", "SlidingWindow", "None"),
+    "engine.feather.bandit.credit": _our_bandit(),
     "engine.feather.q_learning": _feather("QLearning"),
     "engine.feather.q_learning.exploration_decay": _our_q_learning,
     "engine.feather.q_learning.credit": _our_q_learning,
