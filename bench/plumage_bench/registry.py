@@ -101,7 +101,7 @@ _ALL = (
     ),
     Benchmark(
         "batching",
-        "compares batching policies on one simulated engine; credit by trial and by step",
+        "compares batching policies on one simulated engine; learners by trial, by step and as FEATHER prints them",
         quick_budget=30,
         quick_omits="four of six loads, three of five seeds",
         options=(("sweep", "1: also FEATHER's ranges of rate, groups, lengths and levels (minutes)"),),
@@ -341,7 +341,8 @@ _ALL = (
             ("pairs", "rounds in which each policy serves the load, three; where nothing is shared 20 at least"),
             (
                 "policies",
-                "labels of policies, separated by semicolons, beside FCFS and the order; else FEATHER's parts",
+                "labels of policies, separated by semicolons, beside FCFS and the order; else FEATHER's parts: bandit "
+                "printed, Q-learning, Q-learning printed, …",
             ),
             ("model", "shape of the model: m8 (CPU), llama-3-8b (GPU) or qwen2.5-0.5b; all but m8 load random weights"),
             ("resume", "1: go on with a run that was ended, from the cells that it left beside the report"),

@@ -19,12 +19,14 @@ CHUNK_TOKENS: Final = 64
 CANDIDATE_ORDER: Final = "TipLoss"
 MAX_WAIT_SECONDS: Final = 10
 ORDER_BATCH: Final = False
+STOP_FORM: Final = "Adaptive"
 CREDIT: Final = "Trial"
 LOSS_THRESHOLD: Final = 5
 RELAXED_LOSS_THRESHOLD: Final = 7
 RELAXED_PEERS: Final = 10
 MAX_BATCH_FLOOR: Final = 10
 EXPLORATION: Final = "0.05"
+PAPER_EXPLORATION: Final = "1.4142"
 FORGETTING: Final = "Discounted"
 DISCOUNT: Final = "0.9"
 DISCOUNT_INTERVAL: Final = 64
@@ -33,6 +35,7 @@ LEARNING_RATE: Final = "0.1"
 DISCOUNT_FACTOR: Final = "0.9"
 MINIMUM_EXPLORATION: Final = "0.05"
 EXPLORATION_DECAY: Final = "0.8"
+PAPER_EXPLORATION_DECAY: Final = "0.999"
 
 # spec.engine.eviction, spec.engine.hostMemory, spec.engine.batchLimit
 EVICTION_POLICY: Final = "Hotness"

@@ -144,6 +144,14 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
         "got 0.5",
     ),
     (
+        put("spec.engine.feather.bandit.form", "paper"),
+        "spec.engine.feather.bandit.form: must be Adaptive or Paper, got 'paper'; did you mean Paper?",
+    ),
+    (
+        put("spec.engine.feather.qLearning.form", "Step"),
+        "spec.engine.feather.qLearning.form: must be Adaptive or Paper, got 'Step'",
+    ),
+    (
         put("spec.engine.feather.bandit.discount", "1.5"),
         "spec.engine.feather.bandit.discount: must be a quantity from 0 to 1, got '1.5'",
     ),

@@ -52,7 +52,9 @@ OURS = Ours(runtime="VLLM")
 _ALONE: Mapping[str, Any] = {"feather": None, "eviction": None, "batchLimit": "Static"}
 _STOPPING: Mapping[str, Mapping[str, Any]] = {
     "Bandit": {},
+    "BanditPaper": {},
     "QLearning": {},
+    "QLearningPaper": {},
     # These prompts share too few levels for the policy's defaults.
     "Heuristic": {"chunkTokens": BLOCK, "options": {"max_loss": 0, "relaxed_loss": 1}},
     # It takes the oldest candidate with the smallest loss, here always 0, so its rules would never decide to STOP.

@@ -11,7 +11,7 @@ from plumage.batching.base import MAX_WAIT
 from plumage.batching.fcfs import Fcfs
 from plumage.batching.feather import Feather
 from plumage.batching.interface import BatchQueue, StopPolicy
-from plumage.batching.stop import Always, Heuristic, Predictive, QLearning, Ucb
+from plumage.batching.stop import Always, Heuristic, Predictive, QLearning, QLearningPaper, Ucb, UcbPaper
 from plumage.batching.stop.ucb import Discounted, Memory, SlidingWindow
 from plumage.batching.tree import CandidateOrder
 from plumage.errors import ConfigurationError
@@ -31,7 +31,7 @@ def _bandit(
     window: int = defaults.WINDOW,
     credit: str = defaults.CREDIT,
 ) -> StopPolicy:
-    """forgetting: Discounted, SlidingWindow, or None; None with credit Step is the paper's form."""
+    """forgetting: Discounted, SlidingWindow, or None. `BanditPaper` is the printed form."""
     memories: dict[str, Callable[[], Memory]] = {
         "Discounted": lambda: Discounted(discount, discount_interval),
         "SlidingWindow": lambda: SlidingWindow(window),
@@ -44,7 +44,9 @@ def _bandit(
 
 _STOP_POLICIES: dict[str, Callable[..., StopPolicy]] = {
     "Bandit": _bandit,
+    "BanditPaper": UcbPaper,
     "QLearning": QLearning,
+    "QLearningPaper": QLearningPaper,
     "Heuristic": Heuristic,
     "Predictive": Predictive,
     "ChtOrder": Always,

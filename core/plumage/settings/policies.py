@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plumage.api.v1alpha1.cache import EvictionSpec, HostMemorySpec
-from plumage.api.v1alpha1.feather import BanditSpec, FeatherSpec
+from plumage.api.v1alpha1.feather import BanditSpec, FeatherSpec, QLearningSpec
 from plumage.api.v1alpha1.router import LbgrSpec
 from plumage.settings.engine_policies import EvictionConfig, FeatherConfig, HostTierConfig, RecordConfig
 
@@ -15,7 +15,7 @@ __all__ = ["eviction", "feather", "host_tier", "lbgr", "ranks_by_hotness"]
 def feather(spec: FeatherSpec) -> FeatherConfig:
     """For `plumage.batching.make_queue`."""
     return FeatherConfig(
-        policy=spec.policy,
+        policy=_stop_policy(spec),
         chunk_tokens=spec.chunk_tokens,
         max_wait_seconds=spec.max_wait_seconds,
         order_batch=spec.order_batch,
@@ -23,8 +23,16 @@ def feather(spec: FeatherSpec) -> FeatherConfig:
     )
 
 
+def _stop_policy(spec: FeatherSpec) -> str:
+    """Its name for `make_queue`."""
+    forms = {"Bandit": spec.bandit.form, "QLearning": spec.q_learning.form}
+    return f"{spec.policy}Paper" if forms.get(spec.policy) == "Paper" else spec.policy
+
+
 def _stop_options(spec: FeatherSpec) -> dict[str, Any]:
-    match spec.policy:
+    match _stop_policy(spec):
+        case "QLearningPaper":
+            return _q_options(spec.q_learning)
         case "Bandit":
             return {
                 "exploration": float(spec.bandit.exploration),
@@ -34,9 +42,7 @@ def _stop_options(spec: FeatherSpec) -> dict[str, Any]:
             }
         case "QLearning":
             return {
-                "alpha": float(spec.q_learning.learning_rate),
-                "gamma": float(spec.q_learning.discount_factor),
-                "min_epsilon": float(spec.q_learning.minimum_exploration),
+                **_q_options(spec.q_learning),
                 "decay": float(spec.q_learning.exploration_decay),
                 "credit": spec.q_learning.credit,
             }
@@ -49,6 +55,15 @@ def _stop_options(spec: FeatherSpec) -> dict[str, Any]:
             }
         case _:
             return {}
+
+
+def _q_options(spec: QLearningSpec) -> dict[str, Any]:
+    """Of both forms."""
+    return {
+        "alpha": float(spec.learning_rate),
+        "gamma": float(spec.discount_factor),
+        "min_epsilon": float(spec.minimum_exploration),
+    }
 
 
 def _memory(spec: BanditSpec) -> dict[str, Any]:

@@ -22,8 +22,9 @@ def test_policy_change_keeps_running_answers() -> None:
         assert before["fingerprint"] != after["fingerprint"]
         assert before["life"] != after["life"], "it counts as another engine where learned tables are shared"
         assert [one.result()["usage"]["completion_tokens"] for one in asked] == [80] * 6
-        assert engine.admin.post(PATH, json={"policy": "Fcfs"}).status_code == 204
-        assert engine.admin.get(TABLES).status_code == 404, "it learns nothing"
+        for policy in ("BanditPaper", "Fcfs"):
+            assert engine.admin.post(PATH, json={"policy": policy}).status_code == 204
+            assert engine.admin.get(TABLES).status_code == 404, "it shares nothing"
 
 
 @pytest.mark.parametrize(

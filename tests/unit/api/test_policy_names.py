@@ -12,15 +12,15 @@ from plumage.api.v1alpha1.feather import FeatherSpec
 from plumage.api.v1alpha1.router import RouterSpec
 from plumage.api.v1alpha1.struct import Struct
 
-PAPER_FORMS = {"HotnessPaper"}
-"""A manifest asks for them by `hotness.form`."""
+PAPER_FORMS = {"HotnessPaper", "BanditPaper", "QLearningPaper"}
+"""A manifest asks for them by `form`, beside the policy."""
 
 
 @pytest.mark.parametrize(
     ("spec", "made"),
     [
         (RouterSpec, routing.POLICY_NAMES),
-        (FeatherSpec, batching.POLICIES),
+        (FeatherSpec, set(batching.POLICIES) - PAPER_FORMS),
         (EvictionSpec, set(eviction.POLICY_NAMES) - PAPER_FORMS),
     ],
 )

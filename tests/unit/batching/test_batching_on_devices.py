@@ -20,7 +20,9 @@ def load(device: str, count: int, groups: int, *, rate: float, batch: int) -> Lo
 
 @cache  # a run is the same each time, and several policies are compared with one of them
 def tokens_a_second(policy: str, given: Load, seed: int, *, ordered: bool = False) -> float:
-    return throughput(given, Contender(policy, policy, ordered=ordered), seed)
+    name = policy.removesuffix("Paper")
+    form = {f"{name[0].lower()}{name[1:]}.form": "Paper"} if name != policy else {}
+    return throughput(given, Contender(policy, name, ordered=ordered, fields=form), seed)
 
 
 @pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "Predictive"])
@@ -28,6 +30,14 @@ def tokens_a_second(policy: str, given: Load, seed: int, *, ordered: bool = Fals
 def test_stop_policy_without_sharing_is_fcfs(policy: str, device: str) -> None:
     alone = load(device, 300, 300, rate=20.0, batch=64)
     assert tokens_a_second(policy, alone, 1) == pytest.approx(tokens_a_second("Fcfs", alone, 1))
+
+
+@pytest.mark.parametrize("policy", ["BanditPaper", "QLearningPaper"])
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_printed_form_without_sharing_serves_as_much_as_fcfs(policy: str, device: str) -> None:
+    """FEATHER §5.3.7. It stops to learn what that costs."""
+    alone = load(device, 300, 300, rate=20.0, batch=64)
+    assert tokens_a_second(policy, alone, 1) > 0.95 * tokens_a_second("Fcfs", alone, 1)
 
 
 @pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "Predictive"])

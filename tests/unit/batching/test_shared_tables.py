@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from plumage.batching.interface import Decision
-from plumage.batching.stop import Heuristic, QLearning, Ucb
+from plumage.batching.stop import Heuristic, QLearning, QLearningPaper, Ucb, UcbPaper
 from plumage.batching.stop.shared import CELL, MOST_ROWS, SharesTable, checked, merged, pack, unpack
 from plumage.errors import ConfigurationError
 
@@ -70,8 +70,10 @@ def test_learning_policy_takes_a_table(policy: SharesTable) -> None:
     assert [row[:5] for row in policy.rows()] == [row[:5] for row in ROWS]
 
 
-def test_policy_without_learning_takes_no_table() -> None:
-    assert not isinstance(Heuristic(), SharesTable)
+@pytest.mark.parametrize("policy", [Heuristic(), UcbPaper(), QLearningPaper(random.Random(1))])
+def test_fixed_rule_and_printed_forms_take_no_table(policy: object) -> None:
+    """The states of the printed forms are not those of the others' tables."""
+    assert not isinstance(policy, SharesTable)
 
 
 def test_started_bandit_chooses_as_the_bandit_that_shared_its_table() -> None:

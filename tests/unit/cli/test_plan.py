@@ -190,15 +190,19 @@ def test_fields_without_effect_on_one_machine_are_reported() -> None:
     assert without_local_effect(pool()) == [adapter]
 
 
+@pytest.mark.parametrize("form", ["Adaptive", "Paper"])
 @pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "Predictive", "ChtOrder", "Fcfs"])
-def test_engine_can_make_each_queue(policy: str) -> None:
+def test_engine_can_make_each_queue(policy: str, form: str) -> None:
     import random
 
     from plumage.batching import make_queue
 
-    spec = f"  engine: {{runtime: Simulator, feather: {{policy: {policy}, bandit: {{forgetting: SlidingWindow}}}}}}"
+    forms = f"bandit: {{forgetting: SlidingWindow, form: {form}}}, qLearning: {{form: {form}}}"
+    spec = f"  engine: {{runtime: Simulator, feather: {{policy: {policy}, {forms}}}}}"
     config = SimulatorConfig.model_validate(dict(plan_replica(pool(spec), PATHS, 0, 1, 2).engine.settings))
     settings = engine_settings(config)
+    printed = form == "Paper" and policy in ("Bandit", "QLearning")
+    assert settings.queue == (f"{policy}Paper" if printed else policy)
     assert len(make_queue(settings.queue, rng=random.Random(0), **settings.queue_options)) == 0
 
 

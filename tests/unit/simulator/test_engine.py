@@ -237,6 +237,7 @@ class Model:
             assert min(copies.values()) >= 0
 
 
+QUEUES = ["Fcfs", "ChtOrder", "Bandit", "BanditPaper", "QLearning", "QLearningPaper", "Heuristic", "Predictive"]
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(
@@ -249,7 +250,9 @@ ACTIONS = st.lists(
         ),
         st.tuples(st.just("abort"), st.integers(0, 40)),
         st.tuples(st.just("step"), st.integers(1, 8)),
-        st.tuples(st.just("follow"), st.sampled_from(["Fcfs", "ChtOrder", "QLearning"]), st.integers(1, 3)),
+        st.tuples(
+            st.just("follow"), st.sampled_from(["Fcfs", "ChtOrder", "QLearning", "BanditPaper"]), st.integers(1, 3)
+        ),
     ),
     min_size=1,
     max_size=60,
@@ -262,7 +265,7 @@ ACTIONS = st.lists(
     blocks=st.integers(23, 64),
     seqs=st.integers(1, 6),
     host=st.sampled_from([0, 20]),
-    queue=st.sampled_from(["Fcfs", "ChtOrder", "Bandit", "QLearning", "Heuristic", "Predictive"]),
+    queue=st.sampled_from(QUEUES),
     eviction=st.sampled_from(["Lru", "Rlt", "Hotness"]),
     admission=st.sampled_from(["Hotness", "Frequency", "All"]),
 )

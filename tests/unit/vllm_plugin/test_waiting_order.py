@@ -253,7 +253,19 @@ def test_aged_request_keeps_its_turn_under_another_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", ["Bandit", "QLearning", "Heuristic", "Predictive", "ChtOrder", "Fcfs", "Lpm", "DfsWeight"]
+    "policy",
+    [
+        "Bandit",
+        "BanditPaper",
+        "QLearning",
+        "QLearningPaper",
+        "Heuristic",
+        "Predictive",
+        "ChtOrder",
+        "Fcfs",
+        "Lpm",
+        "DfsWeight",
+    ],
 )
 def test_every_request_is_served_once(policy: str) -> None:
     bench, rng, served = Bench(policy=policy), random.Random(3), []
@@ -333,7 +345,7 @@ class AsVllmDoes(RuleBasedStateMachine):
         self.bench.order.match(self.bench.running)
         self.bench.order.observe(StepOutcome(0.01, len(self.bench.running)))
 
-    @rule(policy=st.sampled_from(["Bandit", "ChtOrder", "Fcfs", "DfsWeight"]), stride=st.integers(1, 3))
+    @rule(policy=st.sampled_from(["Bandit", "BanditPaper", "ChtOrder", "Fcfs", "DfsWeight"]), stride=st.integers(1, 3))
     def change_policy(self, policy: str, stride: int) -> None:
         self.bench.change_policy(policy, stride)
 

@@ -16,7 +16,10 @@ from plumage_bench.vllm.engine import Engine, Prompt, plugin_arguments
 
 BLOCK = 32
 _expected: dict[str, tuple[int, ...]] = {}  # vLLM's own answers, for tests with a failing hook; computed once
-POLICIES = ("Bandit", "QLearning", "Heuristic", "Predictive", "ChtOrder", "Fcfs", "Lpm", "DfsWeight", "Oracle")
+POLICIES = (
+    "Bandit", "BanditPaper", "QLearning", "QLearningPaper", "Heuristic", "Predictive", "ChtOrder", "Fcfs", "Lpm",
+    "DfsWeight", "Oracle",
+)  # fmt: skip
 
 
 def prompts(seed: int, count: int = 60, *, groups: int = 5, answer: int = 12, aborts: float = 0.0) -> list[Prompt]:

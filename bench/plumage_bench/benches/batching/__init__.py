@@ -1,10 +1,12 @@
-"""`batching`: compares batching policies on one simulated engine, by load and device, and two rules of credit.
+"""`batching`: compares batching policies on one simulated engine, by load and device, two rules of credit, and
+the printed forms of both learners.
 
 One engine runs in virtual time without ageing. The figure is output tokens a second from the first arrival to the last
 token. The loads are FEATHER's (§5.1: 5 groups of 5,000 shared tokens, 100 requests/s, 200 output tokens, batches up to
 500) and others where the order can gain less or nothing. `credit=Trial` is Plumage's rule. With `credit=Step`, the
 paper's, the next step judges each decision. With it the bandit forgets nothing and tries unseen actions first, as in
-the paper. Q-learning uses r + γ·max Q, with a decay of ε that suits episodes of one step. `predictive_over_order` is
+the paper. Q-learning uses r + γ·max Q, with a decay of ε that suits episodes of one step. Both are asked only where a
+STOP can pay. `printed` is `form: Paper`: asked at every candidate, with the paper's states. `predictive_over_order` is
 the smallest gain of all loads of the predicting stop policy over the tree's order, and `predictive_gain` the largest,
 each paired by seed. A sorted running batch helps only on the cpu model. A modelled device shows whether a policy
 learns, not how large FEATHER's gain is. `--sweep` adds FEATHER's ranges (`sweep`).
@@ -26,6 +28,7 @@ __all__ = ["run"]
 
 _QUICK = (LOADS[0], LOADS[-1])
 _STEP = tuple(one.label for one in CONTENDERS if one.options.get("credit") == "Step")
+_PRINTED = tuple(one.label for one in CONTENDERS if one.fields)
 
 
 def run(context: Context) -> Report:
@@ -43,23 +46,25 @@ def run(context: Context) -> Report:
 
 
 def _keys(rates: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Figure]:
-    """For each learner the smallest gain over FCFS of all loads; with the step's credit the better of its variants
-    counts in each load. Also the largest gain that a sorted running batch adds to the tree's order."""
+    """For each learner the smallest gain over FCFS of all loads; with the step's credit, and as printed, the better of
+    its variants counts in each load. Also the largest gain that a sorted running batch adds to the tree's order."""
     means = [{label: mean(values) for label, values in row.items()} for row in rates.values()]
     over_order = [paired_ratio(row["predictive"], row["tree order"]) for row in rates.values()]
     return {
         **least_keys("predictive_over_order", over_order),
         **interval_keys("predictive_gain", max(over_order, key=lambda one: one.ratio)),
         "bandit_trial": min(row["bandit, trial"] / row["FCFS"] for row in means),
-        "bandit_step": min(_best(row, "bandit") / row["FCFS"] for row in means),
+        "bandit_step": min(_best(row, "bandit", _STEP) / row["FCFS"] for row in means),
+        "bandit_printed": min(_best(row, "bandit", _PRINTED) / row["FCFS"] for row in means),
         "q_trial": min(row["Q, trial"] / row["FCFS"] for row in means),
-        "q_step": min(_best(row, "Q") / row["FCFS"] for row in means),
+        "q_step": min(_best(row, "Q", _STEP) / row["FCFS"] for row in means),
+        "q_printed": min(_best(row, "Q", _PRINTED) / row["FCFS"] for row in means),
         "sorted_over_tree": max(row["tree order, sorted batch"] / row["tree order"] for row in means),
     }
 
 
-def _best(row: Mapping[str, float], policy: str) -> float:
-    return max(row[label] for label in _STEP if label.startswith(policy))
+def _best(row: Mapping[str, float], policy: str, variants: Sequence[str]) -> float:
+    return max(row[label] for label in variants if label.startswith(policy))
 
 
 def _table(rates: Mapping[str, Mapping[str, Sequence[float]]], seeds: Sequence[int]) -> ResultTable:

@@ -65,12 +65,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """`ordered`: the running batch is sorted by prefix."""
+    """queue: `engine.feather.policy`. options: of the policy, instead of the manifest's. ordered: the running batch is
+    sorted by prefix. fields: more fields of `engine.feather`, by their path."""
 
     label: str
     queue: str
     options: Mapping[str, Any] = field(default_factory=dict)
     ordered: bool = False
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 LOADS = (
@@ -81,6 +83,7 @@ LOADS = (
     Load("gpu, no sharing", "gpu", 600, 600, batch=64),
     Load("cpu, 20 groups", "cpu", 2_000, 20, prefix=2_000, rate=20.0, output=100, batch=64),
 )
+_PRINTED_BANDIT = {"bandit.form": "Paper"}
 CONTENDERS = (
     Contender("FCFS", "Fcfs"),
     Contender("tree order", "ChtOrder"),
@@ -90,9 +93,12 @@ CONTENDERS = (
     Contender("bandit, trial", "Bandit"),
     Contender("bandit, step", "Bandit", {"credit": "Step", "forgetting": "None", "exploration": 0.1}),
     Contender("bandit, step, c = 1", "Bandit", {"credit": "Step", "forgetting": "None", "exploration": 1.0}),
+    Contender("bandit, printed", "Bandit", fields=_PRINTED_BANDIT),
+    Contender("bandit, printed, c = 0.05", "Bandit", {"exploration": 0.05}, fields=_PRINTED_BANDIT),
     Contender("Q, trial", "QLearning"),
     Contender("Q, step, ε × 0.999", "QLearning", {"credit": "Step", "decay": 0.999}),
     Contender("Q, step, ε × 0.9", "QLearning", {"credit": "Step", "decay": 0.9}),
+    Contender("Q, printed", "QLearning", fields={"qLearning.form": "Paper"}),
 )
 
 
@@ -127,7 +133,9 @@ def throughput(load: Load, contender: Contender, seed: int) -> float:
 def ours_of(load: Load, contender: Contender) -> Ours:
     """The manifest of an engine for that load. The ageing bound is too large to be reached, so that only orders are
     compared."""
-    feather = {"policy": contender.queue, "maxWaitSeconds": NO_AGEING, "orderBatch": contender.ordered}
+    feather = {
+        "policy": contender.queue, "maxWaitSeconds": NO_AGEING, "orderBatch": contender.ordered, **contender.fields
+    }  # fmt: skip
     return Ours(
         {
             "engine.simulator.blockSize": BLOCK,

@@ -43,6 +43,8 @@ _CHOICES: Final[tuple[Mapping[str, Any], ...]] = (
     {},
     *({"engine.feather.policy": policy} for policy in ("Bandit", "QLearning", "Heuristic")),
     {"engine.feather.policy": "Bandit", "engine.feather.bandit": {"forgetting": "SlidingWindow"}},
+    {"engine.feather.policy": "Bandit", "engine.feather.bandit.form": "Paper"},
+    {"engine.feather.policy": "QLearning", "engine.feather.qLearning.form": "Paper"},
     {"engine.eviction.hotness": {"form": "Paper"}},
     {"engine.hostMemory": {"capacity": "1Gi"}},
     {"router.policy": "LbgrPaper"},
@@ -52,6 +54,8 @@ _CHOICES: Final[tuple[Mapping[str, Any], ...]] = (
 _SAID: Final = {
     "engine.feather.policy": "feather.policy",
     "engine.feather.bandit": "forgetting",
+    "engine.feather.bandit.form": "feather.policy",
+    "engine.feather.qLearning.form": "feather.policy",
     "engine.eviction.hotness": "eviction.policy",
     "engine.hostMemory": "hostBlocks",
     "router.policy": "policy.name",

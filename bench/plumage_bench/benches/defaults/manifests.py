@@ -198,6 +198,10 @@ POOLS: Final[Mapping[str, dict[str, Any]]] = {
     "plain": {"model": {"uri": "builtin://tiny-llama"}, "engine": {"runtime": "Simulator"}},
     "sliding window": _with(SIMULATOR, engine__feather__bandit={"forgetting": "SlidingWindow"}),
     "Q-learning": _with(SIMULATOR, engine__feather__policy="QLearning"),
+    "the paper's bandit": _with(SIMULATOR, engine__feather__bandit={"form": "Paper"}),
+    "the paper's Q-learning": _with(
+        SIMULATOR, engine__feather__policy="QLearning", engine__feather__qLearning={"form": "Paper"},
+    ),
     "heuristic": _with(SIMULATOR, engine__feather__policy="Heuristic"),
     "the paper's routing": _with(SIMULATOR, router={"policy": "LbgrPaper"}),
     "behind a gateway": _with(SIMULATOR, router={"gatewayRef": {"name": "front"}}),

@@ -97,7 +97,9 @@ BOUNDED = Contender(
 ALWAYS = (FCFS, ORDER, *SORTED, PRODUCT, LEARNED, BOUNDED, *CEILINGS, *AGAIN)
 CONTENDERS = (
     *ALWAYS,
+    Contender("bandit printed", _waits("Bandit", **{"bandit.form": "Paper"}), learns=True),
     Contender("Q-learning", _waits("QLearning"), learns=True),
+    Contender("Q-learning printed", _waits("QLearning", **{"qLearning.form": "Paper"}), learns=True),
     Contender("heuristic", _waits("Heuristic")),
     Contender("predictive", _waits("Predictive"), learns=True),
     Contender("LPM", lab=_lab("Lpm")),

@@ -140,8 +140,20 @@ def _routing(*policies: str) -> Callable[[Any], bool]:
     return lambda spec: spec.router.policy in policies
 
 
-def _forgetting(form: str) -> Callable[[Any], bool]:
-    return lambda spec: spec.engine.feather.policy == "Bandit" and spec.engine.feather.bandit.forgetting == form
+def _our_bandit(*forgetting: str) -> Callable[[Any], bool]:
+    """Plumage's form of the bandit; with one of these memories, if any are given."""
+
+    def used(spec: Any) -> bool:
+        feather = spec.engine.feather
+        ours = (feather.policy, feather.bandit.form) == ("Bandit", "Adaptive")
+        return ours and (not forgetting or feather.bandit.forgetting in forgetting)
+
+    return used
+
+
+def _our_q_learning(spec: Any) -> bool:
+    feather = spec.engine.feather
+    return bool((feather.policy, feather.q_learning.form) == ("QLearning", "Adaptive"))
 
 
 # Python names. A test changes every field of the manifest under every policy and compares with this list.
@@ -149,10 +161,15 @@ _USED_IF: dict[str, Callable[[Any], bool]] = {
     "engine.feather.candidate_order": _feather("Bandit", "QLearning", "Heuristic", "Predictive", "ChtOrder"),
     "engine.feather.heuristic": _feather("Heuristic"),
     "engine.feather.bandit": _feather("Bandit"),
-    "engine.feather.bandit.discount": _forgetting("Discounted"),
-    "engine.feather.bandit.discount_interval": _forgetting("Discounted"),
-    "engine.feather.bandit.window": _forgetting("SlidingWindow"),
+    "engine.feather.bandit.exploration": _our_bandit(),
+    "engine.feather.bandit.forgetting": _our_bandit(),
+    "engine.feather.bandit.discount": _our_bandit("Discounted"),
+    "engine.feather.bandit.discount_interval": _our_bandit("Discounted"),
+    "engine.feather.bandit.window": _our_bandit("SlidingWindow"),
+    "engine.feather.bandit.credit": _our_bandit(),
     "engine.feather.q_learning": _feather("QLearning"),
+    "engine.feather.q_learning.exploration_decay": _our_q_learning,
+    "engine.feather.q_learning.credit": _our_q_learning,
     "engine.eviction.hotness": lambda spec: spec.engine.eviction.policy == "Hotness",
     "engine.host_memory.min_frequency": lambda spec: spec.engine.host_memory.admission != "All",
     "engine.host_memory.priority": lambda spec: ranks_by_hotness(spec.engine.host_memory),

@@ -20,6 +20,7 @@ __all__ = ["BanditSpec", "FeatherSpec", "HeuristicSpec", "QLearningSpec"]
 Levels = Annotated[int, Field(ge=0, le=100_000)]
 Requests = Annotated[int, Field(ge=1, le=100_000)]
 Credit = Literal["Trial", "Step"]
+Form = Literal["Adaptive", "Paper"]
 
 
 class HeuristicSpec(Struct):
@@ -53,13 +54,19 @@ class HeuristicSpec(Struct):
 class BanditSpec(Struct):
     """UCB over (batch, loss, peers): argmax μ/n + c·√(ln S / n), on rewards relative to the best mean (§4.3.3)."""
 
+    form: Form = Field(
+        defaults.STOP_FORM,
+        description="Adaptive is Plumage's. Paper is the bandit as printed in FEATHER: asked at every candidate, "
+        "judged by the next step, it forgets nothing and is not shared. It has no further settings. For comparison.",
+    )
     exploration: PositiveNumber = Field(
         Quantity(defaults.EXPLORATION),
-        description="c: the assumed error of one trial, relative to the best mean, until there are enough trials.",
+        description="c: the assumed error of one trial, relative to the best mean, until there are enough trials. Only "
+        "for form Adaptive; form Paper has √2.",
     )
     forgetting: Literal["Discounted", "SlidingWindow", "None"] = Field(
         defaults.FORGETTING,
-        description="How old decisions lose weight, for a workload that changes. None is the paper's form.",
+        description="How old decisions lose weight, for a workload that changes. Only for form Adaptive.",
     )
     discount: Fraction = Field(
         Quantity(defaults.DISCOUNT), description="Factor on all learned rewards, applied every discountInterval."
@@ -74,7 +81,7 @@ class BanditSpec(Struct):
     credit: Credit = Field(
         defaults.CREDIT,
         description="The reward of a decision. Trial: the throughput until all requests of the batch were replaced. "
-        "Step: the throughput of the next step, as in the paper.",
+        "Step: the throughput of the next step, as in the paper. Only for form Adaptive.",
     )
 
 
@@ -82,6 +89,11 @@ class QLearningSpec(Struct):
     """Tabular Q-learning (§4.3.4). An episode is a trial, which keeps a choice for twice the duration of a request, or
     one step."""
 
+    form: Form = Field(
+        defaults.STOP_FORM,
+        description="Adaptive is Plumage's. Paper is the agent as printed in FEATHER: asked at every candidate, one "
+        "episode a batch, and not shared. For comparison.",
+    )
     learning_rate: Fraction = Field(Quantity(defaults.LEARNING_RATE), description="α: weight of a new outcome.")
     discount_factor: Fraction = Field(
         Quantity(defaults.DISCOUNT_FACTOR), description="γ: weight of the decisions that follow."
@@ -91,12 +103,13 @@ class QLearningSpec(Struct):
     )
     exploration_decay: Fraction = Field(
         Quantity(defaults.EXPLORATION_DECAY),
-        description="Factor on ε after each episode; ε begins at 1.0. With credit Step use a factor near 1, as 0.999.",
+        description="Factor on ε after each episode; ε begins at 1.0. With credit Step use a factor near 1, as 0.999. "
+        "Only for form Adaptive; form Paper has 0.999.",
     )
     credit: Credit = Field(
         defaults.CREDIT,
         description="An episode. Trial: until all requests of the batch were replaced. Step: the decisions before one "
-        "step, with the paper's r + γ·max Q.",
+        "step, with the paper's r + γ·max Q. Only for form Adaptive.",
     )
 
 

@@ -18,7 +18,7 @@ _MOST = 4096  # decisions that are not judged yet, on engines that decode nothin
 
 
 class Credit(Enum):
-    """TRIAL: ours, `trial.py`. STEP: the paper's; with it the learners keep to the paper's formulas too."""
+    """TRIAL: ours, `trial.py`. STEP: the paper's, with the paper's formulas and our states."""
 
     TRIAL = "Trial"
     STEP = "Step"

@@ -15,7 +15,7 @@ __all__ = ["Learner"]
 
 
 class Learner(ABC):
-    """A `StopPolicy` without its table. credit: a `Credit` by name; STEP makes the paper's form of the policy."""
+    """A `StopPolicy` without its table. credit: a `Credit` by name."""
 
     def __init__(self, credit: str = defaults.CREDIT) -> None:
         self.credit, self._credited = make_credited(credit)

@@ -13,9 +13,9 @@ Departures from the paper:
   same loss, because a single random ADD among many STOPs only does harm.
 - An action that was not seen in a state has its value from the states with the same loss.
 
-With `credit="Step"` there are no departures. An episode is the decisions that formed one step's batch, and r is that
-step's throughput. An unknown value is 0. ε is drawn at each decision and decays with each step.
-Set its decay near 1.
+With `credit="Step"` an episode is the decisions that formed one step's batch, and r is that step's throughput. An
+unknown value is 0. ε is drawn at each decision and decays with each step. Set its decay near 1. The states and the
+question where a STOP can pay stay ours. `qlearning_paper.py` is the printed agent.
 
 Choices and updates do not depend on the unit of r.
 """

@@ -14,8 +14,8 @@
   window of the last credits (sliding-window UCB).
 
 With `credit="Step"` a decision is credited with the next step and an unseen action is tried first in each state, as
-printed, and c is constant; with a memory that forgets nothing that is the paper's bandit (it does not
-state its c for unscaled rewards).
+printed, and c is constant. The states and the question where a STOP can pay stay ours. `ucb_paper.py` is the printed
+bandit.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Tables:
 
     def _learner(self) -> SharesTable:
         if self._policy is None:
-            raise ApiError(404, f"the queue {self._name} learns nothing", kind="NotFoundError")
+            raise ApiError(404, f"the queue {self._name} shares nothing", kind="NotFoundError")
         return self._policy
 
 

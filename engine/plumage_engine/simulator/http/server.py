@@ -5,7 +5,7 @@ In `dev_mode` also vLLM's `POST /reset_prefix_cache?reset_running_requests=&rese
 `/v1…`, `/tokenize` and `/detokenize` want the API key where one is set, as vLLM with our plugin does. `/v1/plumage/…`
 wants its own token; `/health` and `/metrics` are open, as in vLLM. The fleet's routes: `GET snapshot` (what is cached,
 with token ids, msgpack), `GET stats`, `POST drain`, `GET tables` and `POST tables` (what the stop policy has learned,
-`LearnedTable` as JSON; 404 where it learns nothing), `POST feather` (another batching policy, as the configuration says
+`LearnedTable` as JSON; 404 where it shares nothing), `POST feather` (another batching policy, as the configuration says
 it).
 """
 

@@ -5,7 +5,7 @@
 | GET /v1/plumage/snapshot | the cached blocks with token ids, msgpack; 404 where the engine publishes no KV events |
 | GET /v1/plumage/stats    | load, cache, every counter, which features are on and why not                          |
 | POST /v1/plumage/drain   | {"timeoutSeconds": number}: wait until no request is open                              |
-| GET /v1/plumage/tables   | what the stop policy has learned; 404 where it learns nothing                          |
+| GET /v1/plumage/tables   | what the stop policy has learned; 404 where it shares nothing                          |
 | POST /v1/plumage/tables  | learn from other engines; damaged or foreign tables are refused and counted            |
 | POST /v1/plumage/promote | {"uses": {"BLOCK HASH": uses}}: the pool's hotness, for host memory and promotion     |
 | POST /v1/plumage/feather | another batching policy: the setting `feather`; null for order of arrival              |

@@ -266,7 +266,7 @@ class EngineRoutes:
         order = self._features.order
         policy = getattr(order.queue, "policy", None) if order is not None else None
         if not isinstance(policy, SharesTable):
-            raise RefusedError(404, f"the queue {self._policy_name() or 'of vLLM'} learns nothing")
+            raise RefusedError(404, f"the queue {self._policy_name() or 'of vLLM'} shares nothing")
         return policy
 
     def _policy_name(self) -> str:
