@@ -72,7 +72,7 @@ class DirectoryLink:
             decider.changed = self.work.changed
             self.policy_sharing = PolicySharing(decider.policy, fleet, self.work.learned)
         self.hit_gaps = HitGapWatch()
-        self._hot_prefixes = hot_prefixes or HotPrefixes()
+        self._hot_prefixes = HotPrefixes() if hot_prefixes is None else hot_prefixes
         self._routed = 0
         fleet.listen(self._replica_changed)
         self._update_pending()

@@ -181,7 +181,7 @@ async def test_server_has_no_prompt_or_token_id(world: Any, until: Any, client: 
     text = b"The quick brown fox asks for its bank balance. " * 60
     ids = list(range(50_000, 50_400))
     writer = await world.writer(engine="tiny@16")
-    seed = chunks.seed("model", "adapter", "tenant-secret-salt")
+    seed = chunks.seed("model", "acme-law", "tenant-secret-salt")
     writer.publish(held(chunks.chain(text, seed)))
     await until(lambda: writer.epoch is not None and not writer.behind)
     await writer._epochs.send(writer.epoch, beat=True)
@@ -190,7 +190,7 @@ async def test_server_has_no_prompt_or_token_id(world: Any, until: Any, client: 
     for value in found.values():
         assert b"quick" not in value
         assert b"secret" not in value
-        assert b"adapter" not in value
+        assert b"acme" not in value
         for size in (2, 4, 8):
             assert b"".join(token.to_bytes(size, "little") for token in ids[:2]) not in value
 

@@ -21,12 +21,12 @@ spec:
     - {name: chat, pools: [{poolRef: {name: chat}}]}
     - {name: code, pools: [{poolRef: {name: code}}]}"""
 
-ONE_NAME = """
+SHARED = """
 apiVersion: inference.plumage.dev/v1alpha1
 kind: InferenceGateway
-metadata: {name: front}
+metadata: {{name: front}}
 spec:
-  models: [{name: chat, pools: [{poolRef: {name: again}}, {poolRef: {name: first}}]}]"""
+  models: [{{name: chat, pools: [{pools}]}}]"""
 
 
 @pytest.fixture
@@ -114,19 +114,31 @@ def test_gateway_serves_two_pools_then_one(fleet, namespace, apply) -> None:
     assert "should not happen" not in fleet.log()
 
 
-def test_older_pool_serves_model_name_of_two(fleet, namespace, apply) -> None:
+def test_older_of_two_unnamed_pools_serves_their_name(fleet, namespace, apply) -> None:
+    apply(pool(BEHIND, "third"))
     apply(pool(BEHIND, "first"))
     time.sleep(1.1)  # creationTimestamp has whole seconds; pools of the same second are ordered by name
     apply(pool(BEHIND, "again"))
-    apply(ONE_NAME)
+    apply(SHARED.format(pools="{poolRef: {name: third}}"))
     fleet.until(lambda: reasons(fleet, namespace, "pgw", "front").get("Accepted") == "ModelConflict")
     conflict = message(fleet, namespace, "pgw", "front")
-    assert "pools first and again are both asked for model chat" in conflict
-    assert "first, the older one, does. Give again another name or weight 0, or remove one of them" in conflict
-    fleet.until(lambda: served(fleet, namespace) == {"first": ["chat"]})
+    assert "pools first and again both have model tiny-chat, which leads to first" in conflict
+    assert "list both pools under one of the gateway's models" in conflict
+    fleet.until(lambda: served(fleet, namespace) == {"first": ["tiny-chat"], "third": ["chat"]})
     fleet.until(lambda: reasons(fleet, namespace, "ppool", "first").get("RouterReady") == "Starting")
     fleet.until(lambda: reasons(fleet, namespace, "ppool", "again").get("RouterReady") == "NotServed")
-    fleet.until(lambda: "both asked for model chat" in message(fleet, namespace, "ppool", "again", "RouterReady"))
+    fleet.until(lambda: "both have model tiny-chat" in message(fleet, namespace, "ppool", "again", "RouterReady"))
+
+
+def test_two_pools_share_a_model_until_one_is_deleted(fleet, namespace, apply) -> None:
+    apply(pool(BEHIND, "first"))
+    apply(pool(BEHIND, "again"))
+    apply(SHARED.format(pools="{poolRef: {name: first}, weight: 9}, {poolRef: {name: again}}"))
+    fleet.until(lambda: served(fleet, namespace) == {"first": ["chat"], "again": ["chat"]})
+    config = json.loads(routers(fleet, namespace)["ConfigMap"]["data"]["router.json"])
+    shares = [{"pool": "first", "weight": 9}, {"pool": "again", "weight": 1}]
+    assert [one["pools"] for one in config["sharedModels"]] == [shares]
+    assert reasons(fleet, namespace, "pgw", "front")["Accepted"] == "Valid"
 
     fleet.kubectl("-n", namespace, "delete", "ppool", "first", "--wait=false")
     fleet.until(lambda: served(fleet, namespace) == {"again": ["chat"]})
