@@ -74,6 +74,7 @@ def pool(access: Access, installed: None) -> Iterator[Pool]:
     made = apply_pool(access, NAMESPACE, "chat", manifest(None))
     yield made
     remove_pool(access, made)
+    access.kubectl("-n", NAMESPACE, "delete", "secret", "engine-tls", "client-tls", "--ignore-not-found")
 
 
 def engines(access: Access) -> list[dict[str, Any]]:
