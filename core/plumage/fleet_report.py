@@ -36,6 +36,7 @@ __all__ = [
     "FLEET_PATH",
     "STATS_PATH",
     "VERSION",
+    "AdapterReport",
     "AgentReport",
     "CurvePoints",
     "HistogramReport",
@@ -170,12 +171,21 @@ class WarmupReport(_Report, frozen=True):
     reason: str = ""
 
 
+class AdapterReport(_Report, frozen=True):
+    """One LoRA adapter of the pool's manifest, at one replica. state: Loaded | Loading | Failed. message: the cause
+    where it is not loaded."""
+
+    name: str
+    state: str = "Loaded"
+    message: str = ""
+
+
 class AgentReport(_Report, frozen=True):
     """One agent and the engine beside it. state: Ready | Warming | Draining | Stalled | Unhealthy; why: why it is not
     Ready. started: when the engine's process began, 0 if unknown. kv_usage: 0 to 1. cache_tokens: what its
     KV cache holds, 0 unknown. waiting_held_back: requests that FEATHER holds back on purpose; waiting_for_capacity:
     those that found no room. query_tokens, hit_tokens, output_tokens: the engine's counters. hotness: uses, pool-wide,
-    of the prefixes it holds; the coldest victim has the least."""
+    of the prefixes it holds; the coldest victim has the least. adapters: of the manifest; None while unknown."""
 
     replica: str
     version: int = VERSION
@@ -197,6 +207,7 @@ class AgentReport(_Report, frozen=True):
     queue_wait: HistogramReport = HistogramReport()
     ttft: HistogramReport = HistogramReport()
     warmup: WarmupReport = WarmupReport()
+    adapters: list[AdapterReport] | None = None
 
 
 _R = TypeVar("_R", RouterReport, AgentReport)

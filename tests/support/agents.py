@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,8 +38,8 @@ def settings(directory: LocalServer, pool: str, engine: Any, **changes: Any) -> 
 
 
 @asynccontextmanager
-async def running(config: AgentConfig) -> AsyncIterator[Agent]:
-    agent = Agent(config, TEXT, random.Random(1))
+async def running(config: AgentConfig, file: Path | None = None) -> AsyncIterator[Agent]:
+    agent = Agent(config, TEXT, random.Random(1), file)
     agent.start()
     try:
         yield agent

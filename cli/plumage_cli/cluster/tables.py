@@ -60,12 +60,14 @@ def _row(
 
 
 def pool_details(pool: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], now: datetime) -> RenderableType:
-    """One pool: address, conditions, pods, and the autoscaler's last decision."""
+    """One pool: address, conditions, pods, adapters, and the autoscaler's last decision."""
     status = pool.get("status") or {}
     parts: list[RenderableType] = [pools_table([pool], now, everywhere=True)]
     if status.get("address"):
         parts.append(Text(f"\naddress: {status['address']}"))
     parts += ["", _conditions(pool, now), "", _pods(pods, now)]
+    if adapters := status.get("adapters"):
+        parts += ["", _adapters(adapters, status)]
     decision = (status.get("autoscaling") or {}).get("decision")
     if decision:
         parts.append(Text(f"\nautoscaling: {decision}"))
@@ -85,6 +87,15 @@ def _conditions(pool: Mapping[str, Any], now: datetime) -> Table:
     for one in (pool.get("status") or {}).get("conditions") or []:
         since = age(str(one.get("lastTransitionTime", "")), now)
         table.add_row(*map(Text, (one["type"], one["status"], one.get("reason", ""), since, one.get("message", ""))))
+    return table
+
+
+def _adapters(adapters: Sequence[Mapping[str, Any]], status: Mapping[str, Any]) -> Table:
+    """One row per LoRA adapter. replicas: of the ready ones, those that serve it."""
+    table = _plain("adapter", "replicas", "message")
+    for one in adapters:
+        replicas = f"{one.get('replicas', 0)}/{status.get('readyReplicas', 0)}"
+        table.add_row(*map(Text, (one["name"], replicas, one.get("message", ""))))
     return table
 
 

@@ -119,15 +119,18 @@ class Load:
     """The engine's own figures at the time of the heartbeat.
 
     running, waiting: requests. held_back: of the waiting ones, those that FEATHER holds back on purpose.
-    kv_usage: share of the cache in use, 0 to 1. adapters: those with running requests."""
+    kv_usage: share of the cache in use, 0 to 1. adapters: those with running requests. served: those that requests may
+    have; None where that is unknown."""
 
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
     held_back: int = 0
     adapters: tuple[str, ...] = ()
+    served: tuple[str, ...] | None = None
 
 
+_UNKNOWN = "*"  # no adapter's name
 _LOAD_NUMBERS = ("running", "waiting", "kv_usage", "held_back")
 
 
@@ -148,7 +151,8 @@ class Beat:
     def to_hash(self) -> dict[str, str | int | float]:
         load = {name: getattr(self.load, name) for name in _LOAD_NUMBERS}
         own = {"epoch": self.epoch, "state": int(self.state), "seq": self.seq, "count": self.count}
-        named = {"engine": self.engine, "adapters": ",".join(self.load.adapters)}  # no name has a comma
+        served = _UNKNOWN if self.load.served is None else ",".join(self.load.served)
+        named = {"engine": self.engine, "adapters": ",".join(self.load.adapters), "served": served}  # without commas
         return {"v": SCHEMA_VERSION, **own, "digest": self.digest, **named, **load}
 
     @classmethod
@@ -156,16 +160,20 @@ class Beat:
         check_version(found.get(b"v"))
         try:
             numbers = {name: float(found.get(name.encode(), b"0")) for name in _LOAD_NUMBERS}
-            adapters = found.get(b"adapters", b"").decode()
+            served = found.get(b"served", _UNKNOWN.encode())
             load = Load(
                 int(numbers["running"]), int(numbers["waiting"]), numbers["kv_usage"], int(numbers["held_back"]),
-                tuple(adapters.split(",")) if adapters else (),
+                _names(found.get(b"adapters", b"")), None if served == _UNKNOWN.encode() else _names(served),
             )  # fmt: skip
             epoch, engine = found[b"epoch"].decode(), found.get(b"engine", b"").decode()
             seq, count, digest = (int(found[name]) for name in (b"seq", b"count", b"digest"))
             return cls(epoch, State(int(found[b"state"])), load, seq, count, digest, engine)
         except (KeyError, ValueError) as error:
             raise SchemaError(f"invalid heartbeat: {error!r}") from error
+
+
+def _names(text: bytes) -> tuple[str, ...]:
+    return tuple(text.decode().split(",")) if text else ()
 
 
 def engine_name(model: str, rendering: str) -> str:

@@ -17,13 +17,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from enum import StrEnum
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from plumage.routing.interface import ReplicaState
 
 __all__ = ["AdapterSlots", "AdapterState"]
 
 _BALANCE: Final = 1.5
+_Load = TypeVar("_Load", bound=ReplicaState)
 
 
 class AdapterState(StrEnum):
@@ -70,6 +71,16 @@ class AdapterSlots:
         self._adapters = adapters
         self._replicas: dict[int, _Replica] = {}
         self._replicas_of: dict[str, int] = {}  # how many have requests of an adapter
+        self._served: dict[int, frozenset[str]] = {}  # where the agent says it
+
+    def serving(self, adapter: str, candidates: Sequence[_Load]) -> Sequence[_Load]:
+        """Those of `candidates` that can answer a request for the adapter; perhaps none. An engine loads an adapter
+        some time after it is in the manifest, or can't load it. Where that is not known, a replica counts as serving
+        all."""
+        if not adapter or not self._served:
+            return candidates
+        served = self._served
+        return [load for load in candidates if load.slot not in served or adapter in served[load.slot]]
 
     def narrow(self, adapter: str, candidates: Sequence[ReplicaState]) -> Sequence[ReplicaState]:
         """Those of `candidates` that a request for the adapter should go to; never none of them. "": the base model,
@@ -146,8 +157,16 @@ class AdapterSlots:
         for adapter in changed:
             self._set_busy(replica, adapter)
 
+    def serves(self, slot: int, adapters: Collection[str] | None) -> None:
+        """The agent's last report: the adapters that the engine serves. None: it does not say."""
+        if adapters is None:
+            self._served.pop(slot, None)
+        elif self._served.get(slot) != (now := frozenset(adapters)):
+            self._served[slot] = now
+
     def forget(self, slot: int) -> None:
         """The slot's replica was deleted."""
+        self._served.pop(slot, None)
         replica = self._replicas.pop(slot, None)
         if replica is not None:
             replica.own.clear()

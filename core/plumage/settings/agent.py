@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from plumage.api.v1alpha1 import InferencePool
 from plumage.directory.publisher.held_chunks import MAX_CHUNKS, capacity_within
 from plumage.settings.addresses import DirectoryAddress, EngineSockets
-from plumage.settings.agent_config import AgentFile, AgentListen, ShareConfig, WarmupConfig
+from plumage.settings.agent_config import AdapterConfig, AgentFile, AgentListen, ShareConfig, WarmupConfig
 
 __all__ = ["agent_settings"]
 
@@ -23,6 +24,7 @@ def agent_settings(
     members: Path | str,
     index: int = 0,
     feather_file: Path | None = None,
+    adapters: Mapping[str, str] | None = None,
     callers: tuple[str, ...] = (),
     figures_only: tuple[str, ...] = (),
     peer_token_file: Path | None = None,
@@ -31,6 +33,7 @@ def agent_settings(
 
     members: the membership file, or the name of the pool's headless Service. A new replica finds its peers there, and
     the agents their number. index: of the replica, in local mode, where its number may exceed the manifest's.
+    adapters: the folder or repository of each, by name.
     """
     client = sockets.tls.client if sockets.tls is not None else None
     return AgentFile(
@@ -54,10 +57,17 @@ def agent_settings(
         callers=callers,
         figures_only=figures_only,
         feather_file=feather_file,
+        **_adapters(adapters or {}),
         warmup=_warmup(pool, members),
         max_chunks=_max_chunks(pool, index),
         share=_share(pool, members),
     )
+
+
+def _adapters(adapters: Mapping[str, str]) -> dict[str, tuple[AdapterConfig, ...]]:
+    """Left out where there are none, so that agents of an older version read the file without a warning."""
+    found = tuple(AdapterConfig(name=name, path=path) for name, path in adapters.items())
+    return {"adapters": found} if found else {}
 
 
 def _warmup(pool: InferencePool, members: Path | str) -> WarmupConfig:

@@ -16,7 +16,10 @@ from plumage.loopback import is_loopback
 from plumage.settings.addresses import EventEndpoint
 from plumage.version_skew import Settings
 
-__all__ = ["AgentConfig", "AgentFile", "AgentListen", "ShareConfig", "WarmupConfig"]
+__all__ = ["ADAPTER_SECONDS", "AdapterConfig", "AgentConfig", "AgentFile", "AgentListen", "ShareConfig", "WarmupConfig"]
+
+ADAPTER_SECONDS = 120.0
+"""That a new replica waits for its adapters at most, if the hub is slow. A download takes seconds."""
 
 HttpUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+(/|$)")]
 
@@ -66,6 +69,13 @@ class ShareConfig(Settings):
         return self
 
 
+class AdapterConfig(Settings):
+    """A LoRA adapter that the engine should serve. path: its folder beside the engine, or its repository in the hub."""
+
+    name: str = Field(min_length=1)
+    path: str = Field(min_length=1)
+
+
 class AgentFile(Settings):
     """One agent beside one engine, without the replica's id: in a cluster the command line has it.
 
@@ -82,6 +92,7 @@ class AgentFile(Settings):
     figures_only: the callers that may not use `hottest`, because it returns prompts.
     directory_username, directory_password_file, directory_ca_file: what directory_url leaves out.
     feather_file: the engine's settings; the agent sends `feather` to the engine whenever it changes.
+    adapters: the LoRA adapters that the engine should serve.
     state_file: the checkpoint of the index, for an engine without a snapshot route; on the pod's own emptyDir.
     max_blocks: blocks in the index (about 500 bytes each). max_ids: token ids kept for peers (4 bytes each).
     max_chunks: bound of its chunks in the directory; with `share`, until the membership file was read.
@@ -107,6 +118,7 @@ class AgentFile(Settings):
     directory_ca_file: Path | None = None
     listen: AgentListen
     feather_file: Path | None = None
+    adapters: tuple[AdapterConfig, ...] = ()
     state_file: Path | None = None
     token_file: Path | None = None
     peer_token_file: Path | None = None

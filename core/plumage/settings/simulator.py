@@ -15,15 +15,23 @@ __all__ = ["simulator_settings"]
 
 
 def simulator_settings(
-    pool: InferencePool, sockets: EngineSockets, *, model_folder: str, host: str, port: int, seed: int
+    pool: InferencePool,
+    sockets: EngineSockets,
+    *,
+    model_folder: str,
+    host: str,
+    port: int,
+    seed: int,
+    adapters: bool = True,
 ) -> SimulatorConfig:
-    """For `python -m plumage_engine.simulator`, listening on `host`:`port`."""
+    """For `python -m plumage_engine.simulator`, listening on `host`:`port`. adapters: it serves the adapters from its
+    start; else its agent loads them."""
     engine, simulator = pool.spec.engine, pool.spec.engine.simulator
     device = simulator.device
     tier = {} if engine.host_memory is None else {"host_tier": policies.host_tier(engine.host_memory)}
     return SimulatorConfig(
         model=pool.spec.model.served_name,
-        adapters=tuple(adapter.name for adapter in pool.spec.model.adapters),
+        adapters=tuple(adapter.name for adapter in pool.spec.model.adapters) if adapters else (),
         adapter_slots=pool.spec.model.adapter_slots,
         model_folder=model_folder,
         host=host,

@@ -10,7 +10,7 @@ from typing import Any
 from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.cache import HostMemorySpec
 from plumage.api.v1alpha1.engine import VLLM_PLUGIN
-from plumage.api.v1alpha1.model import ModelSpec
+from plumage.api.v1alpha1.model import MOST_ADAPTERS, ModelSpec
 from plumage.cluster import child_name
 from plumage.settings import policies
 from plumage.settings.addresses import EngineSockets
@@ -50,11 +50,11 @@ def vllm_flags(
     host: str,
     port: int,
     shutdown_seconds: int,
-    adapters: Mapping[str, str],
+    adapters: Mapping[str, str] | None = None,
 ) -> list[str]:
     """The flags of vLLM's API server, with the manifest's `args` last.
 
-    model: the folder or repository that vLLM loads. adapters: the folder or repository of each adapter, by name.
+    model: the folder or repository that vLLM loads. adapters: see `adapter_flags`.
     shutdown_seconds: how long requests may continue after SIGTERM.
     """
     return [
@@ -87,7 +87,7 @@ def tls_environment(files: EngineTlsFiles | None) -> dict[str, str]:
     return {} if files is None else {"WATCHFILES_FORCE_POLLING": "true"}
 
 
-def _model_flags(pool: InferencePool, adapters: Mapping[str, str]) -> list[str]:
+def _model_flags(pool: InferencePool, adapters: Mapping[str, str] | None) -> list[str]:
     flags = []
     if pool.spec.model.revision is not None and pool.spec.model.uri.startswith("hf://"):
         flags.append(f"--revision={pool.spec.model.revision}")
@@ -97,27 +97,25 @@ def _model_flags(pool: InferencePool, adapters: Mapping[str, str]) -> list[str]:
         flags.append(f"--max-model-len={pool.spec.model.max_length}")
     if pool.spec.tracing is not None:
         flags.append(f"--otlp-traces-endpoint={traces_url(pool.spec.tracing.endpoint)}")
-    if adapters:
+    if pool.spec.model.adapters:
         flags += adapter_flags(pool.spec.model, adapters)
     if (tier := host_tier_config(pool)) is not None:
         flags.append(f"--kv-transfer-config={json.dumps(tier)}")
     return flags
 
 
-def adapter_flags(model: ModelSpec, adapters: Mapping[str, str]) -> list[str]:
+def adapter_flags(model: ModelSpec, adapters: Mapping[str, str] | None = None) -> list[str]:
     """The flags for LoRA. vLLM's own defaults are one adapter at a time, no other one in host memory, and rank 16.
 
-    adapters: the folder or repository of each adapter, by name.
+    adapters: the folder of each adapter that vLLM loads at its start, by name. None: an agent loads them, and no flag
+    depends on their number. Room for more adapters in host memory takes none until they are loaded.
     """
     rank = next(rank for rank in _LORA_RANKS if rank >= model.adapter_max_rank)
-    return [
-        "--enable-lora",
-        f"--max-loras={min(model.adapter_slots, len(adapters))}",
-        f"--max-cpu-loras={len(adapters)}",
-        f"--max-lora-rank={rank}",
-        "--lora-modules",
-        *(f"{name}={path}" for name, path in adapters.items()),
-    ]
+    slots = model.adapter_slots if adapters is None else min(model.adapter_slots, len(adapters))
+    most = MOST_ADAPTERS if adapters is None else len(adapters)
+    flags = ["--enable-lora", f"--max-loras={slots}", f"--max-cpu-loras={most}", f"--max-lora-rank={rank}"]
+    modules = [f"{name}={path}" for name, path in (adapters or {}).items()]
+    return [*flags, *(["--lora-modules", *modules] if modules else [])]
 
 
 def tracing_environment(pool: InferencePool) -> dict[str, str]:

@@ -73,21 +73,23 @@ def main(arguments: list[str] | None = None) -> int:
     collect_seldom()
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every check of the engine
     try:
-        return uvloop.run(serve(read_file(options.config, AgentConfig, replica=options.replica)))
+        return uvloop.run(serve(read_file(options.config, AgentConfig, replica=options.replica), options.config))
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")
         return 2
 
 
-async def serve(config: AgentConfig) -> int:
-    """Run until a signal arrives, or the agent or its server ends. Returns the exit code; raises their errors."""
+async def serve(config: AgentConfig, file: Path | None = None) -> int:
+    """Run until a signal arrives, or the agent or its server ends. Returns the exit code; raises their errors.
+
+    file: of the settings."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     if config.token_file is not None:
         ensure_token(config.token_file)
-    agent = Agent(config, await asyncio.to_thread(read_tokenizer, config.model_folder))
+    agent = Agent(config, await asyncio.to_thread(read_tokenizer, config.model_folder), file=file)
     server = make_server(make_app(agent, Access.of(config)), config.listen.host, config.listen.port)
     agent.start()
     return await _until_stopped(agent, server, stopped)

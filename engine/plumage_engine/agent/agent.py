@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from plumage_engine.agent.directory.memory_share import follow_share
 from plumage_engine.agent.directory.pool_hotness import PoolHotness
 from plumage_engine.agent.directory.throttle import Throttle
 from plumage_engine.agent.engine.client import EngineClient
+from plumage_engine.agent.engine_updates.adapters import AdapterSync
 from plumage_engine.agent.engine_updates.batching_policy import BatchingPolicySender
 from plumage_engine.agent.engine_updates.learned_tables import LearnedTablesSync
 from plumage_engine.agent.engine_updates.promotion import PromotionSender
@@ -45,12 +47,14 @@ __all__ = ["Agent"]
 
 
 class Agent:
-    """One agent. `start` starts its tasks, `close` ends them.
+    """One agent. `start` starts its tasks, `close` ends them. file: of its settings, read again for changed adapters.
 
     ConfigurationError for a secret that can't be read.
     """
 
-    def __init__(self, config: AgentConfig, text: TokenText, rng: random.Random | None = None) -> None:
+    def __init__(
+        self, config: AgentConfig, text: TokenText, rng: random.Random | None = None, file: Path | None = None
+    ) -> None:
         rng = rng or random.Random()
         self.config = config
         self.lossy = text.lossy
@@ -77,10 +81,13 @@ class Agent:
         self.promotion = PromotionSender(self.engine, self.hotness, index, rng=rng)
         path = config.feather_file
         self.batching_policy = BatchingPolicySender(path, self.engine, rng=rng) if path is not None else None
+        wanted = {adapter.name: adapter.path for adapter in config.adapters}
+        self.adapters = AdapterSync(wanted, self.engine, file, rng=rng)
         self.stream = EventStream(
             config.events_endpoint, config.replay_endpoint, self.publisher, self.engine.snapshot, config.events_topic
         )
-        self.watch = StateWatch(config, self.engine, self.writer, lambda: self.stream.counters.batches)
+        self.watch = StateWatch(config, self.engine, self.writer, lambda: self.stream.counters.batches, self.adapters)
+        self.adapters.changed = self.watch.report
         self._warmup = WarmupTask(config, self.engine, self.watch, read_secret(config.token_file), rng)
         self._checkpoints = Checkpoints(config.state_file, config.model, index, self.stream)
         self._checkpoints.restore()
@@ -98,6 +105,7 @@ class Agent:
         self._spawn("warm-up", self._warmup.run())
         if self.batching_policy is not None:
             self._spawn("feather", self.batching_policy.run())
+        self._spawn("adapters", self.adapters.run())
         if self.config.share is not None:
             self._spawn("share", follow_share(self.config.share, self.writer))
         if self._engine_tls is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -32,13 +32,18 @@ _LATENCY = (
 
 class Metrics:
     """A collector over one engine's counters; `engine` is set once it exists. ignored: fields of a newer operator's
-    settings that are ignored. adapters: whether it serves any. clock: seconds since 1970."""
+    settings that are ignored. adapters: gives the adapters that it serves, by name. clock: seconds since 1970."""
 
     def __init__(
-        self, model: str, ignored: int = 0, *, adapters: bool = False, clock: Callable[[], float] = time.time
+        self,
+        model: str,
+        ignored: int = 0,
+        *,
+        adapters: Callable[[], Mapping[str, str]] = dict,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._ignored = ignored
-        self._has_adapters = adapters
+        self._served = adapters
         self._clock = clock
         self.engine: SimEngine | None = None
         self.time_to_first_token = Histogram(_TTFT)
@@ -70,7 +75,7 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         if self.engine is not None:
             yield from self._gauges(self.engine)
-            if self._has_adapters:
+            if self._served():
                 yield from self._adapters(self.engine)
             yield from self._totals(self.engine)
             yield from self._by_label(self.engine)

@@ -10,10 +10,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from plumage_engine.adapters import AdapterLoader
 from plumage_engine.configuration import read_secret
 from plumage_engine.vllm import plugin
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard, attempt
+from plumage_engine.vllm.routes.adapters import VllmAdapters
 from plumage_engine.vllm.routes.api_server import PREFIX, TOKEN_FILE, ApiServerRoutes, App
 from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
 from plumage_engine.vllm.settings import read_settings
@@ -49,6 +51,9 @@ class PlumageEndpoints:
         routes.
         """
         config = getattr(engine_client, "vllm_config", None)
+        guard = Guard("adapters", Counters())
+        attempt(guard, lambda: self._serve_adapters(state, guard))
+        self.routes.no_adapters = guard.reason
         settings = read_settings(getattr(config, "additional_config", None), os.environ)
         file = settings.routes.admin_token_file if settings is not None else None
         self.routes.token = read_secret(file or _path(os.environ.get(TOKEN_FILE)))
@@ -62,6 +67,16 @@ class PlumageEndpoints:
         if not guard.on:
             self.routes.disable(guard)
         self.routes.metrics.ignored = 0 if settings is None else len(settings.ignored)
+
+    def _serve_adapters(self, state: Any, guard: Guard) -> None:
+        """state: of the application, which has vLLM's list of models."""
+        from plumage_engine.vllm.compat import adapters
+
+        models = getattr(state, "openai_serving_models", None)
+        if reasons := adapters.problems(models):
+            guard.refuse(reasons)
+            return
+        self.routes.adapters = AdapterLoader(VllmAdapters(models, adapters))
 
     def _connect(self, engine_client: Any, guard: Guard, scheduler: Any) -> None:
         """scheduler: vLLM's SchedulerConfig."""

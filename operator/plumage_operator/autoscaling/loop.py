@@ -112,6 +112,8 @@ class AutoscalingLoop:
         autoscaled = scaler.pool(observed).spec.autoscaling is not None
         self._schedule.record(key, scaled=autoscaled, asleep=not pods.engines)
         await self._request_all(pods, scaler.reports, now)
+        changing = autoscaled or scaler.lacks_adapters(observed, pods)
+        self._schedule.record(key, scaled=changing, asleep=not pods.engines)
         observed = self._observe(key) or observed  # polling took time
         if scaler.uid != _uid(observed):
             return
@@ -152,4 +154,6 @@ def _notable(decision: ScalingDecision | None) -> object:
     """The part of a decision that is worth a reconcile; its numbers change all the time."""
     if decision is None:
         return None
-    return decision.desired, decision.reason, decision.fields.get("hitRatioPercent"), bool(decision.deletion_costs)
+    fields = decision.fields
+    shown = (fields.get("hitRatioPercent"), fields.get("adapters"))
+    return decision.desired, decision.reason, *shown, bool(decision.deletion_costs)

@@ -63,7 +63,8 @@ class PollSchedule:
         self._states.setdefault(pool, _PollState()).at = now
 
     def record(self, pool: PoolKey, *, scaled: bool, asleep: bool) -> None:
-        """The result of a poll: whether our own autoscaler scales the pool, and whether it has no replicas."""
+        """The result of a poll. scaled: our autoscaler scales the pool, or its status is about to change. asleep: it
+        has no replicas."""
         state = self._states.setdefault(pool, _PollState())
         state.scaled, state.asleep = scaled, asleep
 

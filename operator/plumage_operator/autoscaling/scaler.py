@@ -5,7 +5,7 @@ It has no clock and no I/O of its own. The rules are those of `plumage.autoscali
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from plumage.autoscaling import (
     deletion_costs,
     judge_of,
 )
+from plumage_operator.autoscaling.adapters import adapter_fields, some_are_missing
 from plumage_operator.autoscaling.pods import PoolPods, pods_observed
 from plumage_operator.autoscaling.pool_load import PodReports, cache_hotness, pool_load
 from plumage_operator.observed import Observed, ScalingDecision, meta
@@ -103,14 +104,26 @@ class PoolScaler:
             return None
         replicas = pool.spec.initial_replicas if decision is None else decision.replicas
         pods = pods_observed(observed)
+        adapters = self.adapters(pool, pods)
         costs = deletion_costs_of(pods, cache_hotness(pods, self.reports.agents), wanted - replicas, self.load.warming)
         if decision is None:
-            return manual_decision(replicas, hit_ratio=self._hit_ratio, costs=costs)
+            return manual_decision(replicas, hit_ratio=self._hit_ratio, costs=costs, more=adapters)
         if decision.reason in _STEADY:
             decision = replace(decision, reason="AtTarget")
         return autoscaled_decision(
-            decision, hit_ratio=self._hit_ratio, last_scale_time=self._time(observed), costs=costs
+            decision, hit_ratio=self._hit_ratio, last_scale_time=self._time(observed), costs=costs, more=adapters
         )
+
+    def adapters(self, pool: InferencePool, pods: PoolPods) -> dict[str, Any]:
+        """The status field `adapters`, by the last reports."""
+        names = [adapter.name for adapter in pool.spec.model.adapters]
+        return adapter_fields(names, pods.engines, self.reports.agents)
+
+    def lacks_adapters(self, observed: Observed, pods: PoolPods) -> bool:
+        """Whether a ready replica lacks an adapter, so that the pool's status will change soon."""
+        pool = self.pool(observed)
+        fields = self.adapters(pool, pods)
+        return bool(pool.spec.model.adapters) and (not fields or some_are_missing(fields))
 
     def _time(self, observed: Observed) -> str | None:
         if self._scaled is not None:
@@ -120,19 +133,26 @@ class PoolScaler:
 
 
 def autoscaled_decision(
-    decision: Decision, *, hit_ratio: float | None, last_scale_time: str | None, costs: dict[str, int]
+    decision: Decision,
+    *,
+    hit_ratio: float | None,
+    last_scale_time: str | None,
+    costs: dict[str, int],
+    more: Mapping[str, Any] | None = None,
 ) -> ScalingDecision:
-    """A decision as condition, status fields and deletion costs."""
+    """A decision as condition, status fields and deletion costs. more: further status fields."""
     status = decision.status(last_scale_time).model_dump(mode="json", by_alias=True, exclude_none=True)
-    fields: dict[str, Any] = {"autoscaling": status, **_ratio(hit_ratio)}
+    fields: dict[str, Any] = {"autoscaling": status, **_ratio(hit_ratio), **(more or {})}
     active = "False" if decision.reason == "MetricMissing" else "True"
     return ScalingDecision(decision.replicas, active, decision.reason, decision.message, costs, fields)
 
 
-def manual_decision(replicas: int, *, hit_ratio: float | None, costs: dict[str, int]) -> ScalingDecision:
+def manual_decision(
+    replicas: int, *, hit_ratio: float | None, costs: dict[str, int], more: Mapping[str, Any] | None = None
+) -> ScalingDecision:
     """For a pool without autoscaling: others choose its size, and the coldest replica is still deleted first."""
     message = "spec.autoscaling is not set: spec.replicas applies"
-    return ScalingDecision(replicas, "False", "Manual", message, costs, _ratio(hit_ratio))
+    return ScalingDecision(replicas, "False", "Manual", message, costs, {**_ratio(hit_ratio), **(more or {})})
 
 
 def _ratio(hit_ratio: float | None) -> dict[str, Any]:

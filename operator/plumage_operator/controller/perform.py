@@ -28,8 +28,8 @@ __all__ = ["Performer", "as_applied"]
 
 log = logging.getLogger(__name__)
 
-_NEWEST: Final = "provenReplicas"
-"""The newest field of a pool's status, which the previous definition does not have."""
+_NEWEST: Final = ("provenReplicas", "adapters")
+"""The newest fields of a pool's status, which older definitions do not have."""
 
 _SECRET_BYTES: Final = 32
 
@@ -145,23 +145,27 @@ class Performer:
             self._store.remove(pool)
 
     async def _status_written(self, pool: Object, status: Object) -> dict[str, Any]:
-        """Writes the status, without its newest field where the definition is older than this operator.
+        """Writes the status, without its newest fields where the definition is older than this operator.
 
-        The rest of the status is worth more than the field. `helm upgrade` updates the chart's definitions, but those
-        that somebody else installs (`crds.enabled=false`) may be older. The field is tried each time, because a
+        The rest of the status is worth more than the fields. `helm upgrade` updates the chart's definitions, but those
+        that somebody else installs (`crds.enabled=false`) may be older. They are tried each time, because a
         definition may be upgraded at any time. Without it, a growing pool is compared with its whole size.
         """
         plural = "inferencegateways" if pool.get("kind") == "InferenceGateway" else "inferencepools"
-        try:
-            return await self._api.write_status(pool, plural, status)
-        except RefusedError as error:
-            if f".status.{_NEWEST}: field not declared" not in str(error):
-                raise
-            if not self._warned:
-                self._warned = True
-                message = "the definition of %s is older than this operator: apply the crds/ of its release (%s)"
-                log.warning(message, plural, error)
-        return await self._api.write_status(pool, plural, {key: status[key] for key in status if key != _NEWEST})
+        while True:
+            try:
+                return await self._api.write_status(pool, plural, status)
+            except RefusedError as error:
+                unknown = [
+                    name for name in _NEWEST if name in status and f".status.{name}: field not declared" in str(error)
+                ]
+                if not unknown:
+                    raise
+                if not self._warned:
+                    self._warned = True
+                    message = "the definition of %s is older than this operator: apply the crds/ of its release (%s)"
+                    log.warning(message, plural, error)
+            status = {name: value for name, value in status.items() if name not in unknown}
 
 
 class NameTakenError(Exception):

@@ -56,7 +56,7 @@ __all__ = [
     "plan_status",
 ]
 
-_EVENT_CONDITIONS: Final = (Type.READY, Type.PROGRESSING, Type.PAUSED)
+_EVENT_CONDITIONS: Final = (Type.READY, Type.PROGRESSING, Type.ADAPTERS_READY, Type.PAUSED)
 """Conditions whose changes are events. The others repeat these, or are for programs."""
 
 
@@ -219,12 +219,21 @@ def _resized(observed: Observed, status: Mapping[str, Any]) -> Iterator[Action]:
 def _is_new(observed: Observed, condition: Condition) -> bool:
     before = last_condition(_last_reported(observed), condition.type)
     first = before == ("", "")
-    quiet = condition.type is Type.PAUSED and condition.status == "False"
+    quiet = (condition.type, condition.status) in ((Type.PAUSED, "False"), (Type.ADAPTERS_READY, "Unknown"))
     return before != (condition.status, str(condition.reason)) and not (first and quiet)
 
 
 def _kind(condition: Condition) -> Any:
-    normal = {Type.READY: "True", Type.PROGRESSING: "True"}.get(condition.type, condition.status)
-    harmless = (Reason.SETTLED, Reason.STARTING, Reason.WARMING, Reason.RESIZING)
+    normal = dict.fromkeys((Type.READY, Type.PROGRESSING, Type.ADAPTERS_READY), "True").get(
+        condition.type, condition.status
+    )
+    harmless = (
+        Reason.SETTLED,
+        Reason.STARTING,
+        Reason.WARMING,
+        Reason.RESIZING,
+        Reason.ADAPTER_LOADING,
+        Reason.ADAPTERS_UNKNOWN,
+    )
     good = condition.status == normal and condition.reason != Reason.DEGRADED
     return "Normal" if good or condition.reason in harmless else "Warning"

@@ -15,6 +15,7 @@ from plumage.api.v1alpha1.gpus import GPU, is_gpu, names_gpu
 from plumage.cluster import AGENT_PORT, CONFIG_FOLDER, ENGINE_PORT, RUN_FOLDER, selector_of
 from plumage.endpoint_slices import ENGINE_PORT_NAME, ENGINE_TLS_PORT_NAME
 from plumage.quantity import Quantity
+from plumage.settings.agent_config import ADAPTER_SECONDS
 from plumage.settings.vllm import ROUTES, tls_environment, tracing_environment, vllm_flags
 from plumage.version_skew import Settings, marked
 from plumage_operator.resources import settings
@@ -88,6 +89,7 @@ def build_service(context: PoolContext) -> Child:
 def build_deployment(context: PoolContext) -> Child:
     """All replicas. A surge comes before unavailability: an old replica ends only when a new one is warm."""
     rollout, warmup = context.pool.spec.rollout, context.pool.spec.directory.warmup
+    adapters = int(ADAPTER_SECONDS) if context.pool.spec.model.adapters else 0
     rolling = {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable}
     return deployment(
         context,
@@ -96,7 +98,7 @@ def build_deployment(context: PoolContext) -> Child:
         replicas=context.replicas,
         strategy={"type": "RollingUpdate", "rollingUpdate": rolling},
         restarts=settings.engine_restart_settings(context),
-        deadline=_start_seconds(context) + warmup.timeout_seconds + 60,
+        deadline=_start_seconds(context) + warmup.timeout_seconds + adapters + 60,
     )
 
 
@@ -281,7 +283,6 @@ def _flags(context: PoolContext) -> list[str]:
         host=settings.ALL_ADDRESSES,
         port=ENGINE_PORT,
         shutdown_seconds=SHUTDOWN_SECONDS,
-        adapters={name: place.path for name, place in adapter_files(context).items()},
     )
     own = len(flags) - len(context.pool.spec.engine.args)  # spec.engine.args stay last, because the last one wins
     more = [f"--revision={model.revision}"] if model.revision and model.uri.startswith("hf://") else []
@@ -310,7 +311,8 @@ def _environment(context: PoolContext) -> list[dict[str, Any]]:
         **tracing_environment(context.pool),
         **tls_environment(settings.engine_sockets(context).tls),
     }
-    if not context.pool.spec.model.uri.startswith("hf://"):
+    model = context.pool.spec.model  # an adapter may come from the hub, now or later
+    if not model.uri.startswith("hf://") and not model.adapters:
         folders["HF_HUB_OFFLINE"] = "1"
     theirs = {one.name for one in context.pool.spec.engine.env}
     own = [{"name": name, "value": value} for name, value in folders.items() if name not in theirs]

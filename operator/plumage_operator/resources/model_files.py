@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from plumage_operator.observed import digest
 from plumage_operator.resources.context import PoolContext
 from plumage_operator.resources.workload import FETCH, TERMINATION_MESSAGE, TMP_MOUNT, container_security, with_defaults
 
@@ -63,12 +64,17 @@ def tokenizer_files(context: PoolContext) -> ModelFiles:
 
 
 def adapter_files(context: PoolContext) -> dict[str, ModelFiles]:
-    """By the adapter's name."""
-    places = {}
-    for index, adapter in enumerate(context.pool.spec.model.adapters):
+    """By the adapter's name.
+
+    A volume is named after its adapter, not by number: agents of older pods read the same list, and must not find
+    another adapter's files at a path.
+    """
+    places: dict[str, ModelFiles] = {}
+    for adapter in context.pool.spec.model.adapters:
         hub = adapter.uri.startswith(("hf://", "s3://"))
         path = adapter.uri.removeprefix("hf://").rstrip("/")
-        places[adapter.name] = ModelFiles(path) if hub else _mounted(adapter.uri, f"adapter-{index}")
+        volume = f"adapter-{digest([adapter.name, adapter.uri])[:10]}"
+        places[adapter.name] = ModelFiles(path) if hub else _mounted(adapter.uri, volume)
     return places
 
 

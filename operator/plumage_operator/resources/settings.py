@@ -42,7 +42,7 @@ from plumage.settings.secrets import ENGINE_KEY, SALT_KEY, CertificateFiles, Eng
 from plumage.settings.simulator_config import SimulatorConfig
 from plumage_operator.config import OperatorConfig
 from plumage_operator.resources.context import Child, PoolContext
-from plumage_operator.resources.model_files import tokenizer_files
+from plumage_operator.resources.model_files import adapter_files, tokenizer_files
 from plumage_operator.resources.workload import MountedSecret, secret_volume
 
 __all__ = [
@@ -107,11 +107,11 @@ LEAVE_SECONDS: Final = 5
 PLUGIN_KEY: Final = "plugin.json"
 """The key of the engine's ConfigMap with the plugin's settings, which vLLM reads from an environment variable."""
 
-# Settings that restart no pod: an agent passes a changed batching policy to the running engine, and learns its share of
-# the directory's memory from the membership.
+# Settings that restart no pod: an agent passes a changed batching policy and changed adapters to the running engine. It
+# learns its share of the directory's memory from the membership.
 ENGINE_LIVE: Final = ("feather",)
 
-AGENT_LIVE: Final = ("share", "max_chunks")
+AGENT_LIVE: Final = ("share", "max_chunks", "adapters")
 
 
 def engine_sockets(context: PoolContext) -> EngineSockets:
@@ -146,6 +146,7 @@ def simulator_settings(context: PoolContext) -> SimulatorConfig:
         host=ALL_ADDRESSES,
         port=ENGINE_PORT,
         seed=context.pool.spec.engine.simulator.seed,
+        adapters=False,
     )
 
 
@@ -169,6 +170,7 @@ def agent_settings(context: PoolContext) -> AgentFile:
         listen=AgentListen(host=ALL_ADDRESSES, port=AGENT_PORT),
         members=f"{context.name('engine')}.{context.namespace}.svc",
         feather_file=Path(CONFIG_FOLDER, engine_key(context)),
+        adapters={name: place.path for name, place in adapter_files(context).items()},
         callers=(*peers, *operator),
         figures_only=operator,
         peer_token_file=Path(TOKEN_FOLDER, "token"),

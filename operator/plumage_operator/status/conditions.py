@@ -25,6 +25,7 @@ class Type(StrEnum):
     ROUTER_READY = "RouterReady"
     DIRECTORY_READY = "DirectoryReady"
     PROGRESSING = "Progressing"
+    ADAPTERS_READY = "AdaptersReady"
     SCALING = "Scaling"
     PAUSED = "Paused"
 
@@ -75,6 +76,11 @@ class Reason(StrEnum):
     ROLLING_OUT = "RollingOut"
     RESIZING = "Resizing"
     ROLLOUT_HALTED = "RolloutHalted"
+    # AdaptersReady
+    ADAPTERS_LOADED = "AdaptersLoaded"
+    ADAPTER_LOADING = "AdapterLoading"
+    ADAPTER_FAILED = "AdapterFailed"
+    ADAPTERS_UNKNOWN = "AdaptersUnknown"
     # Scaling
     MANUAL = "Manual"
     AUTOSCALED = "Autoscaled"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from plumage.cluster import selector_of
+from plumage.plural import counted
 from plumage.settings.effect import without_effect
 from plumage_operator.observed import Object, Observed, Refusal, condition_of, meta, status_of
 from plumage_operator.resources import PoolContext
@@ -45,6 +46,7 @@ def pool_conditions(observed: Observed, context: PoolContext, *, paused: bool) -
         accepted,
         *parts,
         progress_condition(observed, context),
+        *_adapters_condition(observed, context),
         _scaling(observed, context, paused=paused),
         _paused(paused),
     )
@@ -83,6 +85,32 @@ def _ready(accepted: Condition, parts: Sequence[Condition]) -> Condition:
         return Condition(Type.READY, "False", wrong.reason, wrong.message)
     worst = next((condition for condition in parts if condition.reason == Reason.DEGRADED), parts[0])
     return Condition(Type.READY, "True", worst.reason, worst.message)
+
+
+def _adapters_condition(observed: Observed, context: PoolContext) -> tuple[Condition, ...]:
+    """Whether all ready replicas serve all adapters; none for a pool without adapters. The model is served meanwhile,
+    so Ready does not depend on it."""
+    wanted = [adapter.name for adapter in context.pool.spec.model.adapters]
+    if not wanted:
+        return ()
+    known = _adapters(observed, context).get("adapters", ())
+    if len(known) < len(wanted):
+        message = "no agent of a ready replica has reported on its adapters yet"
+        return (Condition(Type.ADAPTERS_READY, "Unknown", Reason.ADAPTERS_UNKNOWN, message),)
+    lacking = [one for one in known if one.get("message")]
+    if not lacking:
+        message = f"{counted(len(wanted), 'adapter')} on all ready replicas"
+        return (Condition(Type.ADAPTERS_READY, "True", Reason.ADAPTERS_LOADED, message),)
+    found = count_replicas(observed, context, "engine")
+    replaced = found.settled and found.updated == found.total  # older pods have no volume of a new adapter
+    failed = replaced and any(one.get("failedReplicas") for one in lacking)
+    reason = Reason.ADAPTER_FAILED if failed else Reason.ADAPTER_LOADING
+    message = ". ".join(f"{one['name']}: {one['message']}" for one in _failed_first(lacking))
+    return (Condition(Type.ADAPTERS_READY, "False", reason, message),)
+
+
+def _failed_first(lacking: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return sorted(lacking, key=lambda one: not one.get("failedReplicas"))
 
 
 def _scaling(observed: Observed, context: PoolContext, *, paused: bool) -> Condition:
@@ -145,15 +173,25 @@ def _replica_fields(observed: Observed, context: PoolContext) -> dict[str, Any]:
         "model": pool.spec.model.served_name,
         **_address(observed, context),
         **_autoscaler_fields(observed, context),
+        **_adapters(observed, context),
     }
 
 
 def _autoscaler_fields(observed: Observed, context: PoolContext) -> dict[str, Any]:
     """The autoscaler's fields; the previous ones while it has no decision."""
     if observed.scaling is not None:
-        return dict(observed.scaling.fields)
+        return {name: value for name, value in observed.scaling.fields.items() if name != "adapters"}
     names = ("hitRatioPercent", "autoscaling") if context.pool.spec.autoscaling else ("hitRatioPercent",)
     return {name: value for name, value in status_of(observed.pool).items() if name in names}
+
+
+def _adapters(observed: Observed, context: PoolContext) -> dict[str, Any]:
+    """The adapters of the spec, by the last reports. The previous ones hold while a new operator gathers reports."""
+    now = {} if observed.scaling is None else observed.scaling.fields
+    found = now.get("adapters") or status_of(observed.pool).get("adapters") or ()
+    names = {adapter.name for adapter in context.pool.spec.model.adapters}
+    known = [dict(one) for one in found if one.get("name") in names]
+    return {"adapters": known} if known else {}
 
 
 def _proven(observed: Observed, conditions: Sequence[Condition], context: PoolContext) -> dict[str, int]:

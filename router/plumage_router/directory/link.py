@@ -126,6 +126,7 @@ class DirectoryLink:
             view = _fresh(sync.view(replica.id), now)
             changed |= _apply_report(replica, view)
             self._decider.adapters.reported(replica.slot, view.load.adapters)
+            self._decider.adapters.serves(replica.slot, view.load.served)
         if changed:
             self._fleet.changed()
         self.hit_gaps.check(self._fleet, now)

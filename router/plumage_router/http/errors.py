@@ -256,6 +256,12 @@ def no_replica(reason: str) -> RequestError:
     return RequestError(503, f"No replica can take the request: {reason}.", code="no_replica", retry_after=1)
 
 
+def adapter_missing(name: str) -> RequestError:
+    """Replicas are available, and none has loaded the adapter: it is new, or cannot be loaded."""
+    message = f"No replica has loaded the adapter {name!r} yet. Send it again in 5 s."
+    return RequestError(503, message, code="adapter_not_loaded", param="model", retry_after=5)
+
+
 def unknown_response() -> RequestError:
     message = (
         "No replica of this pool stores the previous response for this key. Send the whole conversation as `input`. "

@@ -17,6 +17,7 @@ from plumage_router.http.downstream import DownstreamConnection, EngineAnswer
 from plumage_router.http.errors import (
     Failure,
     RequestError,
+    adapter_missing,
     internal,
     no_replica,
     response_away,
@@ -340,7 +341,11 @@ class ProxiedRequest:
         """The available replicas that can answer and on which the request was not tried."""
         pool, prompt = self._pool, self._prompt
         candidates = pool.fleet.candidates(now, self._retries.tried if self._retries is not None else ())
-        if prompt is None or prompt.previous is None:
+        if prompt is None:
+            return candidates
+        if prompt.adapter:
+            candidates = pool.decider.adapters.serving(prompt.adapter, candidates)
+        if prompt.previous is None:
             return candidates
         if self._home is None or self._home.gone:
             self._home = pool.stores_previous(prompt)
@@ -401,6 +406,8 @@ class ProxiedRequest:
             self._fail(upstream_failed(retries.failures[-1][1], len(retries.failures)))
         elif self._home is not None:
             self._fail(response_away(self._home.reason(now) or "it is busy"))
+        elif self._prompt is not None and self._prompt.adapter and pool.fleet.candidates(now):
+            self._fail(adapter_missing(self._prompt.model))
         else:
             why = pool.fleet.why_none(now)
             self._fail(no_replica_yet(why) if pool.wait_queue.enabled else no_replica(why))

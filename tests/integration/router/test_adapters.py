@@ -29,6 +29,10 @@ async def _open(running: Any, kit: Any, *models: str) -> list[asyncio.StreamWrit
     return writers
 
 
+async def _fail(seen: Any, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 500 no\r\ncontent-length: 2\r\n\r\nno")
+
+
 async def _states(running: Any) -> dict[str, float]:
     names = ("Loaded", "FreeSlot", "Waits")
     return {name: await running.metric(f'plumage_router_adapter_requests_total{{state="{name}"}}') for name in names}
@@ -86,3 +90,38 @@ async def test_adapters_that_other_routers_use_are_known_from_the_engines(start:
             assert [_asked(engine) for engine in running.engines] == [[], ["sql"] * 3]
             writer.report(state=State.READY, load=Load())
             await kit.until(lambda: adapters.state("chess", slot) == "FreeSlot")
+
+
+@pytest.mark.redis
+async def test_requests_go_where_the_adapter_is_loaded(start: Any, kit: Any) -> None:
+    """Also a retry: the second replica does not have the adapter."""
+    with LocalServer() as server:
+        running = await start(engines=2, model={**MODEL, "adapterSlots": 4}, directoryUrl=server.url)
+        async with (
+            DirectoryWriter(server.url, pool="chat", replica="chat-0", heartbeat_seconds=0.1) as first,
+            DirectoryWriter(server.url, pool="chat", replica="chat-1", heartbeat_seconds=0.1) as second,
+        ):
+            first.report(state=State.READY, load=Load(served=("sql",)))
+            second.report(state=State.READY, load=Load(served=("sql", "chess")))
+            adapters, fleet = running.router.pool.decider.adapters, running.router.pool.fleet
+            offered = lambda name: len(adapters.serving(name, [one.load for one in fleet]))  # noqa: E731
+            await kit.until(lambda: [offered(name) for name in MODEL["adapters"]] == [2, 1, 0])
+            assert [(await running.post(kit.chat("hello", model="chess"))).status for _ in range(4)] == [200] * 4
+            assert [len(engine.seen) for engine in running.engines] == [0, 4]
+
+            refused = await running.post(kit.chat("hello", model="law"))
+            assert refused.status == 503
+            assert refused.headers["retry-after"] == "5"
+            assert refused.json["error"]["code"] == "adapter_not_loaded"
+            assert "'law'" in refused.json["error"]["message"]
+            assert sum(len(engine.seen) for engine in running.engines) == 4, "no engine is asked in vain"
+
+            running.engines[1].answer = _fail
+            failed = await running.post(kit.chat("hello", model="chess"))
+            assert (failed.status, failed.json["error"]["code"]) == (502, "upstream_failed")
+            assert not running.engines[0].seen
+
+            second.report(load=Load(served=("sql", "chess", "law")))
+            running.engines[1].answer = running.engines[1].normally
+            await kit.until(lambda: offered("law") == 1)
+            assert (await running.post(kit.chat("hello", model="law"))).status == 200

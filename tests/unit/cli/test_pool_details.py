@@ -35,3 +35,17 @@ def shown(conditions: dict[str, str]) -> str:
 )
 def test_state_of_a_pod_whose_node_stopped_reporting(ready: str, containers: str, state: str) -> None:
     assert f" {state} " in shown({"Ready": ready, "ContainersReady": containers})
+
+
+def test_adapters_show_their_replicas_and_what_is_wrong() -> None:
+    adapters = [
+        {"name": "sql", "replicas": 2, "failedReplicas": 0, "message": ""},
+        {"name": "law", "replicas": 1, "failedReplicas": 1, "message": "chat-engine-1: no such folder"},
+    ]
+    pool = {**POOL, "status": {**POOL["status"], "readyReplicas": 2, "adapters": adapters}}
+    console = Console(width=160)
+    with console.capture() as printed:
+        console.print(pool_details(pool, [], NOW))
+    lines = [line.split() for line in printed.get().splitlines()]
+    assert ["sql", "2/2"] in lines
+    assert ["law", "1/2", "chat-engine-1:", "no", "such", "folder"] in lines

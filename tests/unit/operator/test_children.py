@@ -336,6 +336,53 @@ def test_start_settings_restart_the_pods(path: str, value: Any) -> None:
     assert rolls(vllm(), with_(vllm(), path, value))
 
 
+def with_adapters(spec: dict[str, Any], **uris: str) -> dict[str, Any]:
+    return with_(spec, "model.adapters", [{"name": name, "uri": uri} for name, uri in uris.items()])
+
+
+@pytest.mark.parametrize("spec", [SIMULATOR, vllm(), vllm(model={"uri": "pvc://claim/model"})])
+def test_adapters_without_a_volume_come_and_go_without_a_rollout(spec: dict[str, Any]) -> None:
+    one = with_adapters(spec, sql="file:///sql")
+    other = with_adapters(spec, law="hf://acme/law", sql="file:///other", bucket="s3://bucket/a")
+    assert pod(children(one)) == pod(children(other))
+    assert not rolls(one, other)
+    agent = json.loads(children(other)["ConfigMap", "chat-engine"]["data"]["agent.json"])
+    assert [(adapter["name"], adapter["path"]) for adapter in agent["adapters"]] == [
+        ("law", "acme/law"), ("sql", "/other"), ("bucket", "s3://bucket/a"),
+    ]  # fmt: skip
+
+
+def test_first_adapter_and_new_volumes_roll_vllm() -> None:
+    none, one = vllm(), with_adapters(vllm(), sql="file:///sql")
+    assert "--enable-lora" not in engine(children(none))["args"]
+    assert {"--enable-lora", "--max-loras=4", "--max-cpu-loras=64"} < set(engine(children(one))["args"])
+    assert "--lora-modules" not in engine(children(one))["args"]
+    mounted = with_adapters(vllm(), sql="file:///sql", law="pvc://claim/law")
+    assert pod(children(one)) != pod(children(mounted))
+
+
+def test_volume_of_an_adapter_keeps_its_name() -> None:
+    """Agents of older pods read the same list: a path must never hold another adapter's files."""
+
+    def paths(spec: dict[str, Any]) -> dict[str, str]:
+        agent = json.loads(children(spec)["ConfigMap", "chat-engine"]["data"]["agent.json"])
+        return {adapter["name"]: adapter["path"] for adapter in agent["adapters"]}
+
+    two = paths(with_adapters(vllm(), sql="pvc://claim/sql", law="pvc://claim/law"))
+    left = with_adapters(vllm(), law="pvc://claim/law")
+    assert paths(left)["law"] == two["law"] != two["sql"]
+    (mount,) = [one for one in engine(children(left))["volumeMounts"] if one["name"].startswith("adapter-")]
+    assert two["law"] == f"{mount['mountPath']}/law"
+    assert paths(with_adapters(vllm(), law="oci://registry/law:2"))["law"] not in two.values()
+
+
+def test_engine_with_adapters_may_reach_the_hub() -> None:
+    offline = {"name": "HF_HUB_OFFLINE", "value": "1"}
+    local = vllm(model={"uri": "pvc://claim/model"})
+    assert offline in engine(children(local))["env"]
+    assert offline not in engine(children(with_adapters(local, sql="hf://acme/sql")))["env"]
+
+
 def test_hostile_values_stay_values() -> None:
     nasty = 'x"\n  - command: [rm, -rf, /] # {{ .Values }} $(POD_NAME)'
     made = children(vllm({"args": [f"--note={nasty}"], "env": [{"name": "A", "value": nasty}]}))

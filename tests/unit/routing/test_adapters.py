@@ -194,3 +194,20 @@ def test_no_request_is_offered_a_wait_while_a_replica_has_room(
         assert all(name in there[slot] or len(there[slot]) < slots for slot in offered), (
             "no new wait while there is room"
         )
+
+
+def test_only_replicas_that_serve_the_adapter_are_offered() -> None:
+    adapters, loads = _slots(), _loads(0, 0, 0)
+    assert adapters.serving("a", loads) is loads, "no agent says what its engine serves"
+    adapters.serves(0, ("a", "b"))
+    adapters.serves(1, ())
+    assert [load.slot for load in adapters.serving("a", loads)] == [0, 2]
+    assert [load.slot for load in adapters.serving("c", loads)] == [2]
+    assert adapters.serving("", loads) is loads
+    adapters.serves(2, ("b",))
+    assert adapters.serving("c", loads) == []
+    adapters.serves(1, None)
+    assert [load.slot for load in adapters.serving("c", loads)] == [1]
+    for slot in (0, 2):
+        adapters.forget(slot)
+    assert adapters.serving("c", loads) is loads

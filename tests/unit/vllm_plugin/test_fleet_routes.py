@@ -15,6 +15,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from plumage_engine.adapters import AdapterLoader, AdapterServer
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.pool_hotness import LIFETIME, PoolHotness
@@ -274,3 +275,46 @@ async def test_messages_of_an_agent_reach_the_engine_core_unchanged(name: str) -
         assert (await http.post(f"/v1/plumage/{name}", content=b"{}")).status_code == 401
         assert (await http.get(f"/v1/plumage/{name}", headers=headers)).status_code == 404
     assert heard == [(name, b'{"policy": "Bandit"}'), (name, b"wrong")]
+
+
+class Adapters(AdapterServer):
+    """An engine whose adapters need no files."""
+
+    def __init__(self) -> None:
+        self.served: dict[str, str] = {}
+
+    def sources(self) -> dict[str, str]:
+        return self.served
+
+    async def fetch(self, source: str) -> str:
+        return source
+
+    async def load(self, name: str, source: str, folder: str) -> None:
+        self.served[name] = source
+
+    async def unload(self, name: str) -> None:
+        del self.served[name]
+
+
+async def test_adapters_need_the_token_and_a_list_of_sources() -> None:
+    routes, server = made(None, "secret"), Adapters()
+    routes.adapters = AdapterLoader(server)
+    key = {"authorization": "Bearer secret"}
+    async with client(routes) as http:
+        wanted = {"adapters": {"sql": "/sql"}}
+        assert (await http.post("/v1/plumage/adapters", json=wanted)).status_code == 401
+        assert (await http.post("/v1/plumage/adapters", json={"adapters": ["sql"]}, headers=key)).status_code == 400
+        assert server.served == {}
+        assert (await http.post("/v1/plumage/adapters", json=wanted, headers=key)).json()["served"] == []
+        await asyncio.sleep(0)
+        answer = await http.post("/v1/plumage/adapters", json=wanted, headers=key)
+        assert answer.json() == {"adapters": [{"name": "sql", "state": "Loaded", "message": ""}], "served": ["sql"]}
+
+
+async def test_vllm_without_what_loading_needs_says_so() -> None:
+    routes = made(None)
+    routes.no_adapters = "this vLLM's OpenAIServingModels has no load_lora_adapter"
+    async with client(routes) as http:
+        answer = await http.post("/v1/plumage/adapters", json={"adapters": {}})
+    assert answer.status_code == 501
+    assert "has no load_lora_adapter" in answer.json()["error"]["message"]

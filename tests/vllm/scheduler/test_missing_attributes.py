@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -28,7 +29,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from plumage_bench.vllm.engine import plugin_arguments
 from plumage_bench.vllm.pretend import PretendEngine, host_tier_arguments
 from plumage_engine.vllm import compat
-from plumage_engine.vllm.compat import entrypoints
+from plumage_engine.vllm.compat import adapters, entrypoints
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.endpoints import PlumageEndpoints
 from plumage_engine.vllm.guard import Guard
@@ -94,7 +95,7 @@ def _tables() -> Iterator[tuple[str, type, str]]:
     for file in sorted(Path(compat.__file__).parent.glob("*.py")):
         module = import_module(f"{compat.__name__}.{file.stem}") if "LIVE: Live" in file.read_text() else None
         for owner, names in getattr(module, "LIVE", {}).items():
-            if module is not entrypoints:
+            if module not in (adapters, entrypoints):
                 yield from ((file.stem, owner, name) for name in names)
 
 
@@ -156,6 +157,20 @@ def test_environment_replaces_missing_additional_config(tiny_model: Path, monkey
         assert "eviction" not in guards
     finally:
         engine.close()
+
+
+@pytest.mark.parametrize("name", [name for names in adapters.LIVE.values() for name in names])
+async def test_api_server_names_missing_attribute_of_its_models(name: str) -> None:
+    """No adapter can be loaded, and the agent reports why."""
+    (owner,) = adapters.LIVE
+    plugin = PlumageEndpoints()
+    plugin.attach_router(application := Starlette())
+    await plugin.init_state(None, SimpleNamespace(openai_serving_models=owner.__new__(owner)), None)
+    transport = httpx.ASGITransport(app=application, client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as http:
+        answer = await http.post("/v1/plumage/adapters", json={"adapters": {}})
+    assert answer.status_code == 501
+    assert name in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("name", [name for names in entrypoints.LIVE.values() for name in names])

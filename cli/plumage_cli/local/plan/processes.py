@@ -20,7 +20,7 @@ from plumage.settings.router_config import AuthConfig, ListenConfig
 from plumage.settings.simulator import simulator_settings
 from plumage.settings.vllm import VLLM_READY_SECONDS
 from plumage_cli.local.plan.paths import HOST, LocalPaths
-from plumage_cli.local.plan.vllm import vllm_settings
+from plumage_cli.local.plan.vllm import adapter_folders, vllm_settings
 
 __all__ = ["ProcessPlan", "ReplicaPlan", "Role", "plan_replica", "plan_router"]
 
@@ -110,6 +110,7 @@ def _agent(
         listen=AgentListen(host=HOST, port=port),
         members=paths.membership,
         index=index,
+        adapters=adapter_folders(pool),
     )
     settings = AgentConfig(**file.given(), replica=replica).written()
     start = VLLM_READY_SECONDS if pool.spec.engine.runtime == "VLLM" else 60.0

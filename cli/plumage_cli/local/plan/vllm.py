@@ -13,7 +13,7 @@ from plumage.settings.addresses import EngineSockets
 from plumage.settings.vllm import ROUTES, plugin_settings, tracing_environment, vllm_flags
 from plumage_cli.local.plan.vllm_command import VllmCommand
 
-__all__ = ["VllmInterpreter", "needs_weights", "vllm_settings"]
+__all__ = ["VllmInterpreter", "adapter_folders", "needs_weights", "vllm_settings"]
 
 _END_SECONDS = 5  # vLLM's own timeout at its end; the supervisor's is twice as long
 
@@ -35,6 +35,13 @@ def needs_weights(pool: InferencePool) -> bool:
     return pool.spec.engine.runtime == "VLLM" and pool.spec.model.uri.rstrip("/") == WITH_WEIGHTS
 
 
+def adapter_folders(pool: InferencePool) -> dict[str, str]:
+    """By the adapter's name, which stands for the folder where engines are simulated: they read no files."""
+    if pool.spec.engine.runtime == "Simulator":
+        return {adapter.name: adapter.name for adapter in pool.spec.model.adapters}
+    return {adapter.name: unquote(urlsplit(adapter.uri).path) for adapter in pool.spec.model.adapters}
+
+
 def vllm_settings(
     pool: InferencePool,
     vllm: VllmInterpreter,
@@ -53,7 +60,7 @@ def vllm_settings(
         host=host,
         port=port,
         shutdown_seconds=_END_SECONDS,
-        adapters={adapter.name: unquote(urlsplit(adapter.uri).path) for adapter in pool.spec.model.adapters},
+        adapters=adapter_folders(pool),
     )
     own = len(flags) - len(pool.spec.engine.args)  # the manifest's own arguments stay last: they override ours
     eager = ("--enforce-eager", "--gpu-memory-utilization=0.4") if vllm.cpu else ()

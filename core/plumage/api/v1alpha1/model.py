@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from plumage import defaults
 from plumage.api.v1alpha1.field_types import SPACES, WORDS, SecretKeyRef, Text
+from plumage.api.v1alpha1.metadata import Tally
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.struct import LIST_KEY, Change, Rule, Struct
 from plumage.models import BUILTIN, is_known
 
-__all__ = ["Adapter", "ModelSpec"]
+__all__ = ["MOST_ADAPTERS", "Adapter", "AdapterStatus", "ModelSpec"]
 
 URI = rf"^((hf|pvc|oci|s3|builtin)://|file://(localhost)?/)[^{SPACES}/][^{SPACES}]*$"
+MOST_ADAPTERS = 64
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$"
 WORDS |= {
     URI: "a URI of a known scheme: hf://Qwen/Qwen3-8B, file:///models/qwen, pvc://claim/path, "
@@ -40,7 +42,9 @@ class Adapter(Struct):
     """A LoRA adapter, served as a model with its own name. It shares no cached prefixes with the model."""
 
     name: ServedName = Field(description="Name that clients ask for.")
-    uri: Uri = Field(description="Where the adapter's weights are: hf://, file://, pvc://, oci:// or s3://.")
+    uri: Uri = Field(
+        description="Where the adapter's weights are: hf://, file://, pvc:// or oci://. vLLM loads none from s3://."
+    )
     rules: ClassVar = (
         Rule(
             at="uri",
@@ -50,6 +54,17 @@ class Adapter(Struct):
             holds=lambda adapter: not adapter.uri.startswith("builtin://"),
         ),
     )
+
+
+class AdapterStatus(Struct):
+    """One LoRA adapter on the ready replicas. The operator writes it."""
+
+    model_config = ConfigDict(extra="ignore")  # the operator may be newer
+
+    name: ServedName = Field(description="Name that clients ask for.")
+    replicas: Tally = Field(0, description="Ready replicas that serve it.")
+    failed_replicas: Tally = Field(0, description="Ready replicas that could not load it.")
+    message: str = Field("", max_length=4096, description="The replicas that do not serve it, and why.")
 
 
 def _served_name(model: Any) -> str:
@@ -90,14 +105,14 @@ class ModelSpec(Struct):
     adapters: tuple[Adapter, ...] = Field(
         (),
         strict=False,
-        max_length=64,
-        description="LoRA adapters to serve with it.",
+        max_length=MOST_ADAPTERS,
+        description="LoRA adapters to serve with it. Running engines load and unload them, unless one needs a volume.",
         json_schema_extra={LIST_KEY: "name"},
     )
     adapter_slots: Annotated[int, Field(ge=1, le=64)] = Field(
         defaults.ADAPTER_SLOTS,
-        description="Adapters that a replica computes with at a time. Each takes device memory. A request for another "
-        "one waits there, so routers prefer replicas that have its adapter, or a free slot.",
+        description="Adapters that a replica computes with at a time. Each slot takes device memory. A request for "
+        "another one waits there, so routers prefer replicas that have its adapter, or a free slot.",
     )
     adapter_max_rank: Annotated[int, Field(ge=1, le=512)] = Field(
         defaults.ADAPTER_MAX_RANK,

@@ -14,7 +14,7 @@ from plumage.api.v1alpha1.exposure import MonitoringSpec, NetworkPolicySpec, Tra
 from plumage.api.v1alpha1.field_types import IntOrPercent, ObjectRef, Percent, Seconds
 from plumage.api.v1alpha1.flow_control import PoolFlowControlSpec
 from plumage.api.v1alpha1.metadata import NAMES_SERVICES, Condition, Generation, ObjectMeta, Tally
-from plumage.api.v1alpha1.model import ModelSpec
+from plumage.api.v1alpha1.model import AdapterStatus, ModelSpec
 from plumage.api.v1alpha1.quotas import QuotaSpec
 from plumage.api.v1alpha1.router import RouterSpec
 from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct, named_once
@@ -166,6 +166,13 @@ class InferencePoolStatus(Struct):
     selector: str = Field("", max_length=1024, description="Label selector of the pods, as a string, for /scale.")
     model: str = Field("", max_length=256, description="Name that clients ask for.")
     address: str = Field("", max_length=1024, description="Where clients in the cluster reach the pool.")
+    adapters: tuple[AdapterStatus, ...] = Field(
+        (),
+        strict=False,
+        max_length=64,
+        description="The LoRA adapters of the model, and how many replicas serve each.",
+        json_schema_extra={LIST_KEY: "name"},
+    )
     hit_ratio_percent: Percent | None = Field(None, description="Cached ÷ all prompt tokens of the last minutes.")
     autoscaling: AutoscalingStatus | None = Field(
         None, description="The last decision of the autoscaler. Absent without one."

@@ -6,6 +6,7 @@ is None where the engine has no such route, as stock vLLM. Each call has a timeo
 
 from __future__ import annotations
 
+import json
 import logging
 import ssl
 from collections.abc import Mapping, Sequence
@@ -17,10 +18,11 @@ from pydantic import SecretStr
 
 from plumage.batching.stop.shared import LearnedTable
 from plumage.errors import ConfigurationError
+from plumage.fleet_report import AdapterReport
 from plumage_engine.agent.engine.load import EngineLoad, parse_load
 from plumage_engine.kv_events import Snapshot, WireError, decode_snapshot
 
-__all__ = ["EngineClient", "EngineDownError", "bearer", "read_bounded"]
+__all__ = ["AdapterAnswer", "EngineClient", "EngineDownError", "bearer", "read_bounded"]
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +32,19 @@ SLOW = httpx.Timeout(60.0, connect=2.0)
 MOST_METRICS = 8 << 20
 MOST_SNAPSHOT = 1 << 30
 MOST_TABLES = 1 << 20
+MOST_MODELS = 1 << 20
 NO_ROUTE = frozenset({404, 405, 501})
 
 
 class EngineDownError(OSError):
     """The engine did not answer as an engine."""
+
+
+class AdapterAnswer(msgspec.Struct, frozen=True):
+    """adapters: each one that is wanted. served: the names that requests may have now."""
+
+    adapters: list[AdapterReport]
+    served: list[str]
 
 
 class EngineClient:
@@ -95,6 +105,30 @@ class EngineClient:
     async def promote(self, uses: Mapping[int, int]) -> bool:
         """Send it the pool's hotness by block hash. False: it does not rank by hotness."""
         return self._accepted(await self._post("promote", msgspec.json.encode({"uses": uses}), timeout=BETWEEN_STEPS))
+
+    async def want_adapters(self, wanted: Mapping[str, str]) -> AdapterAnswer | None:
+        """Have it serve these LoRA adapters and no others: the folder or repository of each, by name. None: it has no
+        such route. ConfigurationError: it can load none, and says why."""
+        answer = await self._post("adapters", msgspec.json.encode({"adapters": wanted}), timeout=BETWEEN_STEPS)
+        if answer.status_code == 501:
+            raise ConfigurationError(f"its engine can load no adapters: {answer.text[:300]}")
+        if not self._accepted(answer):
+            return None
+        try:
+            return msgspec.json.decode(answer.content, type=AdapterAnswer)
+        except msgspec.DecodeError as error:
+            raise EngineDownError("the engine's answer about its adapters can't be read") from error
+
+    async def adapters(self) -> frozenset[str]:
+        """The names of the LoRA adapters that it serves: the models of `/v1/models` that have a parent."""
+        try:
+            data = await self._get("/v1/models", bearer(self._api_key), MOST_MODELS, QUICK)
+            models = json.loads(data)["data"]
+            return frozenset(str(model["id"]) for model in models if model.get("parent"))
+        except httpx.HTTPStatusError as error:
+            raise EngineDownError(f"the engine answered {error.response.status_code} to /v1/models") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise EngineDownError("the engine's list of models can't be read") from error
 
     async def take_feather(self, settings: bytes) -> bool:
         """Send it a batching policy. False: it has no such route. ConfigurationError: it refuses the policy."""

@@ -37,6 +37,7 @@ async def report_of(agent: Agent) -> AgentReport:
         queue_wait=figures.queue_wait,
         ttft=figures.ttft,
         warmup=_warmup(agent),
+        adapters=agent.adapters.reports,
     )
 
 

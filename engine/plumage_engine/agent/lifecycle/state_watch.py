@@ -18,6 +18,7 @@ from plumage_engine.agent.engine.client import EngineClient, EngineDownError
 from plumage_engine.agent.engine.load import EngineLoad
 from plumage_engine.agent.engine.restart_detection import RestartWatch
 from plumage_engine.agent.engine.stall_detection import StallWatch
+from plumage_engine.agent.engine_updates.adapters import AdapterSync
 from plumage_engine.agent.warmup import WarmupResult
 
 __all__ = ["StateWatch"]
@@ -33,11 +34,17 @@ class StateWatch:
 
     load: of the last check that the engine answered. answered: whether it ever answered.
     warmup: result of the warm-up since the engine's last start; None until it ends.
+    adapters: of the engine, which a new replica waits for.
     cold: set when the engine has started and needs a warm-up.
     """
 
     def __init__(
-        self, config: AgentConfig, engine: EngineClient, writer: DirectoryWriter, batches: Callable[[], int]
+        self,
+        config: AgentConfig,
+        engine: EngineClient,
+        writer: DirectoryWriter,
+        batches: Callable[[], int],
+        adapters: AdapterSync | None = None,
     ) -> None:
         """batches: gives the event batches so far, which are progress of the engine."""
         self.load = EngineLoad()
@@ -48,6 +55,7 @@ class StateWatch:
         self._engine = engine
         self._writer = writer
         self._batches = batches
+        self._adapters = adapters
         self._stall = StallWatch(config.stalled_seconds)
         self._restart = RestartWatch()
         self._misses = MISSES  # unhealthy until it answers
@@ -65,7 +73,11 @@ class StateWatch:
             return State.UNHEALTHY if self.answered else State.WARMING
         if self._stalled:
             return State.STALLED
-        return State.READY if self.warmup is not None else State.WARMING
+        return State.READY if self.warmup is not None and self._has_adapters else State.WARMING
+
+    @property
+    def _has_adapters(self) -> bool:
+        return self._adapters is None or self._adapters.settled
 
     @property
     def ready(self) -> bool:
@@ -76,7 +88,9 @@ class StateWatch:
         """For people; None when the replica is ready."""
         state = self.state
         if state is State.WARMING:
-            return "it warms up from its peers" if self.answered else f"its engine does not answer yet: {self._error}"
+            if not self.answered:
+                return f"its engine does not answer yet: {self._error}"
+            return "it warms up from its peers" if self.warmup is None else "its engine loads adapters"
         reasons = {
             State.DRAINING: "it drains, because its pod ends",
             State.UNHEALTHY: f"its engine stopped answering: {self._error}",
@@ -122,17 +136,17 @@ class StateWatch:
                 self._handle_start(first=first)
         self._checked = began
         self._stalled = self._stall.is_stalled(self.load, self._batches(), time.monotonic())
-        self._report()
+        self.report()
 
     def finish_warmup(self, result: WarmupResult) -> None:
         """Store the result, and report the new state."""
         self.warmup = result
-        self._report()
+        self.report()
 
     def start_drain(self) -> None:
         """Report Draining from now on. It can't be undone, because a pod that drains is about to be deleted."""
         self._draining = True
-        self._report()
+        self.report()
 
     def _interval(self) -> float:
         """Seconds between two checks. A short interval is for changes of state; the load is published with the
@@ -147,12 +161,21 @@ class StateWatch:
         if first and self.load.query_tokens:
             self.warmup = WarmupResult(reason="its engine has served before")
         else:
+            if self._adapters is not None:
+                self._adapters.restarted()
             self.warmup = None
             self.cold.set()
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Report state and load to the directory's writer."""
         engine = self.load
+        served = None if self._adapters is None else self._adapters.served
         load = Load(
-            int(engine.running), int(engine.waiting), engine.kv_usage, int(engine.held_back), engine.running_adapters
+            int(engine.running),
+            int(engine.waiting),
+            engine.kv_usage,
+            int(engine.held_back),
+            engine.running_adapters,
+            served,
         )
         self._writer.report(state=self.state, load=load)

@@ -21,6 +21,7 @@ from plumage.settings.simulator_config import SimulatorConfig
 from plumage_engine.simulator.engine.request import SimRequest
 from plumage_engine.simulator.events.block_hashes import block_hashes, root
 from plumage_engine.simulator.events.block_table import Origin
+from plumage_engine.simulator.http.adapters import SimulatedAdapters
 from plumage_engine.simulator.http.protocol import ApiError, Generation
 from plumage_engine.simulator.job import Job
 from plumage_engine.simulator.model.answers import Limits, compose
@@ -49,8 +50,9 @@ class Prompts:
     """The model's side of one engine. `max_model_len`: prompt and answer together, in tokens. `encoding`: long texts
     under way or waiting for it."""
 
-    def __init__(self, config: SimulatorConfig, folder: ModelFolder) -> None:
+    def __init__(self, config: SimulatorConfig, folder: ModelFolder, adapters: SimulatedAdapters | None = None) -> None:
         self._config = config
+        self._adapters = SimulatedAdapters(config.adapters) if adapters is None else adapters
         self._text = Text(folder.tokenizer_json)
         self._renderer = ChatRenderer.from_folder(folder, clock=datetime.now)
         self._thread = ThreadPoolExecutor(1, "tokenizer")
@@ -156,7 +158,7 @@ class Prompts:
 
     def _adapter(self, model: str) -> str:
         """The adapter that a model name stands for; "" for the base model, also where no name is given."""
-        if model in self._config.adapters:
+        if model in self._adapters:
             return model
         if model and model != self._config.model:
             raise ApiError(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")

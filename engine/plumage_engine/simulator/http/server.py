@@ -6,7 +6,7 @@ In `dev_mode` also vLLM's `POST /reset_prefix_cache?reset_running_requests=&rese
 wants its own token; `/health` and `/metrics` are open, as in vLLM. The fleet's routes: `GET snapshot` (what is cached,
 with token ids, msgpack), `GET stats`, `POST drain`, `GET tables` and `POST tables` (what the stop policy has learned,
 `LearnedTable` as JSON; 404 where it shares nothing), `POST feather` (another batching policy, as the configuration says
-it).
+it), `POST adapters` (the LoRA adapters to serve).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from plumage.settings.simulator_config import SimulatorConfig
 from plumage_engine.configuration import read_secret
 from plumage_engine.simulator.config import engine_settings
 from plumage_engine.simulator.events.publisher import EventPublisher
+from plumage_engine.simulator.http.adapters import AdapterRoute, SimulatedAdapters
 from plumage_engine.simulator.http.completions import Completions, Receive, Scope, Send, respond
 from plumage_engine.simulator.http.learned_tables import Tables
 from plumage_engine.simulator.http.messages import CountTokens, Messages
@@ -145,8 +146,9 @@ def make_app(config: SimulatorConfig) -> _Guard:
     """The application; it binds the event sockets and steps the engine while it is served. ConfigurationError for what
     can't work together."""
     folder = ModelFolder.load(resolve(config.model_folder))
-    prompts = Prompts(config, folder)
-    metrics = Metrics(config.model, len(config.ignored), adapters=bool(config.adapters))
+    adapters = SimulatedAdapters(config.adapters)
+    prompts = Prompts(config, folder, adapters)
+    metrics = Metrics(config.model, len(config.ignored), adapters=adapters.sources)
     settings = engine_settings(config)
     publisher = EventPublisher(
         config.events_endpoint, config.replay_endpoint, topic=config.events_topic, kept=config.events_kept
@@ -181,13 +183,14 @@ def make_app(config: SimulatorConfig) -> _Guard:
         Route("/v1/responses", Responses(runner, prompts, chat=True, **limits), methods=["POST"]),
         Route("/tokenize", tokens.tokenize, methods=["POST"]),
         Route("/detokenize", tokens.detokenize, methods=["POST"]),
-        Route("/v1/models", _models(config, prompts.max_model_len)),
+        Route("/v1/models", _models(config, prompts.max_model_len, adapters)),
         Route("/health", _health),
         Route("/metrics", _metrics(metrics)),
         Route(f"{_FLEET}snapshot", fleet.snapshot),
         Route(f"{_FLEET}tables", tables.read),
         Route(f"{_FLEET}tables", tables.learn, methods=["POST"]),
         Route(f"{_FLEET}feather", tables.feather, methods=["POST"]),
+        Route(f"{_FLEET}adapters", AdapterRoute(adapters).want, methods=["POST"]),
         Route(f"{_FLEET}stats", fleet.stats),
         Route(f"{_FLEET}drain", fleet.drain, methods=["POST"]),
     ]
@@ -207,7 +210,9 @@ def _end_with_the_engine(loop: asyncio.Task[None]) -> None:
         os._exit(1)  # a graceful end would wait for answers that nobody computes any more
 
 
-def _models(config: SimulatorConfig, max_model_len: int) -> Callable[[Request], Awaitable[Response]]:
+def _models(
+    config: SimulatorConfig, max_model_len: int, adapters: SimulatedAdapters
+) -> Callable[[Request], Awaitable[Response]]:
     created = int(time.time())
 
     def card(name: str, parent: str | None) -> dict[str, Any]:
@@ -216,9 +221,8 @@ def _models(config: SimulatorConfig, max_model_len: int) -> Callable[[Request], 
             "parent": parent, "max_model_len": max_model_len,
         }  # fmt: skip
 
-    names = [card(config.model, None), *(card(adapter, config.model) for adapter in config.adapters)]
-
     async def models(request: Request) -> Response:
+        names = [card(config.model, None), *(card(adapter, config.model) for adapter in adapters.sources())]
         return _json({"object": "list", "data": names})
 
     return models

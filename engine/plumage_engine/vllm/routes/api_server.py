@@ -1,14 +1,15 @@
 """The plugin's routes in vLLM's API server, as ASGI middleware around vLLM's application.
 
-| route                    | what                                                                                   |
-|--------------------------|----------------------------------------------------------------------------------------|
-| GET /v1/plumage/snapshot | the cached blocks with token ids, msgpack; 404 where the engine publishes no KV events |
-| GET /v1/plumage/stats    | load, cache, every counter, which features are on and why not                          |
-| POST /v1/plumage/drain   | {"timeoutSeconds": number}: wait until no request is open                              |
-| GET /v1/plumage/tables   | what the stop policy has learned; 404 where it shares nothing                          |
-| POST /v1/plumage/tables  | learn from other engines; damaged or foreign tables are refused and counted            |
-| POST /v1/plumage/promote | {"uses": {"BLOCK HASH": uses}}: the pool's hotness, for host memory and promotion     |
-| POST /v1/plumage/feather | another batching policy: the setting `feather`; null for order of arrival              |
+| route                     | what                                                                                   |
+|---------------------------|----------------------------------------------------------------------------------------|
+| GET /v1/plumage/snapshot  | the cached blocks with token ids, msgpack; 404 where the engine publishes no KV events |
+| GET /v1/plumage/stats     | load, cache, every counter, which features are on and why not                          |
+| POST /v1/plumage/drain    | {"timeoutSeconds": number}: wait until no request is open                              |
+| GET /v1/plumage/tables    | what the stop policy has learned; 404 where it shares nothing                          |
+| POST /v1/plumage/tables   | learn from other engines; damaged or foreign tables are refused and counted            |
+| POST /v1/plumage/promote  | {"uses": {"BLOCK HASH": uses}}: the pool's hotness, for host memory and promotion      |
+| POST /v1/plumage/feather  | another batching policy: the setting `feather`; null for order of arrival              |
+| POST /v1/plumage/adapters | {"adapters": {"NAME": "FOLDER OR REPOSITORY"}}: the LoRA adapters to serve             |
 
 They stand outside of vLLM's own middleware: `--api-key` and CORS rules are for clients, these routes have a token of
 their own. Without a token only this machine is served. Where vLLM has an API key, every route but reads needs it here:
@@ -29,6 +30,7 @@ from starlette.responses import JSONResponse, Response
 
 from plumage.errors import StateError
 from plumage.loopback import is_loopback
+from plumage_engine.adapters import AdapterLoader, parse_wanted
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
 from plumage_engine.vllm.routes.refusal import RefusedError
@@ -68,6 +70,7 @@ class ApiServerRoutes:
     """The middleware.
 
     ask: calls the engine core; None where the plugin is not configured.
+    adapters: loads LoRA adapters; without it `no_adapters` says why not.
     absent: the guard of the feature without which no call is possible; None while calls are possible.
     The application and the other attributes are set as vLLM makes them: see `PlumageEndpoints`.
     """
@@ -75,6 +78,8 @@ class ApiServerRoutes:
     def __init__(self) -> None:
         self.app: App = _no_app
         self.ask: Ask | None = None
+        self.adapters: AdapterLoader | None = None
+        self.no_adapters = "vLLM's list of models is not known"
         self.absent: Guard | None = None
         self.token: SecretStr | None = None
         self.api_keys: tuple[str, ...] = ()
@@ -89,6 +94,7 @@ class ApiServerRoutes:
             ("POST", "tables"): self._learn,
             ("POST", "promote"): self._promote,
             ("POST", "feather"): self._feather,
+            ("POST", "adapters"): self._want_adapters,
         }
 
     def disable(self, guard: Guard) -> None:
@@ -163,6 +169,15 @@ class ApiServerRoutes:
 
     async def _feather(self, request: Request) -> Response:
         return await self._relay("feather", await _body(request))
+
+    async def _want_adapters(self, request: Request) -> Response:
+        if self.adapters is None:
+            raise RefusedError(501, f"no adapter can be loaded: {self.no_adapters}")
+        try:
+            wanted = parse_wanted(await _body(request))
+        except ValueError as error:
+            raise RefusedError(400, str(error)) from None
+        return JSONResponse(await self.adapters.want(wanted))
 
     async def _stats(self, request: Request) -> Response:
         return JSONResponse({**await self._fetch_stats(), "inFlight": self.in_flight, "draining": self.draining})
