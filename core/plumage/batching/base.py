@@ -3,7 +3,7 @@
 A policy chooses a request (`_pick`). Three rules come before it:
 
 - Preempted requests come first, the last preempted ahead of the others.
-- A request that has waited for `max_wait` seconds is admitted next.
+- A request that has waited for `max_wait` seconds is overdue. The oldest of these is admitted next (`_overdue`).
 - With nothing active there is no STOP.
 """
 
@@ -58,7 +58,7 @@ class WaitingQueue(ABC):
             return None
         oldest = next(iter(self._waiting.values()))
         if now - oldest.arrival >= self.max_wait:
-            return oldest.request_id
+            return self._overdue(oldest)
         return self._pick(now)
 
     def add(self, request_id: RequestId) -> None:
@@ -91,6 +91,10 @@ class WaitingQueue(ABC):
 
     def observe(self, outcome: StepOutcome) -> None:
         """A step ran; most policies learn nothing from it."""
+
+    def _overdue(self, oldest: Candidate) -> RequestId:
+        """The choice while `oldest` is overdue; the oldest itself, unless a queue knows what should follow it."""
+        return oldest.request_id
 
     @abstractmethod
     def _pick(self, now: float) -> RequestId | None:

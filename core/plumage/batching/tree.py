@@ -193,6 +193,19 @@ class ChunkedHashTree:
             node = node.parent
         return Kin(node.waiting - 1, node.end) if node is not None and node.end else Kin(0, 0)
 
+    def best_below(self, vector: Vector, levels: int) -> RequestId | None:
+        """The waiting request with the best key among those that share `levels` levels with `vector`, at least one.
+
+        None when none waits. O(branchings of the shared levels)."""
+        node, depth = self._root, 0
+        while depth < levels:
+            child = node.children.get(vector[depth])
+            if child is None or child.common(vector) < min(child.end, levels):
+                return None
+            node, depth = child, child.end
+            self.visits += 1
+        return node.key[3].request_id if depth and node.key is not None else None
+
     # -- finding -----------------------------------------------------------------------------------------------------
 
     def _find(self) -> Best:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import pytest
 from support.queues import Never, candidate
 
 from plumage.batching import BatchState, Decision, StepOutcome
 from plumage.batching.feather import Feather
+from plumage.batching.stop.always import Always
 
 
 def test_feather_stops_at_a_stranger_and_continues_when_the_batch_has_ended() -> None:
@@ -44,3 +48,79 @@ def test_algorithm_7_b_is_the_current_batch_without_new_admissions() -> None:
         waiting.add(waiting.select(now=0.0))
         waiting.observe(StepOutcome(0.01, 1))
     assert seen == [1, 2, 3]
+
+
+def groups(vectors: list[str], *, active: int, max_wait: float = 10.0) -> Feather:
+    """Requests 0, 1, … wait since the seconds of these numbers; `active` others of no group run."""
+    waiting = Feather(Always(), max_wait=max_wait)
+    for number in range(active):
+        waiting.insert(candidate(f"runs {number}", ""))
+        waiting.add(f"runs {number}")
+    for number, vector in enumerate(vectors):
+        waiting.insert(candidate(number, vector, arrival=float(number)))
+    return waiting
+
+
+def admitted(waiting: Feather, now: float, most: int = 200) -> list[object]:
+    """The next admissions at that time. The batch keeps its size: for each one that starts, another one ends."""
+    order: list[object] = []
+    while len(waiting) and len(order) < most:
+        chosen = waiting.select(now)
+        assert chosen == waiting.select(now), "the choice is stable"
+        waiting.add(chosen)
+        waiting.finish(chosen)
+        order.append(chosen)
+    return order
+
+
+def test_overdue_request_brings_those_that_share_its_prefix() -> None:
+    waiting = groups(["aa", "bb", "cc", "bb", "aa", "cc", "aa"], active=4)
+    assert admitted(waiting, now=100.0) == [0, 4, 6, 1, 3, 2, 5]
+
+
+def test_without_a_shared_prefix_overdue_requests_come_in_order_of_arrival() -> None:
+    waiting = groups(["aa", "bb", "", "cc", "dd", ""], active=1)
+    assert admitted(waiting, now=100.0) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("active", [1, 3])
+def test_turn_ends_after_two_batches(active: int) -> None:
+    hot = 2 * active + 5
+    waiting = groups(["aa"] + ["zz"] + ["aa"] * hot, active=active)
+    assert admitted(waiting, now=100.0).index(1) == 2 * active
+
+
+def test_group_that_nobody_waits_for_any_more_gets_no_turn() -> None:
+    waiting = groups(["aa", "bb", "aa"], active=2)
+    assert admitted(waiting, now=100.0, most=1) == [0]
+    waiting.remove(2)
+    assert admitted(waiting, now=100.0) == [1]
+
+
+def test_turn_survives_the_abort_of_the_request_that_began_it() -> None:
+    waiting = groups(["aa", "bb", "aa"], active=2)
+    assert waiting.select(now=100.0) == 0
+    waiting.remove(0)
+    assert admitted(waiting, now=100.0) == [2, 1]
+
+
+def test_turn_ends_when_nobody_is_overdue() -> None:
+    waiting = groups(["aa", "aa", "aa"], active=4)
+    assert admitted(waiting, now=100.0, most=1) == [0]
+    waiting.remove(1)
+    waiting.remove(2)
+    waiting.insert(candidate("new", "bb", arrival=100.0))
+    assert waiting.select(now=101.0) == "new"
+    for number in range(3):
+        waiting.insert(candidate(f"hot {number}", "aa", arrival=101.0))
+    assert waiting.select(now=111.0) == "new", "the hot group's turn is over"
+
+
+def test_overload_of_groups_takes_turns_and_loses_nobody() -> None:
+    """Every request of ten groups is overdue: the admissions change group seldom, and each group's oldest in turn."""
+    vectors = ["abcdefghij"[number * 7 % 10] * 2 for number in range(200)]
+    order = admitted(groups(vectors, active=5), now=1_000.0)
+    assert sorted(order) == list(range(200))  # type: ignore[type-var]
+    letters = [vectors[number][0] for number in order]  # type: ignore[call-overload]
+    changes = sum(one != other for one, other in pairwise(letters))
+    assert changes == 19, "20 requests of each group are two turns of ten"

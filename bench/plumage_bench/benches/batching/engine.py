@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from plumage import defaults
 from plumage_bench.ours import Ours
 from plumage_engine.simulator.engine.device import PRESETS
 from plumage_engine.simulator.engine.request import SimRequest
@@ -66,13 +67,14 @@ class Load:
 @dataclass(frozen=True, slots=True)
 class Contender:
     """queue: `engine.feather.policy`. options: of the policy, instead of the manifest's. ordered: the running batch is
-    sorted by prefix. fields: more fields of `engine.feather`, by their path."""
+    sorted by prefix. fields: more fields of `engine.feather`, by their path. ages: it has a pool's ageing bound."""
 
     label: str
     queue: str
     options: Mapping[str, Any] = field(default_factory=dict)
     ordered: bool = False
     fields: Mapping[str, Any] = field(default_factory=dict)
+    ages: bool = False
 
 
 LOADS = (
@@ -87,6 +89,7 @@ _PRINTED_BANDIT = {"bandit.form": "Paper"}
 CONTENDERS = (
     Contender("FCFS", "Fcfs"),
     Contender("tree order", "ChtOrder"),
+    Contender("product", defaults.FEATHER_POLICY, ages=True),
     Contender("tree order, sorted batch", "ChtOrder", ordered=True),
     Contender("heuristic", "Heuristic"),
     Contender("predictive", "Predictive"),
@@ -131,11 +134,11 @@ def throughput(load: Load, contender: Contender, seed: int) -> float:
 
 
 def ours_of(load: Load, contender: Contender) -> Ours:
-    """The manifest of an engine for that load. The ageing bound is too large to be reached, so that only orders are
-    compared."""
-    feather = {
-        "policy": contender.queue, "maxWaitSeconds": NO_AGEING, "orderBatch": contender.ordered, **contender.fields
-    }  # fmt: skip
+    """The manifest of an engine for that load. Only the product has an ageing bound that can be reached, so that the
+    others show what their orders are worth."""
+    feather = {"policy": contender.queue, "orderBatch": contender.ordered, **contender.fields}
+    if not contender.ages:
+        feather["maxWaitSeconds"] = NO_AGEING
     return Ours(
         {
             "engine.simulator.blockSize": BLOCK,
