@@ -7,13 +7,14 @@ from typing import Any
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
+from vllm.lora.request import LoRARequest
 
 from plumage_engine.vllm.compat.checks import Live, Surface, missing, missing_live
 
 __all__ = ["LIVE", "SURFACE", "load", "problems", "unload"]
 
 SURFACE: Surface = {OpenAIServingModels: ("load_lora_adapter(request)", "unload_lora_adapter(request)")}
-LIVE: Live = {OpenAIServingModels: ("lora_requests",)}
+LIVE: Live = {OpenAIServingModels: ("lora_requests",), LoRARequest: ("load_inplace", "lora_path")}
 
 
 def problems(models: Any) -> list[str]:
