@@ -83,6 +83,13 @@ _ALL = (
         options=(("pairs", "seeds"),),
     ),
     Benchmark(
+        "flood",
+        "a tenant that sends prompts of its own only: what it costs the hits of eight neighbours, in virtual time",
+        quick_budget=600,
+        quick_omits="two of four cells, LRU and RLT",
+        options=(("pairs", "seeds"),),
+    ),
+    Benchmark(
         "adapters",
         "LoRA adapters that do not all fit into a replica's slots: where their requests go, and how long they wait",
         quick_budget=300,

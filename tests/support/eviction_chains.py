@@ -10,10 +10,10 @@ from plumage.blocks.pool import BlockPool
 __all__ = ["misses", "paths", "serve"]
 
 
-def serve(pool: BlockPool, blocks: list[int], now: float) -> int:
+def serve(pool: BlockPool, blocks: list[int], now: float, owner: str | None = None) -> int:
     known = pool.pin(blocks, now)
     assert pool.allocate(len(blocks) - known, now)
-    pool.commit(blocks[known:], blocks[known - 1] if known else None, now)
+    pool.commit(blocks[known:], blocks[known - 1] if known else None, now, owner)
     pool.release(blocks, 0, now)
     return known
 

@@ -52,17 +52,17 @@ class Cache:
             )  # fmt: skip
         self._named = 0
 
-    def request(self, tokens: Sequence[int]) -> Request:
+    def request(self, tokens: Sequence[int], salt: str | None = None) -> Request:
         self._named += 1
         parameters = SamplingParams(max_tokens=100)
         hasher = get_request_block_hasher(BLOCK, sha256)
-        return Request(f"r{self._named}", list(tokens), parameters, None, block_hasher=hasher)
+        return Request(f"r{self._named}", list(tokens), parameters, None, block_hasher=hasher, cache_salt=salt)
 
-    def start(self, tokens: Sequence[int], most: int = 10_000) -> tuple[Request, int] | None:
+    def start(self, tokens: Sequence[int], most: int = 10_000, salt: str | None = None) -> tuple[Request, int] | None:
         """Admits a request and computes up to `most` new tokens of its prompt. Returns it and its cached tokens; None
         when there is no room."""
         self.now += 1.0
-        request = self.request(tokens)
+        request = self.request(tokens, salt)
         known, hits, _ = self.manager.get_computed_blocks(request)
         new = min(most, len(tokens) - hits)
         if self.manager.allocate_slots(request, new, hits, known) is None:
@@ -86,9 +86,9 @@ class Cache:
         self.now += 1.0
         self.manager.free(request)
 
-    def serve(self, tokens: Sequence[int]) -> int:
+    def serve(self, tokens: Sequence[int], salt: str | None = None) -> int:
         """Serves one request from start to end. Returns its cached tokens."""
-        started = self.start(tokens)
+        started = self.start(tokens, salt=salt)
         assert started is not None
         self.end(started[0])
         return started[1]

@@ -186,6 +186,7 @@ class _Routing(Hooks):
             output_hashes=prompt.output_blocks,
             vector=None if self._ordered else (),
             adapter=str(prompt.group) if self._adapters is not None else "",
+            owner=prompt.owner,
         )
         self._arrivals.append(arrival)
         self.fleet.arrive(request)

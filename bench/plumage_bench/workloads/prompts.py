@@ -16,13 +16,15 @@ __all__ = ["BlockNames", "Prompt", "lengths_around"]
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """`blocks` names the full blocks of the prompt, `output_blocks` those that its answer completes. `group`: with what
-    it shares its prefix (a group, a document, a conversation, a subject)."""
+    it shares its prefix (a group, a document, a conversation, a subject). owner: the tenant; its blocks are nobody
+    else's."""
 
     tokens: int
     blocks: Sequence[int]
     output_tokens: int
     group: int
     output_blocks: Sequence[int] = ()
+    owner: str | None = None
 
 
 class BlockNames:

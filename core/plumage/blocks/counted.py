@@ -9,7 +9,7 @@ run is split first, so that all blocks of a run have the same history. Block nam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.blocks.run import Run
@@ -44,10 +44,10 @@ class CountedTree(PrefixTree):
         self.take(blocks)
         self.access(run, now)
 
-    def store(self, blocks: list[int], parent: int | None, now: float) -> int:
+    def store(self, blocks: list[int], parent: int | None, now: float, owner: Hashable = None) -> int:
         """The chain `blocks` was computed below `parent` (None: at the root) and is now cached; a copy of each is in
-        use. The tree keeps the list. Returns how many leading blocks were cached before; these have one more copy now.
-        StateError if the parent is not cached."""
+        use. owner: the tenant, for a chain at the root. The tree keeps the list. Returns how many leading blocks were
+        cached before; these have one more copy now. StateError if the parent is not cached."""
         above = None if parent is None else self.run_ending(parent)
         known = self.match(blocks)
         if known:
@@ -55,10 +55,10 @@ class CountedTree(PrefixTree):
             self.take(blocks[:known])
             self.access(above, now)
         if known < len(blocks):
-            self.add(blocks[known:] if known else blocks, above, now)
+            self.add(blocks[known:] if known else blocks, above, now, owner)
         return known
 
-    def add(self, hashes: list[int], parent: Run | None, now: float) -> Run:
+    def add(self, hashes: list[int], parent: Run | None, now: float, owner: Hashable = None) -> Run:
         """Cache new blocks, a copy of each in use, below the end of `parent`."""
         cuts = self.policy.recall(hashes)
         if not cuts and parent is not None and parent.fresh and parent.busy and not parent.children:
@@ -70,7 +70,7 @@ class CountedTree(PrefixTree):
         for cut in (*cuts, len(hashes)):
             if parent is not None:
                 self.hold(parent)  # the new run takes over this hold
-            parent = self._append(hashes[top:cut] if cuts else hashes, parent, now)
+            parent = self._append(hashes[top:cut] if cuts else hashes, parent, now, owner)
             parent.holds += cut - top - 1
             parent.busy += cut - top - 1
             top = cut

@@ -10,7 +10,7 @@ Every method takes whole chains: the Python calls for single blocks would cost m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from plumage.blocks.duplicates import Duplicates
@@ -110,10 +110,10 @@ class BlockPool:
         self._anonymous += blocks
         return True
 
-    def commit(self, hashes: Sequence[int], parent: int | None, now: float) -> None:
+    def commit(self, hashes: Sequence[int], parent: int | None, now: float, owner: Hashable = None) -> None:
         """Turn anonymous blocks, in order, into cached ones below `parent`, the last cached block of the request (None
-        if it has none). Afterwards the request's cached part ends with `hashes`. StateError for more blocks than are
-        anonymous."""
+        if it has none). Afterwards the request's cached part ends with `hashes`. owner: the tenant whose salt they
+        have. StateError for more blocks than are anonymous."""
         if not hashes:
             return
         if len(hashes) > self._anonymous:
@@ -124,7 +124,7 @@ class BlockPool:
         if known:
             above = self._copy(hashes[:known], above, now)
         if known < len(hashes):
-            self._tree.add(list(hashes[known:]), above, now)
+            self._tree.add(list(hashes[known:]), above, now, owner)
         self._publish(Stored, hashes, parent)
 
     def release(self, hashes: Sequence[int], anonymous: int, now: float) -> None:

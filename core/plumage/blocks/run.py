@@ -8,7 +8,7 @@ a run that it inserted makes that run longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 __all__ = ["Run"]
 
@@ -18,7 +18,8 @@ class Run:
 
     holds: requests whose cached part ends exactly at this run's end. busy: holds plus busy children; zero only if no
     request uses a block here or below. uses: requests that used the run while it was cached. fresh: only the request
-    that inserted it has used it, and the policy lets it grow. rank: for use by the eviction policy.
+    that inserted it has used it, and the policy lets it grow. owner: the tenant whose salt its blocks have, None
+    without one. rank: for use by the eviction policy.
     """
 
     __slots__ = (
@@ -28,6 +29,7 @@ class Run:
         "hashes",
         "holds",
         "inserted",
+        "owner",
         "parent",
         "rank",
         "start",
@@ -35,7 +37,7 @@ class Run:
         "uses",
     )
 
-    def __init__(self, hashes: list[int], parent: Run | None, now: float) -> None:
+    def __init__(self, hashes: list[int], parent: Run | None, now: float, owner: Hashable = None) -> None:
         self.hashes = hashes
         self.parent = parent
         self.start: int = 0 if parent is None else parent.start + len(parent.hashes)
@@ -46,6 +48,7 @@ class Run:
         self.inserted = now
         self.used = now
         self.fresh = True
+        self.owner = owner
         self.rank: float = 0.0
 
     def __len__(self) -> int:
@@ -76,7 +79,7 @@ class Run:
 
         The new run is the upper one. Children and holds belong to the end of a run, so they need not move.
         """
-        upper = Run(self.hashes[:blocks], self.parent, self.inserted)
+        upper = Run(self.hashes[:blocks], self.parent, self.inserted, self.owner)
         upper.start = self.start
         upper.children = 1
         upper.busy = 1 if self.busy else 0

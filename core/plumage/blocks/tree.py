@@ -7,7 +7,7 @@ run, up to the first ancestor that is used by other requests too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.blocks.run import Run
@@ -101,17 +101,18 @@ class PrefixTree:
             used.fresh = False
             policy.access(used, now)
 
-    def add(self, hashes: list[int], parent: Run | None, now: float) -> Run:
-        """Cache new blocks below the end of `parent`, which the caller uses. The caller's hold moves to their end."""
+    def add(self, hashes: list[int], parent: Run | None, now: float, owner: Hashable = None) -> Run:
+        """Cache new blocks below the end of `parent`, which the caller uses. The caller's hold moves to their end.
+        owner: of blocks at the root; others have their parent's."""
         cuts = self.policy.recall(hashes)
         if not cuts and parent is not None and parent.fresh and parent.holds == 1 and parent.busy == 1:
             self._extend(parent, hashes, now)
             return parent
         top = 0
         for cut in cuts:
-            parent = self._append(hashes[top:cut], parent, now)
+            parent = self._append(hashes[top:cut], parent, now, owner)
             top = cut
-        return self._append(hashes[top:], parent, now)
+        return self._append(hashes[top:], parent, now, owner)
 
     def evict(self, run: Run, blocks: int) -> list[int]:
         """Remove up to `blocks` blocks from the end of the evictable leaf `run`. Returns them, deepest last."""
@@ -151,8 +152,8 @@ class PrefixTree:
         """Every run once, parents before children."""
         return iter(sorted(set(self._run_of.values()), key=lambda run: run.start))
 
-    def _append(self, hashes: list[int], parent: Run | None, now: float) -> Run:
-        run = Run(hashes, parent, now)
+    def _append(self, hashes: list[int], parent: Run | None, now: float, owner: Hashable) -> Run:
+        run = Run(hashes, parent, now, owner if parent is None else parent.owner)
         run.holds = run.busy = 1
         if parent is not None:
             parent.children += 1

@@ -17,6 +17,7 @@ need none, and few-shot suites a large one. In this policy:
   early could never become hot. For small caches it keeps proportionally more, since the time until users reply does not
   depend on the cache. Ageing is not needed, because the score contains recency: a run that was used 2^k times is
   evicted only k·weight later than a run that was used once.
+- A tenant whose blocks are used again less often than the mean has its blocks evicted earlier (`owners.py`).
 - Each replica of a pool sees only a part of the uses. `pooled` returns how often all replicas used a run; it counts
   where it is more than this replica saw.
 """
@@ -31,6 +32,7 @@ from plumage.blocks.run import Run
 from plumage.errors import ConfigurationError
 from plumage.eviction.base import ScoredPolicy
 from plumage.eviction.ghosts import Ghosts
+from plumage.eviction.owners import Owners
 from plumage.eviction.shadows import Shadows
 
 __all__ = ["WEIGHTS", "Hotness"]
@@ -45,12 +47,14 @@ _LEAST_MEMORY = 32_768  # blocks
 
 class _Past(NamedTuple):
     """The history of a run that no request uses, cached or evicted. gap: blocks of time; 0 if there was only one period
-    of use. used: time of its last use. worth: in doublings of frequency."""
+    of use. used: time of its last use. worth: in doublings of frequency. since: its last use as the score counts it,
+    earlier for tenants whose blocks seldom return."""
 
     frequency: float
     gap: float
     used: int
     worth: float
+    since: float
 
 
 def _unknown(name: Any) -> float | None:
@@ -73,6 +77,7 @@ class Hotness(ScoredPolicy):
         self.pooled: Callable[[Any], float | None] = _unknown
         self._capacity = capacity
         self._shadows = Shadows(capacity, weights, memory)
+        self._owners = Owners(capacity, memory)
         self._memory: Ghosts[_Past] = Ghosts(max(_LEAST_MEMORY, int(capacity * memory)))
         self._time = 0
         self._cached = 0
@@ -86,7 +91,7 @@ class Hotness(ScoredPolicy):
 
     def score(self, run: Run) -> float:
         past = self._idle[run]
-        return past.used + self._shadows.weight * past.worth
+        return past.since + self._shadows.weight * past.worth
 
     def recall(self, hashes: Sequence[int]) -> Sequence[int]:
         return self._memory.cuts(hashes)
@@ -96,6 +101,7 @@ class Hotness(ScoredPolicy):
         known = self._memory.get(run.hashes[0])
         if known is None:
             self._shadows.new(blocks)
+            self._owners.computed(run.owner, blocks)
             run.rank = 1.0
         else:
             self._again(run, known, blocks)
@@ -114,13 +120,15 @@ class Hotness(ScoredPolicy):
 
     def _again(self, run: Run, past: _Past, blocks: int) -> None:
         """`run`, which was idle or evicted until now, is in use."""
-        self._shadows.again(past.used, past.worth, blocks)
+        self._shadows.again(past.since, past.worth, blocks)
+        self._owners.again(run.owner, blocks)
         run.rank = min(past.frequency + 1.0, _MOST)
         gap = float(self._time - past.used)
         self._gaps[run] = (past.gap + gap) / 2.0 if past.gap else gap
 
     def grow(self, run: Run, blocks: int, now: float) -> None:
         self._shadows.new(blocks)
+        self._owners.computed(run.owner, blocks)
         self._cached += blocks
         self._time += blocks
 
@@ -136,8 +144,9 @@ class Hotness(ScoredPolicy):
         worth = math.log2(min(_MOST, max(run.rank, self.pooled(run.hashes[0]) or 0.0)))
         if gap > self._capacity:
             worth -= _SLOWNESS * math.log2(gap / self._capacity)
-        self._idle[run] = _Past(run.rank, gap, self._time, worth)
-        self._shadows.idle(self._time, worth, len(run.hashes), self._cached)
+        since = self._time - self._owners.early(run.owner, self._time)
+        self._idle[run] = _Past(run.rank, gap, self._time, worth, since)
+        self._shadows.idle(since, worth, len(run.hashes), self._cached)
 
     def shrink(self, run: Run, evicted: Sequence[int]) -> None:
         self._cached -= len(evicted)

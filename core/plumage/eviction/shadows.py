@@ -42,7 +42,7 @@ class Shadow:
         self._counts: dict[float, int] = {}
         self._order: list[float] = []
 
-    def take(self, used: int, worth: float, blocks: int) -> bool:
+    def take(self, used: float, worth: float, blocks: int) -> bool:
         """Blocks of this `worth`, last used at `used`, come into use. Returns whether this cache had them."""
         score = used + self.weight * worth
         if score < self._floor:
@@ -53,7 +53,7 @@ class Shadow:
         counts[bucket] = left if left > 0 else 0
         return True
 
-    def put(self, used: int, worth: float, blocks: int) -> None:
+    def put(self, used: float, worth: float, blocks: int) -> None:
         """Blocks are no longer in use. Those below the floor are dropped at once."""
         score = used + self.weight * worth
         if score < self._floor:
@@ -102,7 +102,7 @@ class Shadows:
         self._at = 0
         self.weight = self._shadows[0].weight
 
-    def again(self, used: int, worth: float, blocks: int) -> None:
+    def again(self, used: float, worth: float, blocks: int) -> None:
         """Blocks that were last used at `used` and are idle come into use again, cached or not."""
         found = self._found
         for index, shadow in enumerate(self._shadows):
@@ -114,7 +114,7 @@ class Shadows:
         for shadow in self._shadows:
             shadow.size += blocks
 
-    def idle(self, used: int, worth: float, blocks: int, room: int) -> None:
+    def idle(self, used: float, worth: float, blocks: int, room: int) -> None:
         """Blocks are no longer in use. room: blocks that the real cache has now, which also bounds the simulated
         ones."""
         for shadow in self._shadows:

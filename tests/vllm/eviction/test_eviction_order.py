@@ -241,3 +241,21 @@ def test_other_policies_do_not_read_pool_hotness(policy: str | None) -> None:
     use_pool_hotness(cache.scheduler, never)
     for other in range(10, 20):
         cache.serve(prompt(other, other, other, other))
+
+
+@pytest.mark.parametrize("salts", [("tenant", "flood"), (None, None)])
+def test_flood_of_a_tenant_does_not_evict_its_neighbours_blocks(salts: tuple[str | None, str | None]) -> None:
+    """The salts of requests name the tenants. Without them the same flood evicts the neighbour's prompt."""
+    cache, (ours, flood) = Cache(40), salts
+    for _ in range(4):
+        cache.serve(prompt(1, 2, 3), ours)
+    for number in range(60):
+        cache.serve(prompt(*range(100 + 4 * number, 104 + 4 * number)), flood)
+        if number % 10 == 0:
+            cache.serve(prompt(5, 6), ours)
+    cache.serve(prompt(7, 8, 9), ours)  # used once, before the flood goes on for two caches of blocks
+    for number in range(60, 80):
+        cache.serve(prompt(*range(100 + 4 * number, 104 + 4 * number)), flood)
+    check(cache)
+    request = cache.request(prompt(7, 8, 9), ours)
+    assert int(cache.manager.get_computed_blocks(request)[1]) // BLOCK == (3 if ours else 0)

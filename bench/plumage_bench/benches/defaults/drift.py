@@ -212,6 +212,14 @@ def _pool_hotness() -> Iterator[Made]:
     yield Made("tier", tier_of("global").model_dump(), wanted.model_dump(), OURS.overrides)
 
 
+def _flood() -> Iterator[Made]:
+    from plumage_bench.benches.flood import CONTENDERS
+
+    for one in CONTENDERS:
+        ours = one.ours()
+        yield Made(f"engine, {one.label}", ours.engine(), Ours(ours.overrides).engine(), ours.overrides)
+
+
 def _router_process() -> Iterator[Made]:
     from plumage_bench.benches.router.rig import OURS
 
@@ -237,6 +245,7 @@ MEASURED: Final[Mapping[str, Callable[[], Iterator[Made]]]] = {
     ),
     "trace": _trace,
     "kvmetrics": _kvmetrics,
+    "flood": _flood,
     "autoscale": _elastic,
     "victim": _elastic,
     "decision": _decision,

@@ -73,6 +73,15 @@ CLAIMS = (
     Claim("Sampled miss-ratio curve: mean absolute error", "mrc", Key("mae")),
     Claim("… nanoseconds an access", "mrc", Key("ns_per_access")),
     Claim("… bytes", "mrc", Key("bytes")),
+    Claim("A tenant floods the caches with prompts of its own: share of their hits that its neighbours lose, worst of "
+          "four cells (`neighbour_loss`)", "flood", Key("neighbour_loss"), at_most(0.05), "", "plumage bench flood"),
+    *(
+        Claim(f"… {cell}", "flood", Key(f"loss_{cell.replace(', ', '_').replace(' ', '_')}"),
+              command="plumage bench flood")
+        for cell in ("roomy, as much", "roomy, twice", "tight, as much", "tight, twice")
+    ),
+    Claim("… worst cell, where requests carry no salts", "flood", Key("neighbour_loss_no_salts"),
+          command="plumage bench flood"),
     Claim("Predictive ÷ the tree's order on a modelled device, least of six loads", "batching",
           Key("predictive_over_order"), at_least(0.98), "", "plumage bench batching"),
     Claim("… largest of six loads", "batching", Key("predictive_gain"), command="plumage bench batching"),

@@ -21,6 +21,7 @@ class SimRequest:
     output_hashes: hashes of the full blocks that follow (the prompt's tail with the output), where they are known: they
     are cached as the output grows, as vLLM does. vector: the batching policy's chunk hashes; None takes every
     `chunk_blocks`-th block hash. group: a mark for policies of your own. adapter: its LoRA; empty for the base model.
+    owner: the salt of its blocks, which names a tenant.
     """
 
     request_id: RequestId
@@ -32,6 +33,7 @@ class SimRequest:
     vector: tuple[int, ...] | None = None
     group: Hashable | None = None
     adapter: str = ""
+    owner: str | None = None
 
     def check(self, block_size: int, cache_blocks: int) -> None:
         """ConfigurationError if it can never run in such a cache."""

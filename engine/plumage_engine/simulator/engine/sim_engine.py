@@ -354,7 +354,7 @@ class SimEngine:
         if full > tracked.held:
             parent = tracked.hashes[tracked.held - 1] if tracked.held else None
             self.storing = (tracked.request, tracked.held)
-            self.pool.commit(tracked.hashes[tracked.held : full], parent, now)
+            self.pool.commit(tracked.hashes[tracked.held : full], parent, now, tracked.request.owner)
             self.storing = None
             tracked.anonymous -= full - tracked.held
             tracked.held = full

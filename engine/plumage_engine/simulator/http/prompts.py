@@ -151,7 +151,7 @@ class Prompts:
         now = time.monotonic()
         request = SimRequest(
             request_id, len(token_ids), hashes[:full], len(answer.token_ids), now, output_hashes=hashes[full:],
-            adapter=adapter,
+            adapter=adapter, owner=generation.cache_salt,
         )  # fmt: skip
         origin = Origin(sequence, adapter or None, generation.cache_salt)
         return Job(request, origin, answer, stream=generation.stream, now=now)

@@ -11,6 +11,7 @@ from typing import Any
 from vllm.v1.core.block_pool import BlockHashToBlockMap, BlockPool
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager, SinkFullAttentionManager
+from vllm.v1.request import Request
 
 from plumage_engine.vllm.compat.checks import Live, Surface, missing, missing_live
 
@@ -57,6 +58,7 @@ LIVE: Live = {
     ),
     FreeKVCacheBlockQueue: ("fake_free_list_head", "num_free_blocks"),
     BlockHashToBlockMap: ("_cache",),
+    Request: ("cache_salt",),
 }
 
 

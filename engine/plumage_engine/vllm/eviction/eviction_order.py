@@ -60,12 +60,16 @@ class EvictionOrder:
 
     # -- events of the pool --------------------------------------------------------------------------------------------
 
-    def cached(self, blocks: Sequence[KVCacheBlock], first: int, end: int, group: int) -> None:
-        """`blocks[first:end]`, of a request that holds them, got their hashes; those before already had them."""
-        if group in self._groups and first < end:
-            self.inserted(blocks[first:end], blocks[first - 1].block_hash if first else None, root=not first)
+    def cached(self, blocks: Sequence[KVCacheBlock], first: int, end: int, group: int, owner: str | None) -> None:
+        """`blocks[first:end]`, of a request that holds them, got their hashes; those before already had them.
 
-    def inserted(self, blocks: Sequence[KVCacheBlock], parent: Name, *, root: bool) -> None:
+        owner: the salt of the request, which names a tenant.
+        """
+        if group in self._groups and first < end:
+            above = blocks[first - 1].block_hash if first else None
+            self.inserted(blocks[first:end], above, root=not first, owner=owner)
+
+    def inserted(self, blocks: Sequence[KVCacheBlock], parent: Name, *, root: bool, owner: str | None = None) -> None:
         """A chain of blocks, all in use, got their hashes, below the block `parent` or at the root.
 
         Blocks behind one that is not cached can't be found, nor can any if the parent is not cached; these are in no
@@ -76,7 +80,7 @@ class EvictionOrder:
             names = names[: names.index(None)]
         if not names or (not root and parent not in self.tree):
             return
-        known = self.tree.store(names, None if root else parent, self._clock())
+        known = self.tree.store(names, None if root else parent, self._clock(), owner)
         state = self.state
         for block in blocks[: len(names)]:
             state[block.block_id] = _HELD

@@ -20,9 +20,9 @@ _PARTS = ("batching", "blocks", "eviction", "hotness", "kv_metrics", "prometheus
 _OURS = [*OURS, *(_CORE / name for name in _PARTS)]
 _PYTHON = (str, bytes, bytearray, list, dict, set, frozenset, tuple, int, float, memoryview, object, Exception, type)
 _OTHERS = """
-    DecodeError Empty Encoder Event Future Lock Random Raw SimpleQueue Struct TemporaryFile Tensor Thread _replace add_metric
-    alias arange asarray ascontiguousarray astype buffer build_middleware_stack call_soon_threadsafe choices client
-    compare_digest copyto create_future disk_usage environ error exception fileno flatnonzero from_numpy getLogger
+    DecodeError Empty Encoder Event Future Lock Random Raw SimpleQueue Struct TemporaryFile Tensor Thread _replace
+    add_metric alias arange asarray ascontiguousarray astype buffer build_middleware_stack call_soon_threadsafe choices
+    client compare_digest copyto create_future disk_usage environ error exception fileno flatnonzero from_numpy getLogger
     get_nowait get_running_loop get_secret_value headers host index_copy_ index_select info int64 int8 is_absolute
     is_alive is_closed is_dir is_file isabs isfile json loads local method mkdir model_copy model_dump model_fields
     model_validate monotonic move_to_end msgpack ndarray perf_counter popleft preadv pwrite random read_bytes read_text

@@ -1,0 +1,91 @@
+"""Tenants in eviction: a flood is evicted first, equals have no disadvantage, and nobody without a salt is counted."""
+
+from __future__ import annotations
+
+import pytest
+from support.eviction_chains import serve
+
+from plumage.blocks.pool import BlockPool
+from plumage.eviction.hotness_formula import Hotness
+from plumage.eviction.owners import Owners
+
+CAPACITY = 64
+
+
+def owners(**returns: float) -> Owners:
+    """Tenants that each computed ten caches of blocks, of which this share was used again."""
+    made = Owners(CAPACITY, 8.0)
+    for name, share in returns.items():
+        made.computed(name, 10 * CAPACITY)
+        made.again(name, int(share * 10 * CAPACITY))
+    return made
+
+
+def test_tenant_without_returns_ages_by_nearly_four_caches() -> None:
+    made = owners(good=0.8, flood=0.0)
+    assert made.early("good", 0) == 0.0
+    assert 3.8 * CAPACITY < made.early("flood", 0) <= 4.0 * CAPACITY
+
+
+def test_half_of_the_mean_is_enough() -> None:
+    made = owners(one=0.6, other=0.25)
+    assert made.early("other", 0) == 0.0
+    assert owners(one=0.6, other=0.1).early("other", 0) > 0.0
+
+
+def test_nobody_and_a_single_tenant_have_no_disadvantage() -> None:
+    made = owners(only=0.0)
+    assert made.early("only", 0) == 0.0
+    assert made.early(None, 0) == 0.0
+    assert owners(good=1.0, flood=0.0).early(None, 0) == 0.0
+
+
+def test_new_tenant_is_not_taken_for_a_flood() -> None:
+    made = owners(good=0.8)
+    made.computed("new", 2)
+    assert made.early("new", 0) == 0.0
+
+
+def test_flood_that_ended_is_forgotten() -> None:
+    made = owners(good=0.8, flood=0.0)
+    before = made.early("flood", 0)
+    for time in range(0, 200 * CAPACITY, CAPACITY // 4):
+        made.computed("good", 8)
+        made.again("good", 8)
+        made.early("good", time)
+    assert made.early("flood", 200 * CAPACITY) < before / 10
+
+
+def test_number_of_tenants_is_bounded() -> None:
+    made = Owners(CAPACITY, 8.0)
+    for number in range(5_000):
+        made.computed(f"tenant {number}", 1)
+    assert len(made) == 1024
+    assert made.early("tenant 0", 0) == 0.0
+
+
+@pytest.mark.parametrize("salted", [True, False])
+def test_flood_does_not_evict_a_conversation_between_two_rounds(salted: bool) -> None:
+    """Each conversation has a second round, after the flood has used one and a half caches of blocks."""
+    pool, found, asked = BlockPool(CAPACITY, Hotness(CAPACITY)), 0, 0
+    ours, flood = ("tenant", "flood") if salted else (None, None)
+    for now in range(1200):
+        serve(pool, [4 * now + block for block in range(4)], float(now), flood)
+        talk, left = divmod(now, 12)
+        if left:
+            continue
+        serve(pool, [100_000 + 10 * talk + block for block in range(6)], float(now), ours)
+        if talk >= 2:
+            again = serve(pool, [100_000 + 10 * (talk - 2) + block for block in range(8)], float(now), ours)
+            if talk >= 25:
+                found, asked = found + again, asked + 6
+    assert found == (asked if salted else 0)
+
+
+def test_owner_is_that_of_the_root_also_below_and_after_a_split() -> None:
+    pool = BlockPool(CAPACITY, Hotness(CAPACITY))
+    serve(pool, [1, 2, 3, 4], 0.0, "tenant")
+    serve(pool, [1, 2, 5, 6], 1.0, "tenant")
+    serve(pool, [7, 8], 2.0)
+    owned = {block: run.owner for run in pool.tree.runs() for block in run.hashes}
+    assert owned == {**dict.fromkeys((1, 2, 3, 4, 5, 6), "tenant"), 7: None, 8: None}
