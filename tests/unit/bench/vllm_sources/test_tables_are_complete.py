@@ -21,13 +21,13 @@ _OURS = [*OURS, *(_CORE / name for name in _PARTS)]
 _PYTHON = (str, bytes, bytearray, list, dict, set, frozenset, tuple, int, float, memoryview, object, Exception, type)
 _OTHERS = """
     DecodeError Empty Encoder Event Future Lock Random Raw SimpleQueue Struct TemporaryFile Tensor Thread _replace
-    add_metric alias arange asarray ascontiguousarray astype buffer build_middleware_stack call_soon_threadsafe choices
-    client compare_digest copyto create_future disk_usage environ error exception fileno flatnonzero from_numpy getLogger
-    get_nowait get_running_loop get_secret_value headers host index_copy_ index_select info int64 int8 is_absolute
-    is_alive is_closed is_dir is_file isabs isfile json loads local method mkdir model_copy model_dump model_fields
-    model_validate monotonic move_to_end msgpack ndarray perf_counter popleft preadv pwrite random read_bytes read_text
-    ref set set_exception set_result stream strerror submit sysconf timeout to_dict token_hex uint8 unflatten unlink
-    unpackbits view warning xxh3_64_intdigest
+    add_metric alias arange asarray ascontiguousarray astype buffer build_middleware_stack call_soon_threadsafe
+    choices client compare_digest copyto create_future disk_usage environ error exception fileno flatnonzero
+    from_numpy getLogger get_nowait get_running_loop get_secret_value headers host index_copy_ index_select info int64
+    int8 is_absolute is_alive is_closed is_dir is_file isabs isfile json loads local method mkdir model_copy
+    model_dump model_fields model_validate monotonic move_to_end msgpack ndarray perf_counter popleft preadv pwrite
+    random read_bytes read_text ref set set_exception set_result stream strerror submit sysconf timeout to_dict
+    token_hex uint8 unflatten unlink unpackbits view warning xxh3_64_intdigest
 """
 """Of the standard library, msgspec, numpy, pydantic, starlette, torch, transformers (`to_dict`) and xxhash."""
 _ELSEWHERE = """
