@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Creates the virtual environment with other routers, for `plumage bench router peers=1`. Called by `make setup-peers`;
-# PYTHON and PEERS_VENV choose interpreter and folder. Nothing else needs them.
+# Creates the virtual environment with other routers, for `plumage bench router peers=1` and `plumage bench quality`.
+# Called by `make setup-peers`; PYTHON and PEERS_VENV choose interpreter and folder. Nothing else needs them.
 set -euo pipefail
 python="${PYTHON:-python3}" venv="${PEERS_VENV:-.venv-peers}" pins=constraints-peers.txt
 
@@ -20,4 +20,4 @@ done < <(grep -v '^#' "$pins")
   echo "setup-peers: the benchmark leaves out: ${failed[*]}" >&2
   exit 1
 }
-echo "setup-peers: done; measure with .venv/bin/plumage bench router peers=1"
+echo "setup-peers: done; measure with .venv/bin/plumage bench router peers=1, or bench quality"

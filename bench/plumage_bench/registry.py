@@ -76,6 +76,17 @@ _ALL = (
         options=(("pairs", "seeds"),),
     ),
     Benchmark(
+        "quality",
+        "how well real routers choose: ours and the peers in turn, every routing workload, the same simulated engines",
+        quick_budget=360,
+        quick_omits="four of five pairs, and round robin",
+        options=(
+            ("pairs", "pairs of runs, five"),
+            ("peers", "a folder with the programs of make setup-peers instead of .venv-peers/bin"),
+            ("workloads", "some of gsp; multiturn; longdoc; fewshot; trace, by semicolons"),
+        ),
+    ),
+    Benchmark(
         "hotspot",
         "a prefix with 60 % of the requests, whose rate grows and falls, and a system prompt that all requests share",
         quick_budget=480,

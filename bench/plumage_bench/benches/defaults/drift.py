@@ -16,12 +16,18 @@ from typing import Any, Final, NamedTuple
 from plumage.defaults import EVICTION_POLICY, FEATHER_POLICY
 from plumage.errors import ManifestError
 from plumage.eviction import make_policy
+from plumage.settings.addresses import EngineSockets
 from plumage.settings.engine_policies import HostTierConfig
+from plumage.settings.simulator_config import SimulatorConfig
 from plumage_bench.benches.defaults.state import state_of
 from plumage_bench.ours import Ours
+from plumage_engine.simulator.config import engine_settings
 from plumage_engine.simulator.engine.settings import EngineSettings
 
 __all__ = ["MEASURED", "WITHOUT", "Made", "differences", "drift", "overrides"]
+
+
+_SOCKETS: Final = EngineSockets("ipc:///unused/events", "ipc:///unused/replay", "/unused", "/unused")
 
 
 class Made(NamedTuple):
@@ -226,6 +232,19 @@ def _router_process() -> Iterator[Made]:
     yield Made("router", OURS.router("", None, 0), Ours().router("", None, 0), OURS.overrides)
 
 
+def _quality() -> Iterator[Made]:
+    from plumage_bench.benches.quality.cases import CASES
+    from plumage_bench.benches.quality.fleet import simulator_file
+
+    for name, case in CASES.items():
+        ours = case.ours()
+        written = SimulatorConfig.model_validate(simulator_file(ours, _SOCKETS, 0, 0))
+        yield Made(
+            f"engine, {name}", engine_settings(written), Ours(ours.overrides).engine(report_tokens=True), ours.overrides
+        )
+        yield Made("router", ours.router("", None, 0), Ours(ours.overrides).router("", None, 0), ours.overrides)
+
+
 def _quota() -> Iterator[Made]:
     from plumage_bench.benches.quota import OURS
 
@@ -262,6 +281,7 @@ MEASURED: Final[Mapping[str, Callable[[], Iterator[Made]]]] = {
     "hostmem-global": _pool_hotness,
     **dict.fromkeys(("router", "longprompt"), _router_process),
     "quota": _quota,
+    "quality": _quality,
     "truth": _truth,
 }
 """By benchmark: the objects of its contender."""

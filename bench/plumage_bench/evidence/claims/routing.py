@@ -1,8 +1,8 @@
-"""Routing in virtual time, and a production trace. Devices are modelled."""
+"""Routing in virtual time, a production trace, and real routers. Devices are modelled."""
 
 from __future__ import annotations
 
-from plumage_bench.evidence.claim import Claim, at_least, at_most
+from plumage_bench.evidence.claim import Claim, at_least, at_most, exactly
 from plumage_bench.evidence.derived import over_cache_aware, rank_equal, rank_equal_of_full, unreached_devices
 from plumage_bench.evidence.figures import Cell, Computed, Either, Key
 
@@ -124,6 +124,19 @@ def _routers() -> list[Claim]:
     ]  # fmt: skip
 
 
+def _quality() -> list[Claim]:
+    command = "plumage bench quality"
+    names = {**_NAMES, "trace": "Synthetic trace"}
+    return [
+        Claim("Real routers before the same simulated engines, real time: P95 to first token, the best of three peers "
+              "that know caches ÷ ours, the worst of five workloads (`rank_min`)", "quality", Key("rank_min"),
+              at_least(0.97), "", command),
+        *(Claim(f"… {words}", "quality", Key(f"rank_{name}"), command=command) for name, words in names.items()),
+        Claim("… requests that ours failed", "quality", Key("failed"), exactly(0), "", command),
+        Claim("… runs whose requests were sent late", "quality", Key("late_runs"), exactly(0), "", command),
+    ]  # fmt: skip
+
+
 def _hotspot() -> list[Claim]:
     command = "plumage bench hotspot --quick"
     return [
@@ -158,6 +171,7 @@ CLAIMS = (
     *(claim for file in _LARGE for claim in _large(file)),
     *_trace(),
     *_routers(),
+    *_quality(),
     *_hotspot(),
     *_adapters(),
 )
