@@ -2,8 +2,8 @@
 
 The salt of its requests names a tenant, so two tenants never share a block. A tenant that sends prompts of its own only
 computes many blocks, and none is used again; by recency and frequency they would displace blocks that its neighbours
-will use. So a tenant's *return* is the blocks used again ÷ the blocks computed. Where it is below the mean of all, its
-idle blocks count as unused for longer: up to `_EARLY` cache sizes of time, in proportion to what it lacks.
+will use. So a tenant's *return* is the blocks used again ÷ the blocks computed. Where it is below half of the mean, its
+idle blocks count as unused for longer: up to `_EARLY` cache sizes of time, by the square of what it lacks.
 
 Blocks without a salt belong to nobody, and a single tenant has the mean: for both nothing changes.
 """
@@ -16,7 +16,7 @@ from typing import Final
 
 __all__ = ["Owners"]
 
-_EARLY: Final = (
+_EARLY: Final = 8.0  # cache sizes; 16 gave no more (0313)
     4.0  # cache sizes; with 1 a flood cost its neighbours twice as much, with 8 small caches lost hits (0313)
 )
 _LEAST: Final = 0.5  # of the mean return; above it a tenant has no disadvantage
@@ -75,7 +75,8 @@ class Owners:
             return 0.0
         prior = _PRIOR * self._capacity
         own = (uses.again + prior * mean) / (uses.computed + prior)
-        return _EARLY * self._capacity * (1.0 - min(1.0, own / (_LEAST * mean)))
+        lacking = 1.0 - min(1.0, own / (_LEAST * mean))
+        return _EARLY * self._capacity * lacking * lacking
 
     def _of(self, owner: Hashable) -> _Uses:
         uses = self._uses.pop(owner, None)

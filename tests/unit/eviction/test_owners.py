@@ -21,10 +21,10 @@ def owners(**returns: float) -> Owners:
     return made
 
 
-def test_tenant_without_returns_ages_by_nearly_four_caches() -> None:
+def test_tenant_without_returns_ages_by_nearly_eight_caches() -> None:
     made = owners(good=0.8, flood=0.0)
     assert made.early("good", 0) == 0.0
-    assert 3.8 * CAPACITY < made.early("flood", 0) <= 4.0 * CAPACITY
+    assert 7.4 * CAPACITY < made.early("flood", 0) <= 8.0 * CAPACITY
 
 
 def test_half_of_the_mean_is_enough() -> None:
