@@ -171,7 +171,9 @@ class PoolDispatcher(Listener):
         if call is not None:
             return self._home_of(call.name, request.tenant).handler(request, connection)
         boundary = self.check_media_type(request)
-        steps: Steps[Any] = read_form(request.body, boundary) if boundary else parse_steps(request.body, self.most_values)
+        steps: Steps[Any] = (
+            read_form(request.body, boundary) if boundary else parse_steps(request.body, self.most_values)
+        )
         if len(request.body) > LARGE:
             return _FindPool(self, request, connection, steps)
         return self.pool_handler(request, connection, run_now(steps))

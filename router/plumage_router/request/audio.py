@@ -35,7 +35,7 @@ __all__ = [
 
 MAX_TEXT: Final = 65_536  # bytes of one field
 _TAIL: Final = 1024
-_TOKEN_BYTES: Final = 640  # Whisper computes 50 positions a second; 16 kHz mono PCM has 32,000 bytes a second
+_TOKEN_BYTES: Final = 320  # vLLM counts 100 tokens a second; 16 kHz mono PCM has 32,000 bytes a second
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 _NUMBER: Final = re.compile(r"-?\d{1,20}(?:\.\d{1,20})?(?:[eE]-?\d{1,2})?", re.A)
 _WHOLE: Final = re.compile(r"-?\d{1,20}", re.A)

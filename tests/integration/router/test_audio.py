@@ -54,7 +54,9 @@ async def running_with(start: Any, kit: Any, engines: int = 1, **config: Any) ->
     return running
 
 
-async def post(running: Any, path: str = PATHS[0], *, key: str = "", file: Any = SOUND, **fields: Any) -> httpx.Response:
+async def post(
+    running: Any, path: str = PATHS[0], *, key: str = "", file: Any = SOUND, **fields: Any
+) -> httpx.Response:
     async with httpx.AsyncClient(base_url=running.url, timeout=30) as client:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         return await client.post(path, data=fields, files={"file": ("a.wav", file, "audio/wav")}, headers=headers)
@@ -118,13 +120,13 @@ async def test_answer_without_tokens_is_counted_by_the_size_of_the_file(start: A
     running = await running_with(start, kit)
     assert (await post(running, model="tiny", file=b"a" * 64_001)).status_code == 200
     (used,) = running.router.pool.usage.sums.values()
-    assert (used.prompt, used.estimated) == (101, 1)
+    assert (used.prompt, used.estimated) == (201, 1)
 
 
 async def test_quota_of_tokens_takes_the_file(start: Any, kit: Any, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("acme sk-a\n")
-    quotas = [{"tenant": "acme", "tokensPerMinute": 400}]
+    quotas = [{"tenant": "acme", "tokensPerMinute": 600}]
     running = await running_with(start, kit, auth={"apiKeysFile": str(keys)}, quotas=quotas)
     assert (await post(running, key="sk-a", model="tiny", file=b"a" * 64_000)).status_code == 200
     refused = await post(running, key="sk-a", model="tiny", file=b"a" * 64_000)

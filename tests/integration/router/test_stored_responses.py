@@ -15,7 +15,8 @@ def stored(name: str, **more: Any) -> dict[str, Any]:
     usage = {"input_tokens": 9, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 3,
              "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 12}  # fmt: skip
     return {"id": name, "object": "response", "created_at": 1, "model": "tiny", "output": [], "tools": [],
-            "parallel_tool_calls": True, "tool_choice": "auto", "status": "completed", "usage": usage, **more}  # fmt: skip
+            "parallel_tool_calls": True, "tool_choice": "auto", "status": "completed", "usage": usage,
+            **more}  # fmt: skip
 
 
 def not_found(name: str) -> dict[str, Any]:

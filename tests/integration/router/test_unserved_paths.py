@@ -39,8 +39,8 @@ async def test_anthropic_api_error_has_anthropic_format(start: Any, kit: Any, pa
 
 async def test_unknown_paths_are_counted_by_class(start: Any, kit: Any) -> None:
     running = await start(engines=1)
-    for path, times in (("/v1/responses/y/z", 3), ("/v1/responses/x/z", 2), ("/v1/messages/batches", 1), ("/v1/files/a", 2),
-                        ("/v1/secret-name", 4), ("/wp-login.php", 5), ("/", 1)):  # fmt: skip
+    for path, times in (("/v1/responses/y/z", 3), ("/v1/responses/x/z", 2), ("/v1/messages/batches", 1),
+                        ("/v1/files/a", 2), ("/v1/secret-name", 4), ("/wp-login.php", 5), ("/", 1)):  # fmt: skip
         for _ in range(times):
             answer = await running.send(kit.request({}, path=path, method="GET"))
             assert answer.status == 404

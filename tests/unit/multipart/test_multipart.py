@@ -18,7 +18,9 @@ from plumage.multipart import MAX_PARTS, FormError, Part, boundary_of, content_t
 B = b"--x\r\n"
 END = b"--x--\r\n"
 FIELD = b'Content-Disposition: form-data; name="model"\r\n\r\ntiny\r\n'
-FILE = b'Content-Disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\n\x00\xff\r\n\r\n'
+FILE = (
+    b'Content-Disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\n\x00\xff\r\n\r\n'
+)
 
 
 def read(body: bytes, boundary: bytes = b"x") -> list[Part]:
@@ -65,12 +67,10 @@ def test_fields_and_files_are_found_where_they_are() -> None:
 def test_large_file_is_searched_in_slices() -> None:
     body = B + FIELD + B + FILE[:-2] + b"\r\n--y" * 1_000_000 + b"\r\n" + END
     steps, slices = find_parts(body, b"x"), 0
-    with pytest.raises(StopIteration) as end:
-        while True:
-            next(steps)
-            slices += 1
+    while next(steps, steps) is None:
+        slices += 1
     assert slices >= 4
-    assert [part.name for part in end.value.value] == ["model", "file"]
+    assert [name for name, _, _ in values(body)] == ["model", "file"]
 
 
 @pytest.mark.parametrize("cut", range((1 << 20) - 12, (1 << 20) + 6))
@@ -142,7 +142,8 @@ def test_forms_of_httpx_are_read(files: Any) -> None:
 
 
 _PIECES = [
-    b"--x", b"\r\n", b"--", b"\n", b"\r", b" ", b"\t", b";", b'"', b"'", b"\\", b"=", b":", b"a", b"b", b"\x00", b"\xff",
+    b"--x",
+    b"\r\n", b"--", b"\n", b"\r", b" ", b"\t", b";", b'"', b"'", b"\\", b"=", b":", b"a", b"b", b"\x00", b"\xff",
     b"model", b"file", b"form-data", b"name", b"filename", b"filename*", b"utf-8''", b"%22", b"Content-Disposition: ",
     b"Content-Type: text/plain", b"Content-Length: 1", b"Content-Transfer-Encoding: binary", FIELD, FILE, B, END,
     b'; name="b"', b'; filename="b"', b"; filename*=utf-8''b", b"; name=b",
