@@ -66,8 +66,8 @@ WITHOUT_DEVICE: Final = frozenset((TOKENIZE_PATH, DETOKENIZE_PATH, COUNT_TOKENS_
 PROBES: Final = frozenset(("/health", "/healthz", "/metrics"))
 
 UNSERVED: Final[Mapping[str, str]] = {
-    "/v1/responses": "Of a response, GET /v1/responses/ID and POST /v1/responses/ID/cancel are served, and nothing else.",
-    "/v1/audio": "Of audio, POST /v1/audio/transcriptions and POST /v1/audio/translations are served, and nothing else.",
+    "/v1/responses": "Of a response, GET /v1/responses/ID and POST /v1/responses/ID/cancel are served.",
+    "/v1/audio": "Of audio, POST /v1/audio/transcriptions and POST /v1/audio/translations are served.",
     "/v1/messages/batches": "Message batches are not served. Send each message to POST /v1/messages instead.",
 }
 """What to use instead, by path; a path below one of these gets the same answer."""

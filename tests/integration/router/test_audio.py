@@ -69,7 +69,7 @@ async def test_openai_client_transcribes_and_translates(start: Any, kit: Any) ->
             model="tiny", file=("a.wav", SOUND), language="en", prompt="Größe", temperature=0.5,
             timestamp_granularities=["word", "segment"], response_format="json",
         )  # fmt: skip
-        with pytest.warns(DeprecationWarning):  # OpenAI's client says so since it has better models
+        with pytest.warns(DeprecationWarning, match="deprecated"):  # OpenAI's client says so since it has better models
             translated = await client.audio.translations.create(model="tiny", file=("a.wav", SOUND))
     assert made.text == translated.text == "one two"
     seen, other = running.engines[0].seen
