@@ -50,8 +50,8 @@ class SimulatorConfig(Settings):
     api_key_file: the bearer key of /v1. admin_token_file: the bearer token of /v1/plumage; without it the server must
     listen on a loopback address.
     answer_tokens: mean length of an answer that nothing else ends. enable_force_include_usage: vLLM's flag, usage in
-    every event of every stream. store_responses: as vLLM with VLLM_ENABLE_RESPONSES_API_STORE=1. dev_mode: vLLM's VLLM_SERVER_DEV_MODE, which serves `POST /reset_prefix_cache` without
-    a token.
+    every event of every stream. store_responses: as vLLM with VLLM_ENABLE_RESPONSES_API_STORE=1.
+    dev_mode: vLLM's VLLM_SERVER_DEV_MODE, which serves `POST /reset_prefix_cache` without a token.
     """
 
     model: str = Field(min_length=1)

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import orjson
 import xxhash
 
-from plumage.multipart import FormError, boundary_of, find_parts
+from plumage.multipart import FormError, Part, boundary_of, find_parts
 from plumage_engine.simulator.http.completions import Completions, Scope
 from plumage_engine.simulator.http.prompts import Prompts
 from plumage_engine.simulator.http.protocol import ApiError, Generation, read_generation
@@ -176,6 +176,22 @@ def _read_form(data: bytes, kind: bytes) -> tuple[dict[str, str], bytes]:
     """The fields of a form by name, and its file. ApiError for what is no form with a file."""
     found: dict[str, str] = {}
     sound: bytes | None = None
+    for part in _parts(data, kind):
+        value = data[part.start : part.end]
+        if part.is_file and part.name == "file":
+            sound = value
+        elif part.is_file or part.name == "file":
+            raise ApiError(422, f"{part.name}: only file is a file", param=part.name)
+        else:
+            found[part.name] = value.decode(errors="replace")
+    if sound is None:
+        raise ApiError(400, "file: Field required", param="file")
+    if found.get("use_beam_search", "").lower() in _TRUE:
+        raise ApiError(400, "use_beam_search is not supported by the simulator; leave it out", param="use_beam_search")
+    return found, sound
+
+
+def _parts(data: bytes, kind: bytes) -> list[Part]:
     try:
         steps = find_parts(data, boundary_of(kind))
         while True:
@@ -183,19 +199,8 @@ def _read_form(data: bytes, kind: bytes) -> tuple[dict[str, str], bytes]:
     except FormError as error:
         raise ApiError(400, f"the form cannot be read: {error}") from error
     except StopIteration as end:
-        for part in end.value:
-            value = data[part.start : part.end]
-            if part.is_file and part.name == "file":
-                sound = value
-            elif part.is_file or part.name == "file":
-                raise ApiError(422, f"{part.name}: only file is a file", param=part.name)
-            else:
-                found[part.name] = value.decode(errors="replace")
-    if sound is None:
-        raise ApiError(400, "file: Field required", param="file")
-    if found.get("use_beam_search", "").lower() in _TRUE:
-        raise ApiError(400, "use_beam_search is not supported by the simulator; leave it out", param="use_beam_search")
-    return found, sound
+        parts: list[Part] = end.value
+        return parts
 
 
 def _check_format(wanted: str, model: str, *, stream: bool) -> str:
