@@ -21,7 +21,7 @@ class Request:
 
     headers: by lower-case name. Repeated list headers are joined; a repeated header of `SINGLE_HEADERS` is refused.
     size: body bytes received; `body` has none of a body that no handler reads.
-    reservation: memory for the body; None when no handler reads the body.
+    reservation: memory for the body; None when no handler reads the body, as for a stored response.
     is_completion: an engine answers it. Set once the head is complete.
     tenant: who sent it. With API keys it is set once the head is complete.
     sender: whose share of memory and time it uses: its tenant's name, or the client's address without API keys.

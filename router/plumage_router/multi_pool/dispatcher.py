@@ -167,7 +167,7 @@ class PoolDispatcher(Listener):
             raise overloaded("The router is shutting down.")
         if sum(len(pool.in_flight) for pool in self.pools.values()) >= self.limits.max_in_flight:
             raise overloaded("Too many requests are in flight.")
-        call = response_call(request.method, request.target)
+        call = None if request.reservation is not None else response_call(request.method, request.target)
         if call is not None:
             return self._home_of(call.name, request.tenant).handler(request, connection)
         boundary = self.check_media_type(request)

@@ -280,7 +280,7 @@ class ProxiedRequest:
         self._explain = pool.wants_explanation(request)
         pool.check_load()
         salt = pool.salt_of(request.tenant)
-        call = response_call(request.method, request.target)
+        call = None if request.reservation is not None else response_call(request.method, request.target)
         if call is not None:
             return pool.reader.response_steps(call, salt=salt)
         pool.check_quota(request.tenant)

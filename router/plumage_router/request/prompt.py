@@ -111,6 +111,7 @@ class Prompt:
     `id_salt`: the tenant's part of the response's id; None if the API has no such ids. `previous`: the id of the
     response that this one continues, so only the replica that stores it can answer.
     `uses_device`: the engine computes something for it; otherwise the request says nothing about the engine's load.
+    `measured`: the answer's time and tokens say something about the engine's speed.
     `answer`: the most tokens of an answer that the client asked for; None if it did not say.
     `prompts`, `answers`: how many prompts the body has, and how many answers it asks for, for all of them.
     `background`: the engine answers at once and generates afterwards, so its answer says nothing about its speed.
@@ -145,17 +146,14 @@ class Prompt:
     of_response: bool = False
     size: int = field(init=False)
     uses_device: bool = field(init=False)
+    measured: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.size = len(self.text)
+        self.measured = self.generates and not self.background
         self.uses_device = not self.of_response and self.path not in WITHOUT_DEVICE
         if not self.uses_device:
             self.adapter = ""
-
-    @property
-    def measured(self) -> bool:
-        """Whether the answer's time and tokens say something about the engine's speed."""
-        return self.generates and not self.background
 
     def forget(self) -> None:
         """No other replica will be tried: keeps only what accounting needs."""
