@@ -145,7 +145,7 @@ def _read(url: str, runtime: Path) -> dict[str, str]:
         _wait(client, f"{url}/health")
         for change in ({}, {"stream": True}, {"priority": 1}):
             client.post(f"{url}/v1/chat/completions", json={**body, **change})
-        client.get(f"{url}/v1/responses/id")
+        client.get(f"{url}/v1/audio/speech")
         (membership,) = runtime.rglob("membership.json")
         (replica,) = json.loads(membership.read_text())["replicas"]
         urls = {"Router": url, "Agent": replica["agent"], "Engine: the simulator": replica["url"]}

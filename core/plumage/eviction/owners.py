@@ -17,8 +17,6 @@ from typing import Final
 __all__ = ["Owners"]
 
 _EARLY: Final = 8.0  # cache sizes; 16 gave no more (0313)
-    4.0  # cache sizes; with 1 a flood cost its neighbours twice as much, with 8 small caches lost hits (0313)
-)
 _LEAST: Final = 0.5  # of the mean return; above it a tenant has no disadvantage
 _PRIOR: Final = 0.125  # cache sizes of blocks with the mean's return, which a new tenant is assumed to have had
 _FADES: Final = 4  # a cache size of time

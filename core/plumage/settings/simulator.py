@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.engine import EngineSpec
@@ -11,7 +12,10 @@ from plumage.settings.addresses import EngineSockets
 from plumage.settings.secrets import EngineTlsFiles
 from plumage.settings.simulator_config import DeviceConfig, ServerTlsConfig, SimulatorConfig
 
-__all__ = ["simulator_settings"]
+__all__ = ["STORE_VARIABLE", "simulator_settings"]
+
+STORE_VARIABLE: Final = "VLLM_ENABLE_RESPONSES_API_STORE"
+"""vLLM stores responses if this is in its environment; so does the simulator."""
 
 
 def simulator_settings(
@@ -52,6 +56,7 @@ def simulator_settings(
         batch_limit=engine.batch_limit,
         eviction=policies.eviction(engine.eviction, simulator.block_size),
         feather=policies.feather(engine.feather),
+        store_responses=any(one.name == STORE_VARIABLE and (one.value or "0") != "0" for one in engine.env),
         **tier,
     )
 

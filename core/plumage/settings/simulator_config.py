@@ -50,8 +50,8 @@ class SimulatorConfig(Settings):
     api_key_file: the bearer key of /v1. admin_token_file: the bearer token of /v1/plumage; without it the server must
     listen on a loopback address.
     answer_tokens: mean length of an answer that nothing else ends. enable_force_include_usage: vLLM's flag, usage in
-    every event of every stream. dev_mode: vLLM's VLLM_SERVER_DEV_MODE, which serves `POST /reset_prefix_cache` without
-    a token.
+    every event of every stream. store_responses: as vLLM with VLLM_ENABLE_RESPONSES_API_STORE=1.
+    dev_mode: vLLM's VLLM_SERVER_DEV_MODE, which serves `POST /reset_prefix_cache` without a token.
     """
 
     model: str = Field(min_length=1)
@@ -84,6 +84,7 @@ class SimulatorConfig(Settings):
     max_body_bytes: int = Field(16 * 2**20, ge=1024)
     enable_force_include_usage: bool = False
     dev_mode: bool = False
+    store_responses: bool = False
     shutdown_seconds: float = Field(10.0, ge=0, le=3600)
 
     @model_validator(mode="after")

@@ -37,6 +37,7 @@ __all__ = [
     "quarantined",
     "queue_full",
     "response_away",
+    "response_not_found",
     "retry_budget_spent",
     "unauthorized",
     "unknown_model",
@@ -270,10 +271,23 @@ def unknown_response() -> RequestError:
     return RequestError(404, message, code="previous_response_not_found", param="previous_response_id")
 
 
-def response_away(reason: str) -> RequestError:
-    """reason: why the replica that stores the previous response takes no request."""
-    message = f"The replica that stores the previous response takes no request: {reason}."
-    return RequestError(503, message, code="no_replica", param="previous_response_id", retry_after=1)
+class ResponseNotFoundError(RequestError):
+    """No replica stores the response for this key. The body is vLLM's own, so clients of both need one rule."""
+
+    def body(self, target: bytes = b"") -> bytes:
+        error = {"message": self.message, "type": "invalid_request_error", "param": self.param, "code": self.status}
+        return orjson.dumps({"error": error})
+
+
+def response_not_found(name: str) -> RequestError:
+    message = f"Response with id '{_cut(name, _MAX_PARAM)}' not found."
+    return ResponseNotFoundError(404, message, code="response_not_found", param="response_id")
+
+
+def response_away(reason: str, param: str) -> RequestError:
+    """reason: why the replica that stores the response takes no request. param: what names the response."""
+    message = f"The replica that stores the response takes no request: {reason}."
+    return RequestError(503, message, code="no_replica", param=param, retry_after=1)
 
 
 def internal() -> RequestError:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from plumage.multipart import FormError, boundary_of
 from plumage.settings.router_config import LimitsConfig, TimeoutsConfig
 from plumage_router.clock import monotonic, wall
 from plumage_router.http.auth import Auth
@@ -19,7 +20,7 @@ from plumage_router.http.body_memory import BodyMemory, BodyReservation
 from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.errors import RequestError, bad_request, overloaded, unauthorized
 from plumage_router.http.json_lines import JsonLines
-from plumage_router.http.paths import ENGINE_PATHS, PROBES, path_class
+from plumage_router.http.paths import ENGINE_PATHS, FORM_PATHS, PROBES, path_class, response_call
 from plumage_router.http.request import Handler, Request
 from plumage_router.http.time_slicing import TimeSlicer
 from plumage_router.http.tls import TlsAcceptor
@@ -128,7 +129,8 @@ class Listener(ABC):
         """Makes the handler of a request that is not a completion."""
 
     def admit(self, request: Request) -> RequestError | None:
-        completion = request.method == b"POST" and request.target.partition(b"?")[0] in ENGINE_PATHS
+        reads_body = request.method == b"POST" and request.target.partition(b"?")[0] in ENGINE_PATHS
+        completion = reads_body or response_call(request.method, request.target) is not None
         request.is_completion = completion
         if not self.auth.enabled:
             request.tenant = self.auth.nobody
@@ -139,7 +141,7 @@ class Listener(ABC):
                 return unauthorized(NEEDS_KEY)
             if tenant is not None:
                 request.sender = tenant.name
-        if completion:
+        if reads_body:
             request.reservation = BodyReservation(request.sender)
         return None
 
@@ -173,15 +175,21 @@ class Listener(ABC):
             raise RequestError(403, f"X-Plumage-Explain: {self.auth.admin_refusal}", code="admin_key")
         return request.headers[b"x-plumage-explain"].strip() not in (b"0", b"")
 
-    def check_media_type(self, request: Request) -> None:
+    def check_media_type(self, request: Request) -> bytes:
+        """Raises RequestError for a body of another type than the path takes. Returns the boundary of a form; empty for
+        JSON."""
         headers = request.headers
         kind = headers.get(b"content-type")
-        if kind is not None and kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
+        boundary = b""
+        if request.target.partition(b"?")[0] in FORM_PATHS:
+            boundary = _boundary(kind)
+        elif kind is not None and kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
             raise RequestError(415, "The body must be application/json.", code="media_type")
         if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
             raise RequestError(415, "Compressed bodies are not accepted.", code="content_encoding")
         if not request.body:
-            raise bad_request("The body is empty.", code="invalid_json")
+            raise bad_request("The body is empty.", code="invalid_form" if boundary else "invalid_json")
+        return boundary
 
     def log_access(self, request: Request | None, status: int, **more: Any) -> None:
         """Writes a line to the access log, if there is one. Successful probes and scrapes are left out.
@@ -225,3 +233,12 @@ class Listener(ABC):
         self._trimmer.check(self.body_memory.take_peak(), self.body_memory.used)
         for connection in [c for c in self.connections if c.deadline < now]:
             connection.expire()
+
+
+def _boundary(kind: bytes | None) -> bytes:
+    if kind is None or kind.partition(b";")[0].strip().lower() != b"multipart/form-data":
+        raise RequestError(415, "The body must be a form: multipart/form-data; boundary=…", code="media_type")
+    try:
+        return boundary_of(kind)
+    except FormError as error:
+        raise bad_request(f"The form cannot be read: {error}.", code="invalid_form") from None

@@ -5,8 +5,10 @@ A label never contains a client's own text: otherwise any client could fill the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
+from urllib.parse import parse_qs, unquote
 
 from plumage_router.http.errors import error_object
 
@@ -17,15 +19,20 @@ __all__ = [
     "DETOKENIZE_PATH",
     "EMBEDDINGS_PATH",
     "ENGINE_PATHS",
+    "FORM_PATHS",
     "MESSAGES_PATH",
     "PROBES",
     "RERANK_PATHS",
     "RESPONSES_PATH",
     "SCORE_PATHS",
     "TOKENIZE_PATH",
+    "TRANSCRIPTIONS_PATH",
+    "TRANSLATIONS_PATH",
     "UNSERVED",
     "WITHOUT_DEVICE",
+    "ResponseCall",
     "path_class",
+    "response_call",
     "unserved_body",
 ]
 
@@ -39,14 +46,19 @@ DETOKENIZE_PATH: Final = b"/detokenize"
 EMBEDDINGS_PATH: Final = b"/v1/embeddings"
 RERANK_PATHS: Final = (b"/v1/rerank", b"/v2/rerank", b"/rerank")
 SCORE_PATHS: Final = (b"/v1/score", b"/score")
+TRANSCRIPTIONS_PATH: Final = b"/v1/audio/transcriptions"
+TRANSLATIONS_PATH: Final = b"/v1/audio/translations"
+
+FORM_PATHS: Final = frozenset((TRANSCRIPTIONS_PATH, TRANSLATIONS_PATH))
+"""Their body is a form (multipart/form-data)."""
 
 ENGINE_PATHS: Final = frozenset(
     (
         CHAT_PATH, COMPLETION_PATH, MESSAGES_PATH, COUNT_TOKENS_PATH, RESPONSES_PATH, TOKENIZE_PATH, DETOKENIZE_PATH,
-        EMBEDDINGS_PATH, *RERANK_PATHS, *SCORE_PATHS,
+        EMBEDDINGS_PATH, *RERANK_PATHS, *SCORE_PATHS, *FORM_PATHS,
     )
 )  # fmt: skip
-"""What an engine answers: POST with a JSON object."""
+"""What an engine answers: POST with a JSON object, or with a form."""
 
 WITHOUT_DEVICE: Final = frozenset((TOKENIZE_PATH, DETOKENIZE_PATH, COUNT_TOKENS_PATH))
 """A server answers these without its device."""
@@ -54,7 +66,8 @@ WITHOUT_DEVICE: Final = frozenset((TOKENIZE_PATH, DETOKENIZE_PATH, COUNT_TOKENS_
 PROBES: Final = frozenset(("/health", "/healthz", "/metrics"))
 
 UNSERVED: Final[Mapping[str, str]] = {
-    "/v1/responses": "Responses are not served by id. Send the id to POST /v1/responses as previous_response_id.",
+    "/v1/responses": "Of a response, GET /v1/responses/ID and POST /v1/responses/ID/cancel are served.",
+    "/v1/audio": "Of audio, POST /v1/audio/transcriptions and POST /v1/audio/translations are served.",
     "/v1/messages/batches": "Message batches are not served. Send each message to POST /v1/messages instead.",
 }
 """What to use instead, by path; a path below one of these gets the same answer."""
@@ -66,6 +79,33 @@ _CLASSES: Final = (
     "/v2/rerank", "/rerank", "/score", "/tokenize", "/detokenize", "/v1/plumage", "/plumage/v1", "/health",
     "/healthz", "/metrics", "/v1",
 )  # fmt: skip
+
+_BY_ID: Final = re.compile(rb"/v1/responses/([^/?#]{1,512})(/cancel)?(?:\?(.*))?", re.S)
+_INDEX: Final = re.compile(r"\d{1,9}", re.A)
+
+
+class ResponseCall(NamedTuple):
+    """A request that reads or cancels a stored response. name: the response's id. path: the target that the engine
+    gets."""
+
+    method: bytes
+    name: str
+    path: bytes
+    stream: bool
+
+
+def response_call(method: bytes, target: bytes) -> ResponseCall | None:
+    """None for any other request. Of the query only what vLLM reads is sent on: `stream` and `starting_after`."""
+    found = _BY_ID.fullmatch(target)
+    if found is None or method != (b"POST" if found[2] else b"GET"):
+        return None
+    path = b"/v1/responses/%b%b" % (found[1], found[2] or b"")
+    query = {} if found[2] else parse_qs((found[3] or b"").decode("latin-1"))
+    stream = query.get("stream", [""])[-1].lower() in ("true", "1")
+    after = query.get("starting_after", [""])[-1]
+    if stream:
+        path += b"?stream=true" + (b"&starting_after=" + after.encode() if _INDEX.fullmatch(after) else b"")
+    return ResponseCall(method, unquote(found[1].decode("latin-1")), path, stream)
 
 
 def path_class(path: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from plumage_router.http.auth import Tenant
@@ -22,11 +21,11 @@ class Request:
 
     headers: by lower-case name. Repeated list headers are joined; a repeated header of `SINGLE_HEADERS` is refused.
     size: body bytes received; `body` has none of a body that no handler reads.
-    reservation: memory for the body; None when no handler reads the body.
+    reservation: memory for the body; None when no handler reads the body, as for a stored response.
     is_completion: an engine answers it. Set once the head is complete.
     tenant: who sent it. With API keys it is set once the head is complete.
     sender: whose share of memory and time it uses: its tenant's name, or the client's address without API keys.
-    parsed: the body's JSON object, set where it was parsed to find the request's pool.
+    parsed: the body's JSON object, or its form, set where it was parsed to find the request's pool.
     """
 
     __slots__ = (
@@ -43,7 +42,7 @@ class Request:
         self.size = 0
         self.reservation: BodyReservation | None = None
         self.tenant: Tenant | None = None
-        self.parsed: Mapping[str, Any] | None = None
+        self.parsed: Any = None
         self.is_completion = False
         self.keep_alive = False
         self.http10 = False

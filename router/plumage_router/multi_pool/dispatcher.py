@@ -21,13 +21,15 @@ from plumage_router.clock import monotonic
 from plumage_router.http.asgi import Application, AsgiRequest
 from plumage_router.http.auth import Auth, Tenant
 from plumage_router.http.downstream import DownstreamConnection
-from plumage_router.http.errors import RequestError, bad_field, internal, overloaded
+from plumage_router.http.errors import RequestError, bad_field, internal, overloaded, response_not_found
 from plumage_router.http.listener import Listener
+from plumage_router.http.paths import response_call
 from plumage_router.http.request import Handler, Request
-from plumage_router.http.time_slicing import LARGE, SlicedWork, run_now
+from plumage_router.http.time_slicing import LARGE, SlicedWork, Steps, run_now
 from plumage_router.multi_pool.split import Route, choose, conversation_key, fallbacks
 from plumage_router.pool_router import PoolRouter
 from plumage_router.proxy.live_tracing import LiveTracing
+from plumage_router.request.audio import Form, read_form
 from plumage_router.request.body import parse_steps
 from plumage_router.request.json_bounds import MAX_VALUES
 
@@ -165,13 +167,29 @@ class PoolDispatcher(Listener):
             raise overloaded("The router is shutting down.")
         if sum(len(pool.in_flight) for pool in self.pools.values()) >= self.limits.max_in_flight:
             raise overloaded("Too many requests are in flight.")
-        self.check_media_type(request)
+        call = None if request.reservation is not None else response_call(request.method, request.target)
+        if call is not None:
+            return self._home_of(call.name, request.tenant).handler(request, connection)
+        boundary = self.check_media_type(request)
+        steps: Steps[Any] = (
+            read_form(request.body, boundary) if boundary else parse_steps(request.body, self.most_values)
+        )
         if len(request.body) > LARGE:
-            return _FindPool(self, request, connection)
-        return self.pool_handler(request, connection, run_now(parse_steps(request.body, self.most_values)))
+            return _FindPool(self, request, connection, steps)
+        return self.pool_handler(request, connection, run_now(steps))
 
-    def pool_handler(self, request: Request, connection: DownstreamConnection, body: Mapping[str, Any]) -> Handler:
+    def _home_of(self, response: str, tenant: Tenant | None) -> PoolRouter:
+        """The pool that stores the tenant's response. Raises RequestError without one."""
+        home = next((pool for pool in self.pools.values() if pool.stores(response, tenant)), None)
+        if home is None:
+            raise response_not_found(response)
+        return home
+
+    def pool_handler(
+        self, request: Request, connection: DownstreamConnection, parsed: Mapping[str, Any] | Form
+    ) -> Handler:
         """The handler of the pool that serves the request's model. Raises RequestError without such a pool."""
+        body: Mapping[str, Any] = {"input": parsed.tail, **parsed.given} if isinstance(parsed, Form) else parsed
         name = body.get("model")
         if name is None:
             raise bad_field("model", "it is missing.", code="missing_field")
@@ -180,7 +198,7 @@ class PoolDispatcher(Listener):
         pool = self._choose(name, request, body)
         if pool is None:
             raise self.unknown(name, request.tenant)
-        request.parsed = body
+        request.parsed = parsed
         return pool.handler(request, connection)
 
     def _choose(self, name: str, request: Request, body: Mapping[str, Any]) -> PoolRouter | None:
@@ -215,9 +233,13 @@ class PoolDispatcher(Listener):
 
 
 class _FindPool:
-    """A `Handler` of a large completion: parses its body in slices, then hands it to its pool's handler."""
+    """A `Handler` of a large completion: parses its body in slices, then hands it to its pool's handler. steps: parse
+    the body."""
 
-    def __init__(self, dispatcher: PoolDispatcher, request: Request, client: DownstreamConnection) -> None:
+    def __init__(
+        self, dispatcher: PoolDispatcher, request: Request, client: DownstreamConnection, steps: Steps[Any]
+    ) -> None:
+        self._steps = steps
         self._dispatcher = dispatcher
         self._request = request
         self._client = client
@@ -230,9 +252,8 @@ class _FindPool:
         return self._handler is not None and self._handler.answering
 
     def start(self) -> None:
-        body = self._request.body
         slicer, sender = self._dispatcher.time_slicer, self._request.sender
-        self._work = slicer.add(len(body), parse_steps(body, self._dispatcher.most_values), self._parsed, tenant=sender)
+        self._work = slicer.add(len(self._request.body), self._steps, self._parsed, tenant=sender)
 
     def pause(self) -> None:
         self._paused = True
@@ -250,14 +271,14 @@ class _FindPool:
         if self._handler is not None:
             self._handler.abort()
 
-    def _parsed(self, body: dict[str, Any] | None, error: Exception | None) -> None:
+    def _parsed(self, body: Mapping[str, Any] | Form | None, error: Exception | None) -> None:
         self._work = None
         handler = self._handler = self._find(body, error)
         handler.start()
         if self._paused:
             handler.pause()
 
-    def _find(self, body: dict[str, Any] | None, error: Exception | None) -> Handler:
+    def _find(self, body: Mapping[str, Any] | Form | None, error: Exception | None) -> Handler:
         dispatcher, request, client = self._dispatcher, self._request, self._client
         try:
             if error is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, Protocol
 
+from plumage.multipart import content_type
 from plumage_router.clock import monotonic
 from plumage_router.fleet.breaker import BreakerState
 from plumage_router.fleet.replicas import Replica, Totals
@@ -218,13 +219,15 @@ class Attempt:
     def _send(self, connection: UpstreamConnection) -> None:
         self._connection = connection
         prompt = self.decision.prompt
-        head, self._key = self._pool.upstream_head(prompt.path, self.replica)
+        head, self._key = self._pool.upstream_head(prompt, self.replica)
+        if prompt.boundary:
+            head += b"content-type: %b\r\n" % content_type(prompt.boundary)
         payload = self._pool.named_response(prompt, self.replica)
         connection.send(self, b"%b%bcontent-length: %d\r\n\r\n" % (head, self._lines, len(payload)), payload)
 
     def _reader(self) -> StreamFilter:
         prompt = self.decision.prompt
-        return StreamFilter(prompt.wanted_usage, named=prompt.path == RESPONSES_PATH)
+        return StreamFilter(prompt.wanted_usage, named=prompt.path.startswith(RESPONSES_PATH))
 
     def _try_other_key(self) -> bool:
         """Sends the request again with another engine key, if there is one. Engines may differ while keys change."""
@@ -249,7 +252,7 @@ class Attempt:
         else:
             self.replica.breaker.succeeded()
         if self.streams:
-            self._pool.decider.first_token(self.decision, self.first_at)
+            self._pool.decider.first_token(self.decision, self.first_at, learns=self.decision.prompt.measured)
         self._owner.begin(self, self._status, self._headers, data)
 
     def _fail(self, failure: Failure, cause: Cause, *, certain: bool = False) -> None:
@@ -276,12 +279,12 @@ class Attempt:
             self.replica.breaker.completed()
         if outcome is _Outcome.FINISHED:
             totals.finished += 1
-            generates = self.decision.prompt.generates
+            measured = self.decision.prompt.measured
             if self._status < 400:
                 decider.answered(self.decision, now)
-            if generates:
+            if measured:
                 self._count_answer(totals)
-            if generates and self._status < 400:
+            if measured and self._status < 400:
                 decider.finished(self.decision, now, self.reader.usage)
             else:  # a refusal, or an answer without a generation, says nothing about the engine's speed
                 decider.failed(self.decision, now)

@@ -25,6 +25,7 @@ from plumage_router.http.auth import Auth, Tenant
 from plumage_router.http.errors import RequestError, overloaded, quarantined
 from plumage_router.http.json_lines import JsonLines
 from plumage_router.http.listener import Listener
+from plumage_router.http.paths import FORM_PATHS
 from plumage_router.http.request import Request
 from plumage_router.http.upstream import ConnectionPool
 from plumage_router.process.engine_tls import UNVERIFIED, EngineTls
@@ -223,9 +224,9 @@ class PoolState(Listener):
 
         tokens: that the prompt is expected to have. decided: called later if the result `waits` for the other routers.
         """
-        if not self.config.quotas:
+        if not self.config.quotas or prompt.of_response:
             return None
-        answer = (prompt.answer or _ANSWER_TOKENS) * prompt.answers if prompt.generates else 0
+        answer = self.tokens_of_answer(prompt) if prompt.generates or prompt.audio_tokens else 0
         name = tenant.name if tenant is not None else ""
         self.quotas.check_model(name, prompt.model)
         return self.quotas.take(name, tokens + answer, decided)
@@ -244,9 +245,15 @@ class PoolState(Listener):
         """The expected number, at most the model's context for each prompt."""
         if not prompt.uses_device:
             return 0
+        if prompt.audio_tokens:
+            return prompt.audio_tokens
         text = prompt.text if prompt.text and prompt.prompts == 1 else prompt.payload
         most = (self.config.model.max_length or _CONTEXT) * prompt.prompts
         return min(most, math.ceil(len(text) / self.decider.rate.of(text)))
+
+    def tokens_of_answer(self, prompt: Prompt) -> int:
+        """The most that the client asked for, for all answers; without a limit what a quota takes."""
+        return (prompt.answer or _ANSWER_TOKENS) * prompt.answers
 
     def count_usage(self, tenant: Tenant | None, model: str, used: TokensUsed) -> None:
         """A request was answered, at least in part."""
@@ -256,13 +263,13 @@ class PoolState(Listener):
 
     def named_response(self, prompt: Prompt, replica: Replica) -> bytes:
         """The body for this replica. In the Responses API it has the id of the response to come."""
-        if prompt.id_salt is None:
+        if prompt.id_salt is None or prompt.of_response:
             return prompt.payload
         name = response_id(secrets.token_bytes(RANDOM_BYTES), prompt.id_salt, replica.id)
         return splice(prompt.payload, {"request_id": name})
 
     def stores_previous(self, prompt: Prompt) -> Replica | None:
-        """The replica that stores the response which this request continues; None if there is none."""
+        """The replica that stores the response which this request continues or names; None if there is none."""
         return self._storing(prompt.previous or "", prompt.id_salt or "")
 
     def stores(self, response: str, tenant: Tenant | None) -> bool:
@@ -307,15 +314,22 @@ class PoolState(Listener):
 
     # -- engines ------------------------------------------------------------------------------------------------------
 
-    def upstream_head(self, path: bytes, replica: Replica) -> tuple[bytes, bytes | None]:
+    def upstream_head(self, prompt: Prompt, replica: Replica) -> tuple[bytes, bytes | None]:
         """The header lines that all requests to this replica share, and the engine key in them."""
+        if prompt.of_response:  # each has a path of its own
+            secret = self.engine_keys.of(replica.member.url)
+            return _make_head(b"%b %b" % (prompt.method, prompt.path), replica, secret), secret
+        path = prompt.path
         key = (path, replica.member.url)
         head = self._heads.get(key)
         if head is None:
             if len(self._heads) > 4 * max(64, len(self.fleet)):
                 self._heads.clear()
             secret = self.engine_keys.of(replica.member.url)
-            head = self._heads[key] = _make_head(path, replica, secret), secret
+            made = _make_head(b"POST %b" % path, replica, secret)
+            if path not in FORM_PATHS:  # a form has its boundary there
+                made += b"content-type: application/json\r\n"
+            head = self._heads[key] = made, secret
         return head
 
     def use_other_engine_key(self, replica: Replica, refused: Sequence[bytes]) -> bool:
@@ -349,10 +363,9 @@ class PoolState(Listener):
         )
 
 
-def _make_head(path: bytes, replica: Replica, secret: bytes | None) -> bytes:
+def _make_head(what: bytes, replica: Replica, secret: bytes | None) -> bytes:
+    """what: method and target."""
     host, port = replica.member.address()
     name = f"[{host}]" if ":" in host else host
     authorization = b"authorization: Bearer %b\r\n" % secret if secret else b""
-    return b"POST %b HTTP/1.1\r\nhost: %b:%d\r\ncontent-type: application/json\r\n%b" % (
-        path, name.encode(), port, authorization,
-    )  # fmt: skip
+    return b"%b HTTP/1.1\r\nhost: %b:%d\r\n%b" % (what, name.encode(), port, authorization)

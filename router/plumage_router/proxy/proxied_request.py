@@ -21,9 +21,11 @@ from plumage_router.http.errors import (
     internal,
     no_replica,
     response_away,
+    response_not_found,
     unknown_response,
     upstream_failed,
 )
+from plumage_router.http.paths import response_call
 from plumage_router.http.request import Request
 from plumage_router.http.time_slicing import LARGE, SlicedWork, Steps, run_now
 from plumage_router.http.wire import chunk, header_lines
@@ -174,11 +176,20 @@ class ProxiedRequest:
         attempt, timeouts = self._attempt, self._pool.timeouts
         if attempt is None or self._paused:
             self._last_byte_at = now
+        elif attempt.decision.prompt.of_response:
+            self._check_stored(attempt, now)
         elif attempt.started:
             if self._answer.events and now - self._last_byte_at > timeouts.idle:
                 attempt.give_up(Failure.STREAM_TIMEOUT)
         elif attempt.decision.prompt.stream and now - attempt.sent_at > timeouts.first_byte:
             attempt.give_up(Failure.FIRST_BYTE_TIMEOUT)
+
+    def _check_stored(self, attempt: Attempt, now: float) -> None:
+        """vLLM ends the stream of a stored response only if that completes, so silence is not the replica's failure."""
+        if attempt.started and self._answer.events and now - self._last_byte_at > self._pool.timeouts.idle:
+            self._truncate("the stored response sent nothing more")
+        elif not attempt.started and now - attempt.sent_at > self._pool.timeouts.first_byte:
+            self._fail(RequestError(504, "The stored response sent nothing in time.", code="timeout"))
 
     # -- for the wait queue -------------------------------------------------------------------------------------------
 
@@ -213,7 +224,7 @@ class ProxiedRequest:
         answer.begin(status, headers, data, date=pool.date, request_id=self._request_id, extra=extra)
         pool.metrics.responses[status] += 1
         self._streamed += data.count(b"data: ")
-        if attempt.streams:
+        if attempt.streams and attempt.decision.prompt.measured:
             pool.metrics.ttft.observe(attempt.first_at - self.arrived)
         answer.client.free_body()
         pool.free(attempt.decision.prompt)
@@ -226,12 +237,14 @@ class ProxiedRequest:
 
     def complete(self, attempt: Attempt) -> None:
         self._pool.clear_quarantine(attempt.decision.prompt)
-        if attempt.decision.prompt.generates:
+        prompt = attempt.decision.prompt
+        if prompt.measured:
             self._pool.metrics.latency.observe(attempt.last_at - self.arrived)
         record, usage = self._record, attempt.reader.usage
         assert record is not None
-        record.prompt_tokens, record.cached_tokens = usage.prompt_tokens, usage.cached_tokens
-        record.output_tokens = usage.output_tokens
+        if not prompt.of_response:  # its tokens were those of the request that made the response
+            record.prompt_tokens, record.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+            record.output_tokens = usage.output_tokens
         self._end("Finished")
         self._answer.end()
 
@@ -266,11 +279,16 @@ class ProxiedRequest:
             self._trace = pool.tracing.current.begin(request, pool.config.pool)
         self._explain = pool.wants_explanation(request)
         pool.check_load()
-        pool.check_quota(request.tenant)
-        pool.check_media_type(request)
-        parsed, request.parsed = request.parsed, None
         salt = pool.salt_of(request.tenant)
+        call = None if request.reservation is not None else response_call(request.method, request.target)
+        if call is not None:
+            return pool.reader.response_steps(call, salt=salt)
+        pool.check_quota(request.tenant)
+        boundary = pool.check_media_type(request)
+        parsed, request.parsed = request.parsed, None
         path = request.target.partition(b"?")[0]
+        if boundary:
+            return pool.reader.form_steps(path, request.body, boundary, parsed)
         return pool.reader.steps(path, request.body, parsed, salt=salt, tenant=pool.auth.enabled)
 
     def _read_done(self, prompt: Prompt | None, error: Exception | None) -> None:
@@ -393,8 +411,10 @@ class ProxiedRequest:
         """Waits if possible, unless an available replica has failed on this request."""
         pool, retries = self._pool, self._retries
         continues = self._prompt is not None and self._prompt.previous is not None
+        by_id = self._prompt is not None and self._prompt.of_response
         if continues and self._home is None:
-            self._fail(unknown_response())
+            assert self._prompt is not None
+            self._fail(response_not_found(self._prompt.previous or "") if by_id else unknown_response())
             return
         waits = retries is None if continues else not pool.fleet.candidates(now)
         if waits and pool.wait_queue.add(self, now):
@@ -402,10 +422,12 @@ class ProxiedRequest:
             return
         if retries is not None:
             # No other replica could serve the request, so the breakers would not protect it.
-            retries.settle(pool.fleet, now, request_is_cause=not continues)
+            # vLLM drops the connection of a stream that it cannot continue, so such a failure is not the replica's.
+            retries.settle(pool.fleet, now, request_is_cause=by_id or not continues)
             self._fail(upstream_failed(retries.failures[-1][1], len(retries.failures)))
         elif self._home is not None:
-            self._fail(response_away(self._home.reason(now) or "it is busy"))
+            param = "response_id" if by_id else "previous_response_id"
+            self._fail(response_away(self._home.reason(now) or "it is busy", param))
         elif self._prompt is not None and self._prompt.adapter and pool.fleet.candidates(now):
             self._fail(adapter_missing(self._prompt.model))
         else:
@@ -457,7 +479,10 @@ class ProxiedRequest:
             return TokensUsed(
                 record.prompt_tokens, record.cached_tokens or 0, record.output_tokens or 0, estimated=False
             )
-        return TokensUsed(self._expected, 0, self._streamed if attempt.streams else 0, estimated=True)
+        output = self._streamed if attempt.streams else 0
+        if self._prompt is not None and self._prompt.background:
+            output = self._pool.tokens_of_answer(self._prompt)
+        return TokensUsed(self._expected, 0, output, estimated=True)
 
     def _count_tokens(self, outcome: str) -> None:
         """Counts what the request used for its tenant. A quota counts all that the request may use where an answer that

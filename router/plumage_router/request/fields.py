@@ -266,10 +266,6 @@ def _short_text(value: Any) -> str | None:
     return None if right else f"must be a string of at most {_MAX_USER} characters"
 
 
-def _off(value: Any) -> str | None:
-    return None if value is False else "must be false: this router does not serve responses by id"
-
-
 RESPONSES: dict[str, Check] = {
     **{
         name: _SAMPLING[name]
@@ -290,7 +286,7 @@ RESPONSES: dict[str, Check] = {
     "input": _anything,  # see `plumage.rendering.responses`
     "instructions": _text,
     "user": _short_text,  # engines repeat it behind the usage
-    "background": _off,
+    "background": _flag,
     "include": _texts,
     "max_output_tokens": _whole(1, 2**31 - 1),
     "max_tool_calls": _whole(0, 2**31 - 1),

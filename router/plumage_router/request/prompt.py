@@ -26,8 +26,18 @@ from plumage_router.http.paths import (
     MESSAGES_PATH,
     RESPONSES_PATH,
     WITHOUT_DEVICE,
+    ResponseCall,
 )
 from plumage_router.http.time_slicing import Steps, run_now
+from plumage_router.request.audio import (
+    Form,
+    audio_payload,
+    audio_tokens,
+    check_audio,
+    is_true,
+    read_form,
+    usage_of_stream,
+)
 from plumage_router.request.body import parse_steps, splice, splice_json
 from plumage_router.request.fields import (
     CHAT,
@@ -101,8 +111,12 @@ class Prompt:
     `id_salt`: the tenant's part of the response's id; None if the API has no such ids. `previous`: the id of the
     response that this one continues, so only the replica that stores it can answer.
     `uses_device`: the engine computes something for it; otherwise the request says nothing about the engine's load.
+    `measured`: the answer's time and tokens say something about the engine's speed.
     `answer`: the most tokens of an answer that the client asked for; None if it did not say.
     `prompts`, `answers`: how many prompts the body has, and how many answers it asks for, for all of them.
+    `background`: the engine answers at once and generates afterwards, so its answer says nothing about its speed.
+    `boundary`, `audio_tokens`: of a form with an audio file; `audio_tokens` is an estimate.
+    `method`, `of_response`: it reads or cancels the stored response `previous`; it has no body then.
     `adapter`: the LoRA that the engine computes with; empty for the base model.
     `turn`: where a rendered chat stands in its conversation. `sorted_tools`: its tools came in another order.
     """
@@ -125,12 +139,19 @@ class Prompt:
     turn: Turn | None = None
     sorted_tools: bool = False
     adapter: str = ""
+    background: bool = False
+    boundary: bytes = b""
+    audio_tokens: int = 0
+    method: bytes = b"POST"
+    of_response: bool = False
     size: int = field(init=False)
     uses_device: bool = field(init=False)
+    measured: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.size = len(self.text)
-        self.uses_device = self.path not in WITHOUT_DEVICE
+        self.measured = self.generates and not self.background
+        self.uses_device = not self.of_response and self.path not in WITHOUT_DEVICE
         if not self.uses_device:
             self.adapter = ""
 
@@ -238,6 +259,7 @@ class PromptReader:
             turn=self._turn(path, body["model"], shown, own_salt) if len(chunks) >= _COMPARED else None,
             sorted_tools=tools is not None,
             adapter=self._served[body["model"]],
+            background=path == RESPONSES_PATH and body.get("background") is True and body.get("stream") is not True,
         )
 
     def _passed(self, path: bytes, raw: bytes, body: Mapping[str, Any], salt: str, tenant: bool) -> Prompt:
@@ -255,6 +277,48 @@ class PromptReader:
             path, name, payload, False, wanted_usage(None), b"", (), plain=False, generates=False,
             adapter=self._served[name],
         )  # fmt: skip
+
+    def form_steps(self, path: bytes, data: BodyBuffer, boundary: bytes, form: Form | None = None) -> Steps[Prompt]:
+        """A request with an audio file, in slices. form: what `data` has, if it was read already."""
+        if form is None:
+            form = yield from read_form(data, boundary)
+        check_audio(path, form, self.allowed_fields)
+        name = self._known_model(form.fields)
+        most = form.fields.get("max_completion_tokens")
+        return Prompt(
+            path,
+            name,
+            audio_payload(form, self._model if name in self._aliases else name),
+            is_true(form, "stream"),
+            usage_of_stream(form),
+            b"",
+            (),
+            plain=False,
+            generates=False,
+            answer=int(most) if most else None,
+            adapter=self._served[name],
+            boundary=boundary,
+            audio_tokens=audio_tokens(form),
+        )
+
+    def response_steps(self, call: ResponseCall, *, salt: str) -> Steps[Prompt]:
+        """A request for a stored response, which has no body. salt: the tenant's."""
+        yield
+        return Prompt(
+            call.path,
+            self._model,
+            b"",
+            call.stream,
+            WantedUsage.EVERY,
+            b"",
+            (),
+            plain=False,
+            generates=False,
+            id_salt=salt,
+            previous=call.name,
+            method=call.method,
+            of_response=True,
+        )
 
     def check(self, path: bytes, body: Mapping[str, Any], *, tenant: bool = False) -> bool:
         """Checks all rules that need no rendering. Returns whether it is one plain prompt."""

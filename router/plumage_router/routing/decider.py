@@ -202,12 +202,14 @@ class Decider:
             if self.share is not None and 2 * known < len(chunks):
                 self.share(chunks, ticket.slot, ttl)
 
-    def first_token(self, decision: Decision, now: float) -> None:
-        """The first token of a stream came. Other answers only call `finished`."""
+    def first_token(self, decision: Decision, now: float, *, learns: bool = True) -> None:
+        """The first token of a stream came. Other answers only call `finished`. learns: its time says something about
+        the replica's speed."""
         self._prefill_ended(decision.prefill, now)
-        decision.policy.first_token(decision.ticket, now)
-        if decision.shadow is not None:
-            decision.shadow.first_token(now)
+        if learns:
+            decision.policy.first_token(decision.ticket, now)
+            if decision.shadow is not None:
+                decision.shadow.first_token(now)
         if self.changed is not None:
             self.changed()
 

@@ -270,7 +270,7 @@ async def test_unknown_expectation_is_refused(start: Any, kit: Any) -> None:
 
 async def test_unknown_paths_and_methods_are_refused(start: Any, kit: Any) -> None:
     running = await start(engines=1)
-    assert _is_error(await running.post(kit.chat(), path="/v1/responses/resp_1/cancel"), 404, "not_served")
+    assert _is_error(await running.post(kit.chat(), path="/v1/responses/resp_1/other"), 404, "not_served")
     for path in ("docs", "redoc", "openapi.json"):
         answer = await running.send(f"GET /{path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
         assert _is_error(answer, 404, "not_found"), "what there is to call is no business of clients"

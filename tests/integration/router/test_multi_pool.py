@@ -495,3 +495,53 @@ async def test_stored_response_is_continued_in_its_pool(gateway: Gateway, engine
         assert (await gateway.http.post("/v1/responses", json=following)).status_code == 200
         assert [seen.json["previous_response_id"] for seen in stored.seen] == [response]
         stored.seen.clear()
+
+
+async def test_stored_response_is_read_in_its_pool(gateway: Gateway, engines: list[Any]) -> None:
+    for pool, engine in zip(("chat", "code"), engines, strict=True):
+        gateway.add(pool, at(engine))
+    await gateway.start()
+    for pool, engine in zip(("chat", "code"), engines, strict=True):
+        await gateway.http.post("/v1/responses", json={"model": pool, "input": "hello"})
+        response = engine.seen[-1].json["request_id"]
+        for other in engines:
+            other.seen.clear()
+            other.answer = _answers_by_id
+        assert (await gateway.http.get(f"/v1/responses/{response}")).json() == {"id": "stored"}
+        assert (await gateway.http.post(f"/v1/responses/{response}/cancel")).json() == {"id": "stored"}
+        assert [seen.line.split()[1] for seen in engine.seen] == [
+            f"/v1/responses/{response}", f"/v1/responses/{response}/cancel",
+        ]  # fmt: skip
+        for other in engines:
+            other.answer = other.normally
+    unknown = await gateway.http.get("/v1/responses/resp_1")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, 404)
+    assert unknown.json()["error"]["message"] == "Response with id 'resp_1' not found."
+
+
+async def _answers_by_id(seen: Any, writer: asyncio.StreamWriter) -> None:
+    writer.write(b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n{"id":"stored"}')
+
+
+@pytest.mark.parametrize("size", [100, 200_000])
+async def test_forms_find_their_pool_and_split_by_their_files(gateway: Gateway, engines: list[Any], size: int) -> None:
+    for pool, engine in zip(("chat", "code"), engines, strict=True):
+        gateway.add(pool, at(engine), "chat", model=pool, model_more={"aliases": ["chat"]})
+        engine.answer = _answers_by_id
+    gateway.settings["sharedModels"] = [_shared("chat", ("chat", 1), ("code", 1))]
+    await gateway.start()
+
+    async def post(end: int, **fields: str) -> httpx.Response:
+        files = {"file": ("a.wav", b"a" * size + bytes([end]))}
+        return await gateway.http.post("/v1/audio/transcriptions", data=fields, files=files)
+
+    for end in range(20):
+        assert (await post(end, model="chat")).status_code == 200
+    assert all(engine.seen for engine in engines)
+    assert {b'name="model"\r\n\r\nchat\r\n' in seen.body for seen in engines[0].seen} == {True}
+    assert {b'name="model"\r\n\r\ncode\r\n' in seen.body for seen in engines[1].seen} == {True}
+    for fields, status, code in (({}, 400, "missing_field"), ({"model": "x"}, 404, "model_not_found")):
+        refused = await post(0, **fields)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (status, code)
+    wrong = await gateway.http.post("/v1/audio/translations", json={"model": "chat"})
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (415, "media_type")

@@ -197,7 +197,7 @@ async def test_stream_that_breaks_ends_with_an_error_event(start: Any, kit: Any)
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
         ({"input": [{"type": "function_call", "name": "x"}]}, "input[0].arguments"),
         ({"input": [{"role": "user", "content": "x"}] * 4097}, "input"),
-        ({"background": True}, "background"),
+        ({"background": "yes"}, "background"),
         ({"chat_template": "x"}, "chat_template"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://x"}]}]},

@@ -10,20 +10,20 @@ import pytest
 
 
 @pytest.mark.parametrize(("method", "path"), [
-    ("GET", "/v1/responses/resp_1"), ("POST", "/v1/responses/resp_1/cancel"),
+    ("DELETE", "/v1/responses/resp_1"), ("GET", "/v1/responses/resp_1/input_items"),
 ])  # fmt: skip
 async def test_unserved_api_names_alternative(start: Any, kit: Any, path: str, method: str) -> None:
     running = await start(engines=1)
     answer = await running.send(kit.request({}, path=path, method=method))
     assert (answer.status, answer.error["code"], answer.error["type"]) == (404, "not_served", "not_found_error")
-    assert "previous_response_id" in answer.error["message"]
+    assert "GET /v1/responses/ID" in answer.error["message"]
 
 
 async def test_unserved_api_error_reaches_openai_client(start: Any) -> None:
     running = await start(engines=1)
     async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0) as client:
-        with pytest.raises(openai.NotFoundError, match="previous_response_id") as refused:
-            await client.responses.retrieve("resp_1")
+        with pytest.raises(openai.NotFoundError, match="GET /v1/responses/ID") as refused:
+            await client.responses.delete("resp_1")
         assert refused.value.code == "not_served"
 
 
@@ -39,8 +39,8 @@ async def test_anthropic_api_error_has_anthropic_format(start: Any, kit: Any, pa
 
 async def test_unknown_paths_are_counted_by_class(start: Any, kit: Any) -> None:
     running = await start(engines=1)
-    for path, times in (("/v1/responses/y", 3), ("/v1/responses/x", 2), ("/v1/messages/batches", 1), ("/v1/files/a", 2),
-                        ("/v1/secret-name", 4), ("/wp-login.php", 5), ("/", 1)):  # fmt: skip
+    for path, times in (("/v1/responses/y/z", 3), ("/v1/responses/x/z", 2), ("/v1/messages/batches", 1),
+                        ("/v1/files/a", 2), ("/v1/secret-name", 4), ("/wp-login.php", 5), ("/", 1)):  # fmt: skip
         for _ in range(times):
             answer = await running.send(kit.request({}, path=path, method="GET"))
             assert answer.status == 404

@@ -15,6 +15,7 @@ from plumage.models import resolve
 from plumage.rendering import ModelFolder
 from plumage.settings.agent_config import AgentConfig, ShareConfig
 from plumage.settings.router_config import RouterConfig
+from plumage.settings.simulator import STORE_VARIABLE
 from plumage.settings.simulator_config import SimulatorConfig
 from plumage_cli.local.plan.paths import LocalPaths
 from plumage_cli.local.plan.processes import plan_replica, plan_router
@@ -262,3 +263,13 @@ spec:
 )
 def test_printed_address_works(host: str, url: str) -> None:
     assert plan_router(pool(), PATHS, 8000, host=host).url == url
+
+
+@pytest.mark.parametrize(("value", "stores"), [('value: "1"', True), ('value: "0"', False), ("", False)])
+def test_simulator_stores_responses_where_vllm_would(value: str, stores: bool) -> None:
+    made = pool(f"  engine: {{runtime: Simulator, env: [{{name: {STORE_VARIABLE}, {value}}}]}}")
+    assert "spec.engine.env" not in without_local_effect(made)
+    engine = SimulatorConfig.model_validate(dict(plan_replica(made, PATHS, 0, 20_001, 20_002).engine.settings))
+    assert engine.store_responses is stores
+    both = pool(f"  engine: {{runtime: Simulator, env: [{{name: {STORE_VARIABLE}, {value}}}, {{name: A, value: b}}]}}")
+    assert "spec.engine.env" in without_local_effect(both)

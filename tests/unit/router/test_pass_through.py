@@ -11,7 +11,14 @@ import pytest
 from plumage.rendering.anthropic import anthropic_as_chat
 from plumage.rendering.conversion import AsChat
 from plumage_router.http.errors import RequestError
-from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, ENGINE_PATHS, MESSAGES_PATH, RESPONSES_PATH
+from plumage_router.http.paths import (
+    CHAT_PATH,
+    COMPLETION_PATH,
+    ENGINE_PATHS,
+    FORM_PATHS,
+    MESSAGES_PATH,
+    RESPONSES_PATH,
+)
 from plumage_router.request.pass_through import PASSED, SALTED
 from plumage_router.request.prompt import PromptReader
 
@@ -53,8 +60,8 @@ def refusal(path: bytes, body: dict[str, Any], **options: Any) -> RequestError:
 
 def test_every_path_but_completions_is_passed_through() -> None:
     assert set(VALID) == set(PASSED)
-    assert set(PASSED) | {CHAT_PATH, COMPLETION_PATH, MESSAGES_PATH, RESPONSES_PATH} == ENGINE_PATHS
-    assert len(ENGINE_PATHS) == len(PASSED) + 4
+    assert set(PASSED) | {CHAT_PATH, COMPLETION_PATH, MESSAGES_PATH, RESPONSES_PATH} | FORM_PATHS == ENGINE_PATHS
+    assert len(ENGINE_PATHS) == len(PASSED) + 4 + len(FORM_PATHS)
 
 
 @pytest.mark.parametrize("path", VALID)

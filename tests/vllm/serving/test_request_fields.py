@@ -16,7 +16,10 @@ from vllm.entrypoints.pooling.scoring.protocol import (
     ScoreTextRequest,
 )
 from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeChatRequest, TokenizeCompletionRequest
+from vllm.entrypoints.speech_to_text.transcription.protocol import TranscriptionRequest
+from vllm.entrypoints.speech_to_text.translation.protocol import TranslationRequest
 
+from plumage_router.request.audio import TRANSCRIPTION, TRANSLATION
 from plumage_router.request.fields import CHAT, COMPLETION, DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
 from plumage_router.request.forbidden_fields import FORBIDDEN
 
@@ -38,3 +41,9 @@ from plumage_router.request.forbidden_fields import FORBIDDEN
 )
 def test_every_request_field_is_known_or_refused(model: Any, known: Any) -> None:
     assert set(model.model_fields) - known.keys() - FORBIDDEN.keys() == set()
+
+
+@pytest.mark.parametrize(("model", "known"), [(TranscriptionRequest, TRANSCRIPTION), (TranslationRequest, TRANSLATION)])
+def test_every_field_of_a_form_is_known_or_refused(model: Any, known: Any) -> None:
+    names = {field.alias or name for name, field in model.model_fields.items()}
+    assert names - known.keys() - FORBIDDEN.keys() == {"file"}

@@ -11,6 +11,7 @@ from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.scheduling import Placement
 from plumage.errors import ManifestError
 from plumage.settings.policies import ranks_by_hotness
+from plumage.settings.simulator import STORE_VARIABLE
 
 __all__ = ["WITHOUT_EFFECT", "of_unchosen_policies", "refuse_cluster_fields", "without_local_effect"]
 
@@ -111,7 +112,9 @@ def _vllm_mistakes(pool: InferencePool) -> list[str]:
 
 def without_local_effect(pool: InferencePool) -> list[str]:
     """Fields that the manifest sets and that have no effect in local mode."""
-    used = _USED_BY_VLLM if pool.spec.engine.runtime == "VLLM" else ()
+    used: tuple[str, ...] = _USED_BY_VLLM if pool.spec.engine.runtime == "VLLM" else ()
+    if all(variable.name == STORE_VARIABLE for variable in pool.spec.engine.env):
+        used += ("engine.env",)
     ways = [path.split(".") for path in WITHOUT_EFFECT if path not in used]
     return [".".join(["spec", *map(to_camel, way)]) for way in ways if _is_set(pool.spec, way)]
 

@@ -19,7 +19,7 @@ from plumage_engine.simulator.http.replies import Reply
 from plumage_engine.simulator.job import Job
 from plumage_engine.simulator.runner import Runner
 
-__all__ = ["Completions", "Receive", "Scope", "Send", "read", "respond"]
+__all__ = ["Completions", "Receive", "Scope", "Send", "leaves", "read", "respond"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -59,7 +59,7 @@ async def _next(receive: Receive) -> MutableMapping[str, Any]:
         raise ApiError(408, f"no more of the body came for {_BODY_SECONDS:g} seconds", kind="Timeout") from None
 
 
-async def _leaves(receive: Receive) -> None:
+async def leaves(receive: Receive) -> None:
     """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -103,6 +103,10 @@ class Completions:
             retry = [(b"retry-after", b"1")] if error.status == 503 else []
             await respond(send, error.status, self._error_body(error), *retry)
             return
+        await self._answer(job, generation, receive, send)
+
+    async def _answer(self, job: Job, generation: Generation, receive: Receive, send: Send) -> None:
+        """Sends the answer of an accepted request. A client that leaves aborts it."""
         watch = asyncio.create_task(self._watch(receive, job))
         reply = self._reply(job, generation)
         try:
@@ -116,7 +120,7 @@ class Completions:
     async def _accept(self, scope: Scope, receive: Receive) -> tuple[Job, Generation]:
         self._check_load()
         body = await read(receive, self._max_body_bytes)
-        generation = self._read(body)
+        generation = self._read(body, scope)
         prompt = self._prompts.read(generation)
         token_ids = await (self._tokenize_long(prompt, receive) if prompt.long else self._prompts.token_ids(prompt))
         job = self._prompts.job(generation, token_ids, self._request_id(scope))
@@ -126,7 +130,7 @@ class Completions:
             raise ApiError(400, str(error)) from error
         return job, generation
 
-    def _read(self, data: bytes) -> Generation:
+    def _read(self, data: bytes, scope: Scope) -> Generation:
         """What the body asks for; ApiError names the wrong field."""
         return read_generation(read_body(data), chat=self._chat)
 
@@ -146,7 +150,7 @@ class Completions:
         """The ids of a long prompt. It stops when the client disconnects. Afterwards it checks again whether the
         engine takes requests."""
         reading = asyncio.ensure_future(self._prompts.token_ids(prompt))
-        leaving = asyncio.ensure_future(_leaves(receive))
+        leaving = asyncio.ensure_future(leaves(receive))
         try:
             await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
@@ -165,7 +169,7 @@ class Completions:
         return kind + given if given and kind + given not in self._runner.engine else kind + uuid.uuid4().hex
 
     async def _watch(self, receive: Receive, job: Job) -> None:
-        await _leaves(receive)
+        await leaves(receive)
         if not job.done:
             self._runner.abort(job)
 

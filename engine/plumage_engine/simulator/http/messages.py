@@ -16,7 +16,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plumage_engine.simulator.http.completions import ClientGoneError, Completions, read
+from plumage_engine.simulator.http.completions import ClientGoneError, Completions, Scope, read
 from plumage_engine.simulator.http.prompts import Prompts
 from plumage_engine.simulator.http.protocol import ApiError, Generation, read_body, read_generation
 from plumage_engine.simulator.http.replies import Reply
@@ -36,7 +36,7 @@ _TEXT_MARK = "\x00"
 class Messages(Completions):
     """/v1/messages."""
 
-    def _read(self, data: bytes) -> Generation:
+    def _read(self, data: bytes, scope: Scope) -> Generation:
         return _generation(self._prompts, read_body(data))
 
     def _reply(self, job: Job, generation: Generation) -> Reply:

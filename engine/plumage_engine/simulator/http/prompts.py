@@ -7,6 +7,7 @@ refused before, and a long one is tokenized in a thread, one at a time, as vLLM 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -108,6 +109,10 @@ class Prompts:
     def strings_of(self, token_ids: Sequence[int]) -> list[str]:
         """The tokenizer's own name of each id."""
         return self._text.names(token_ids)
+
+    def stand_in(self, seed: int, tokens: int) -> list[int]:
+        """Token ids in place of what has none, such as audio; the same ones for the same seed."""
+        return random.Random(seed).choices(self._text.words, k=tokens)
 
     def text_of(self, token_ids: Sequence[int], model: str) -> str:
         """The text of ids. ApiError if the model or an id is unknown."""

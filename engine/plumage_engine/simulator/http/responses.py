@@ -1,12 +1,13 @@
-"""`POST /v1/responses` of the simulator, as vLLM 0.32 serves it (`entrypoints/openai/responses`).
+"""The Responses API of the simulator, as vLLM 0.32 serves it (`entrypoints/openai/responses`).
 
 A request becomes the chat that vLLM makes of it (`plumage.rendering.responses`), and runs as a chat completion does.
-Here are the rest of its fields, its answers and the events of its streams. As in vLLM's default, nothing is stored: a
-`previous_response_id` is not found, and there is no background.
+Here are the rest of its fields, its answers and the events of its streams. As in vLLM, nothing is stored unless
+`VLLM_ENABLE_RESPONSES_API_STORE=1` is in the engine's environment (`stored_responses.py`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Mapping
@@ -17,10 +18,13 @@ import orjson
 
 from plumage.rendering.errors import RequestShapeError
 from plumage.rendering.responses import responses_as_chat
-from plumage_engine.simulator.http.completions import Completions
-from plumage_engine.simulator.http.protocol import ApiError, Generation, read_body, read_generation
+from plumage_engine.simulator.http.completions import Completions, Receive, Scope, Send, leaves, respond
+from plumage_engine.simulator.http.prompts import Prompts
+from plumage_engine.simulator.http.protocol import ApiError, Generation, StreamUsage, read_body, read_generation
 from plumage_engine.simulator.http.replies import Reply
+from plumage_engine.simulator.http.stored_responses import StoredResponse, StoredResponses
 from plumage_engine.simulator.job import Job
+from plumage_engine.simulator.runner import Runner
 
 __all__ = ["ResponseReply", "Responses"]
 
@@ -41,27 +45,59 @@ _ECHOED: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class _Asked(Generation):
-    """response: the fields of the answer that are known before it."""
+    """response: the fields of the answer that are known before it. kept: where the response is stored; None if it is
+    not."""
 
     response: Mapping[str, Any]
+    kept: StoredResponse | None
 
 
 class Responses(Completions):
-    """/v1/responses."""
+    """/v1/responses, and what is stored of it. stored: None stores nothing."""
 
-    def _read(self, data: bytes) -> Generation:
-        return _generation(read_body(data))
+    def __init__(
+        self, runner: Runner, prompts: Prompts, *, stored: StoredResponses | None = None, **limits: Any
+    ) -> None:
+        super().__init__(runner, prompts, chat=True, **limits)
+        self._stored = stored
+
+    def _read(self, data: bytes, scope: Scope) -> Generation:
+        return _generation(read_body(data), self._stored)
 
     def _reply(self, job: Job, generation: Generation) -> Reply:
         assert isinstance(generation, _Asked)
-        return ResponseReply(generation.response)
+        return ResponseReply(generation.response, generation.kept)
+
+    async def _answer(self, job: Job, generation: Generation, receive: Receive, send: Send) -> None:
+        assert isinstance(generation, _Asked)
+        kept, stored = generation.kept, self._stored
+        if kept is None or stored is None or not generation.response["background"]:
+            await super()._answer(job, generation, receive, send)
+            return
+        reply = ResponseReply(generation.response, kept)
+        kept.response = {**generation.response, "status": "queued", "output": [], "usage": None}
+        stored.add(kept)
+        run = self._stream(job, reply, kept.collect, StreamUsage.LAST) if job.stream else self._whole(
+            job, reply, kept.collect
+        )  # fmt: skip
+        kept.run(run, lambda: self._runner.abort(job))
+        if not job.stream:
+            await respond(send, 200, orjson.dumps(kept.response))
+            return
+        leaving = asyncio.create_task(leaves(receive))
+        try:
+            await kept.send_events(send, 0, leaving)
+        finally:
+            leaving.cancel()
 
 
 class ResponseReply(Reply):
-    """The frame of one response. A stream's methods are called in the order of its events."""
+    """The frame of one response. A stream's methods are called in the order of its events. kept: gets the finished
+    response."""
 
-    def __init__(self, response: Mapping[str, Any]) -> None:
+    def __init__(self, response: Mapping[str, Any], kept: StoredResponse | None = None) -> None:
         super().__init__(str(response["id"]), str(response["model"]), chat=True)
+        self._kept = kept
         self._response = dict(response)
         self._item = f"msg_{uuid.uuid4().hex}"
         self._sequence = 0
@@ -123,7 +159,10 @@ class ResponseReply(Reply):
         if finish_reason != "length":
             status = {"status": "completed"}
         output = [self._message(text)] if text else []
-        return {**self._response, **status, "output": output, "usage": _usage_of(usage)}
+        response = {**self._response, **status, "output": output, "usage": _usage_of(usage)}
+        if self._kept is not None:
+            self._kept.finish(response, text)
+        return response
 
     def _at_part(self, name: str, **more: Any) -> bytes:
         return self._named(name, item_id=self._item, output_index=0, content_index=0, **more)
@@ -147,19 +186,24 @@ def _usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _generation(body: Mapping[str, Any]) -> _Asked:
+def _generation(body: Mapping[str, Any], stored: StoredResponses | None) -> _Asked:
     """What a request asks for, as a chat. ApiError names the wrong field."""
     if not isinstance(body.get("model"), str) or not body["model"]:
         raise ApiError(400, "model must be a non-empty string", param="model")
-    if body.get("background"):
-        raise ApiError(400, "background needs stored responses, which this engine does not have", param="background")
+    keeps = stored is not None and body.get("store") is not False
+    if body.get("background") and not keeps:
+        message = "background needs stored responses: set VLLM_ENABLE_RESPONSES_API_STORE=1, and leave store out"
+        raise ApiError(400, message, kind="invalid_request_error", param="background")
+    earlier: list[dict[str, Any]] = []
     if previous := body.get("previous_response_id"):
-        message = f"Response with id '{previous}' not found."
-        raise ApiError(404, message, kind="invalid_request_error", param="response_id")
+        earlier = (StoredResponses() if stored is None else stored).find(str(previous)).conversation
     try:
         chat, _ = responses_as_chat(body)
     except RequestShapeError as error:
         raise ApiError(400, str(error), param=error.field) from error
+    own = chat["messages"]
+    first = 1 if body.get("instructions") else 0  # those of earlier responses do not count any more
+    chat["messages"] = messages = [*own[:first], *earlier, *own[first:]]
     chat.update((name, body[ours]) for ours, name in _PASSED.items() if body.get(ours) is not None)
     if chat.get("stream"):
         chat["stream_options"] = _USAGE
@@ -169,4 +213,8 @@ def _generation(body: Mapping[str, Any]) -> _Asked:
         "id": body.get("request_id") or f"resp_{uuid.uuid4().hex}", "object": "response",
         "created_at": int(time.time()), "model": body["model"], **given,
     }  # fmt: skip
-    return _Asked(**{one.name: getattr(generation, one.name) for one in fields(generation)}, response=response)
+    kept = StoredResponse(response, messages) if keeps else None
+    if kept is not None and stored is not None:
+        kept.store = stored
+    copied = {one.name: getattr(generation, one.name) for one in fields(generation)}
+    return _Asked(**copied, response=response, kept=kept)

@@ -34,12 +34,14 @@ from plumage_engine.configuration import read_secret
 from plumage_engine.simulator.config import engine_settings
 from plumage_engine.simulator.events.publisher import EventPublisher
 from plumage_engine.simulator.http.adapters import AdapterRoute, SimulatedAdapters
+from plumage_engine.simulator.http.audio import Audio
 from plumage_engine.simulator.http.completions import Completions, Receive, Scope, Send, respond
 from plumage_engine.simulator.http.learned_tables import Tables
 from plumage_engine.simulator.http.messages import CountTokens, Messages
 from plumage_engine.simulator.http.prompts import Prompts
 from plumage_engine.simulator.http.protocol import ApiError
 from plumage_engine.simulator.http.responses import Responses
+from plumage_engine.simulator.http.stored_responses import StoredResponses
 from plumage_engine.simulator.http.tokens import Tokens
 from plumage_engine.simulator.metrics import Metrics
 from plumage_engine.simulator.runner import Runner
@@ -174,13 +176,19 @@ def make_app(config: SimulatorConfig) -> _Guard:
         "force_usage": config.enable_force_include_usage,
     }
     fleet = _Fleet(runner, prompts.max_model_len)
+    stored = StoredResponses() if config.store_responses else None
+    by_id = StoredResponses() if stored is None else stored
     tables, tokens = Tables(runner.engine, config), Tokens(prompts, config.max_body_bytes)
     routes = [
         Route("/v1/chat/completions", Completions(runner, prompts, chat=True, **limits), methods=["POST"]),
         Route("/v1/completions", Completions(runner, prompts, chat=False, **limits), methods=["POST"]),
         Route("/v1/messages", Messages(runner, prompts, chat=True, **limits), methods=["POST"]),
         Route("/v1/messages/count_tokens", CountTokens(prompts, config.max_body_bytes).count, methods=["POST"]),
-        Route("/v1/responses", Responses(runner, prompts, chat=True, **limits), methods=["POST"]),
+        Route("/v1/responses", Responses(runner, prompts, stored=stored, **limits), methods=["POST"]),
+        Route("/v1/responses/{name}", by_id.read),
+        Route("/v1/responses/{name}/cancel", by_id.cancel, methods=["POST"]),
+        Route("/v1/audio/transcriptions", Audio(runner, prompts, task="transcribe", **limits), methods=["POST"]),
+        Route("/v1/audio/translations", Audio(runner, prompts, task="translate", **limits), methods=["POST"]),
         Route("/tokenize", tokens.tokenize, methods=["POST"]),
         Route("/detokenize", tokens.detokenize, methods=["POST"]),
         Route("/v1/models", _models(config, prompts.max_model_len, adapters)),
