@@ -399,6 +399,12 @@ class RouterConfig(PoolConfig):
     router_id: str | None = Field(default=None, description="name of this router among its peers; default host and pid")
     auth: AuthConfig = AuthConfig()
     tracing: TracingConfig | None = Field(default=None, description="None: no traces")
+    endpoint_picker_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65_535,
+        description="a port of the same host that chooses replicas for Envoy (`extproc/port.py`); None: there is none",
+    )
 
 
 class NamedPoolConfig(PoolConfig):
