@@ -168,11 +168,11 @@ def _endpoint_picker(
     config: RouterConfig, pool: PoolRouter, loop: asyncio.AbstractEventLoop
 ) -> EndpointPickerPort | None:
     """None where the settings name no port for it. It is imported only then: few pools have one."""
-    if config.endpoint_picker_port is None:
+    if config.endpoint_picker is None:
         return None
     from plumage_router.extproc.port import EndpointPickerPort
 
-    return EndpointPickerPort(config.listen.host, config.endpoint_picker_port, pool, loop)
+    return EndpointPickerPort(config.endpoint_picker, config.listen.host, pool, loop)
 
 
 def name_of_router(given: str | None) -> str:

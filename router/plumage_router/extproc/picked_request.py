@@ -2,8 +2,8 @@
 
 headers → body → read → choose a replica → tell the proxy; then the answer's headers, body and end pass by. A decision
 is made as for the router's own requests (`proxy/proxied_request.py`), by the same pool: the same bounds, quotas,
-queues, policy and errors. What differs: the proxy sends the request, so nobody here can try another replica. It gets the next
-best ones as fallbacks instead.
+queues, policy and errors. What differs: the proxy sends the request, so nobody here can try another
+replica. It gets the next best ones as fallbacks, where the pool asks for that.
 
 The body passes unchanged, unless the engine needs another one: the base model instead of an alias, a tenant's salt,
 sorted tools. An engine's own key replaces the client's.
@@ -80,7 +80,10 @@ class _Stage(Enum):
 
 
 class PickedRequest:
-    """A `CallHandler`, and an `InFlightRequest` of the pool. `arrived`: when its last byte came."""
+    """A `CallHandler`, and an `InFlightRequest` of the pool. `arrived`: when its last byte came.
+
+    fallbacks: endpoints that the proxy is told after the chosen one.
+    """
 
     __slots__ = (
         "_attempt",
@@ -88,6 +91,7 @@ class PickedRequest:
         "_chosen",
         "_expected",
         "_explain",
+        "_fallbacks",
         "_home",
         "_modes",
         "_passage",
@@ -108,8 +112,9 @@ class PickedRequest:
         "arrived",
     )
 
-    def __init__(self, pool: PoolState, call: Call) -> None:
+    def __init__(self, pool: PoolState, fallbacks: int, call: Call) -> None:
         self._pool = pool
+        self._fallbacks = fallbacks
         self._call = call
         self._stage = _Stage.HEAD
         self._request = Request()
@@ -429,7 +434,7 @@ class PickedRequest:
         record.decision_seconds = seconds
         record.waited_seconds = now - self._routable_at if self._waited else 0.0
         self._chosen = endpoint_of(replica)
-        others = fallbacks(pool.fleet, decision) if prompt.previous is None else ()
+        others = fallbacks(pool.fleet, decision, self._fallbacks) if prompt.previous is None else ()
         self._tell(replica, ",".join((self._chosen, *others)), pool.named_response(prompt, replica))
         pool.free(prompt)
         self._free_body()

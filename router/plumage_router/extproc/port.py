@@ -10,7 +10,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from plumage.settings.router_config import ListenConfig
+from plumage.settings.router_config import EndpointPickerConfig, ListenConfig
 from plumage_router.extproc.grpc import Call, CallHandler, Methods
 from plumage_router.extproc.http2 import Http2Connection
 from plumage_router.extproc.picked_request import PickedRequest
@@ -26,16 +26,18 @@ _MAX_CONNECTIONS: Final = 1024  # a proxy has one for each of its threads
 
 
 class EndpointPickerPort:
-    """Call `start`, then `stop_accepting`, and `cut` once it is `idle` or time is over. port: 0 for any."""
+    """Call `start`, then `stop_accepting`, and `cut` once it is `idle` or time is over."""
 
-    def __init__(self, host: str, port: int, pool: PoolRouter, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, config: EndpointPickerConfig, host: str, pool: PoolRouter, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._pool = pool
         self._methods = Methods(
-            {_PROCESS: partial(PickedRequest, pool), _CHECK: self._check},
+            {_PROCESS: partial(PickedRequest, pool, config.fallbacks), _CHECK: self._check},
             max_connections=_MAX_CONNECTIONS,
             max_streams=pool.limits.max_in_flight,
         )
-        listen = ListenConfig(host=host, port=port)
+        listen = ListenConfig(host=host, port=config.port)
         self._sockets = ListeningSockets(listen, lambda: Http2Connection(self._methods, loop), loop)
 
     @property
