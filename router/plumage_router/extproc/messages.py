@@ -1,7 +1,7 @@
 """The messages of Envoy's external processing (envoy/service/ext_proc/v3/external_processor.proto), as bytes.
 
 Only the fields that a picker needs are read; others are skipped, so that newer proxies are understood. Field numbers
-are those of the published files; a test compares both directions with the generated classes.
+are those of the published files; a test compares both directions with generated classes.
 """
 
 from __future__ import annotations
