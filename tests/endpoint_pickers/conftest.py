@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,7 +23,7 @@ import pytest
 from support.ext_proc import METHOD, ext_proc
 from support.ports import free_port
 
-SECONDS = 20.0
+SECONDS = float(os.environ.get("PICKER_SECONDS", "20"))
 """The longest wait for an answer."""
 FULL_DUPLEX = 4
 DESTINATION = "x-gateway-destination-endpoint"
@@ -47,7 +50,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         known = os.environ.get("PICKER_ENDPOINTS", "")
         yield Target(address, os.environ.get("PICKER_MODEL", "tiny"), tuple(known.split(",")) if known else ())
         return
-    with _engines(3) as engines:
+    with _Engines(3) as engines:
         yield from _own(tmp_path_factory.mktemp("picker"), engines)
 
 
@@ -78,10 +81,6 @@ class _Healthy(BaseHTTPRequestHandler):
         return
 
 
-def _engines(number: int) -> _Engines:
-    return _Engines(number)
-
-
 def _own(folder: Path, engines: Sequence[int]) -> Iterator[Target]:
     """Plumage's own picker, in a process."""
     port, replicas = free_port(), [f"127.0.0.1:{one}" for one in engines]
@@ -96,11 +95,22 @@ def _own(folder: Path, engines: Sequence[int]) -> Iterator[Target]:
     command = [sys.executable, "-m", "plumage_router", "--config", str(folder / "router.json"), "--log-level", "ERROR"]
     process = subprocess.Popen(command)
     try:
+        _await(port, process)
         yield Target(f"127.0.0.1:{port}", "tiny", tuple(replicas))
         assert process.poll() is None, "the picker ended during its tests"
     finally:
         process.terminate()
         process.wait(timeout=30)
+
+
+def _await(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Waits until the port accepts: gRPC waits longer after each failure."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.05)
+    raise AssertionError("the picker did not start")
 
 
 class Exchange:
@@ -111,6 +121,8 @@ class Exchange:
         self.protos = protos
         self._target = target
         self._first = True
+        self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the call ended
+        self._pump = asyncio.ensure_future(self._read())
 
     # -- what Envoy sends ---------------------------------------------------------------------------------------------
 
@@ -165,14 +177,21 @@ class Exchange:
 
     # -- what the picker sends ----------------------------------------------------------------------------------------
 
-    async def answer(self) -> Any:
-        """The next ProcessingResponse. AssertionError if the call ends or nothing comes."""
+    async def next(self) -> bytes | None:
+        """The next message; None once the call ended. AssertionError if neither comes in time."""
         try:
             async with asyncio.timeout(SECONDS):
-                data = await self.call.read()
+                data = await self._answers.get()
         except TimeoutError:
-            raise AssertionError("no answer came in time") from None
-        assert data is not grpc.aio.EOF, f"the picker ended the call: {await self.status()}"
+            raise AssertionError("the picker neither answered nor ended the call in time") from None
+        if data is None:
+            self._answers.put_nowait(None)
+        return data
+
+    async def answer(self) -> Any:
+        """The next ProcessingResponse. AssertionError if the call ends or nothing comes."""
+        data = await self.next()
+        assert data is not None, f"the picker ended the call: {await self.status()}"
         return self.protos.ProcessingResponse.FromString(data)
 
     async def part(self, phase: str) -> Any:
@@ -211,18 +230,26 @@ class Exchange:
 
     async def finished(self) -> grpc.StatusCode:
         """The status of the call, after what the picker still sends."""
-        try:
-            async with asyncio.timeout(SECONDS):
-                while await self.call.read() is not grpc.aio.EOF:
-                    pass
-        except grpc.aio.AioRpcError:
+        while await self.next() is not None:
             pass
         return await self.status()
 
     async def status(self) -> grpc.StatusCode:
+        """Of a call that ended."""
         async with asyncio.timeout(SECONDS):
             found: grpc.StatusCode = await self.call.code()
             return found
+
+    async def _read(self) -> None:
+        """Reads in a task of its own, since gRPC ends a call whose reading is cancelled."""
+        with suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+            while (data := await self.call.read()) is not grpc.aio.EOF:
+                self._answers.put_nowait(data)
+        self._answers.put_nowait(None)
+
+    async def end(self) -> None:
+        self.call.cancel()
+        await asyncio.wait((self._pump,), timeout=SECONDS)
 
     async def pick(self, text: str = "hello", **more: Any) -> str:
         """A whole request. Returns the endpoints."""
@@ -267,16 +294,15 @@ class Picker:
         self.target = target
         self.protos = protos
         self._process = channel.stream_stream(METHOD)
-        self._calls: list[Any] = []
+        self._exchanges: list[Exchange] = []
 
     def open(self, **more: Any) -> Exchange:
-        call = self._process(**more)
-        self._calls.append(call)
-        return Exchange(call, self.protos, self.target)
+        self._exchanges.append(Exchange(self._process(**more), self.protos, self.target))
+        return self._exchanges[-1]
 
-    def close(self) -> None:
-        for call in self._calls:
-            call.cancel()
+    async def close(self) -> None:
+        for exchange in self._exchanges:
+            await exchange.end()
 
 
 @pytest.fixture
@@ -286,4 +312,4 @@ async def picker(target: Target, protos: ModuleType) -> AsyncIterator[Picker]:
             await channel.channel_ready()
         opened = Picker(channel, target, protos)
         yield opened
-        opened.close()
+        await opened.close()
