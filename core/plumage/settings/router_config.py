@@ -394,7 +394,7 @@ class PoolConfig(Settings):
 
 
 class EndpointPickerConfig(Settings):
-    """A port of the router's host that chooses replicas for Envoy (`plumage_router.extproc`). Port 0: the system chooses.
+    """A port of the router's host that chooses replicas for Envoy (`plumage_router.extproc`). 0: the system chooses it.
 
     fallbacks: further endpoints that Envoy is told, for its own retries.
     """

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,16 @@ TESTS = Path(__file__).parents[3]
 SUITE = TESTS / "endpoint_pickers"
 
 
-@contextmanager
-def picker(fault: str) -> Iterator[str]:
-    """The address of one in a process."""
-    command = [sys.executable, str(TESTS / "support/faulty_picker.py"), fault]
+@pytest.fixture(scope="module")
+def addresses() -> Iterator[dict[str, str]]:
+    """Of the pickers, by their faults."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, str(TESTS / "support/faulty_picker.py")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
     assert process.stdout is not None
     try:
-        yield f"127.0.0.1:{int(process.stdout.readline())}"
+        ports = map(int, process.stdout.readline().split())
+        yield {fault: f"127.0.0.1:{port}" for fault, port in zip((NONE, *FAULTS), ports, strict=True)}
     finally:
         process.kill()
         process.wait()
@@ -43,15 +43,13 @@ def suite(address: str, *which: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_right_picker_passes() -> None:
-    with picker(NONE) as address:
-        done = suite(address)
+def test_right_picker_passes(addresses: dict[str, str]) -> None:
+    done = suite(addresses[NONE])
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_fault_is_found(fault: str) -> None:
-    with picker(fault) as address:
-        done = suite(address, f"{SUITE}/{FAULTS[fault]}")
+def test_fault_is_found(addresses: dict[str, str], fault: str) -> None:
+    done = suite(addresses[fault], f"{SUITE}/{FAULTS[fault]}")
     assert done.returncode == 1, done.stdout
     assert "FAILED" in done.stdout
