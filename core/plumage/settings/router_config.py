@@ -396,7 +396,7 @@ class PoolConfig(Settings):
 class EndpointPickerConfig(Settings):
     """A port of the router's host that chooses replicas for Envoy (`plumage_router.extproc`). 0: the system chooses it.
 
-    fallbacks: further endpoints that Envoy is told, for its own retries.
+    fallbacks: further endpoints that Envoy gets, for its own retries.
     """
 
     port: int = Field(ge=0, le=65_535)

@@ -2,7 +2,7 @@
 
 A Python gRPC library costs more CPU time than a whole decision
 (docs/decisions/0310-serve-the-picker-by-an-http2-of-its-own.md), so frames are read here. Compressed headers are read
-by `hpack`. The peer is told to keep no table of headers, so equal requests have equal bytes, and these are read once.
+by `hpack`. The settings ask the peer to keep no table of headers, so equal requests have equal bytes, and these are read once.
 
 Bounds: open streams, bytes of a frame, of headers and of streams' windows. A peer that does not read what it is sent is
 not read from either.
@@ -332,7 +332,7 @@ class Http2Connection(asyncio.Protocol):
             self.transport.close()
 
     def _give_up(self, code: int) -> None:
-        """Tells the peer what it did wrong, and closes."""
+        """Reports to the peer what it did wrong, and closes."""
         self._closing = True
         self.write(_frame(_GOAWAY, 0, 0, _NUMBER.pack(self._last) + _NUMBER.pack(code)))
         self._flush()
@@ -448,7 +448,7 @@ class Http2Connection(asyncio.Protocol):
             return  # trailers of a stream that ended meanwhile
         self._last = number
         if self._leaving:
-            return  # it was told that this stream is not taken
+            return  # GOAWAY said that this stream is not taken
         if len(self.streams) >= self._host.max_streams:
             self.write(_frame(_RST_STREAM, 0, number, _NUMBER.pack(_REFUSED_STREAM)))
             return

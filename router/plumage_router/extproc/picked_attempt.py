@@ -1,4 +1,4 @@
-"""What a proxy tells about the answer of a chosen replica, for the account of the decision.
+"""What a proxy reports about the answer of a chosen replica, for the account of the decision.
 
 The proxy sends the request and carries the answer, so the picker sees both only in passing. As in `proxy/attempt.py`
 the policy learns the time to the first body byte, the whole time and the engine's token counts, and the breaker learns

@@ -1,6 +1,6 @@
 """One request that a proxy asks about: from its headers to the end of the answer that an engine gives the proxy.
 
-headers → body → read → choose a replica → tell the proxy; then the answer's headers, body and end pass by. A decision
+headers → body → read → choose a replica → answer the proxy; then the answer's headers, body and end pass by. A decision
 is made as for the router's own requests (`proxy/proxied_request.py`), by the same pool: the same bounds, quotas,
 queues, policy and errors. What differs: the proxy sends the request, so nobody here can try another
 replica. It gets the next best ones as fallbacks, where the pool asks for that.
@@ -82,7 +82,7 @@ class _Stage(Enum):
 class PickedRequest:
     """A `CallHandler`, and an `InFlightRequest` of the pool. `arrived`: when its last byte came.
 
-    fallbacks: endpoints that the proxy is told after the chosen one.
+    fallbacks: endpoints that the proxy gets after the chosen one.
     """
 
     __slots__ = (
@@ -132,7 +132,7 @@ class PickedRequest:
         self._passage: Passage | None = None  # in the queue of flow control
         self._passed = self._waited = False
         self._attempt: PickedAttempt | None = None
-        self._chosen = ""  # the endpoint that the proxy was told first
+        self._chosen = ""  # the first endpoint that the proxy got
         self._record: Record | None = None
         self.arrived = self._routable_at = monotonic()
 
@@ -381,7 +381,7 @@ class PickedRequest:
             self._route()
 
     def _route(self) -> None:
-        """Chooses a replica and tells the proxy, unless the request must wait for one."""
+        """Chooses a replica for the proxy, unless the request must wait for one."""
         try:
             now = monotonic()
             candidates = self._candidates(now)
@@ -435,11 +435,11 @@ class PickedRequest:
         record.waited_seconds = now - self._routable_at if self._waited else 0.0
         self._chosen = endpoint_of(replica)
         others = fallbacks(pool.fleet, decision, self._fallbacks) if prompt.previous is None else ()
-        self._tell(replica, ",".join((self._chosen, *others)), pool.named_response(prompt, replica))
+        self._answer_proxy(replica, ",".join((self._chosen, *others)), pool.named_response(prompt, replica))
         pool.free(prompt)
         self._free_body()
 
-    def _tell(self, replica: Replica, destination: str, payload: bytes) -> None:
+    def _answer_proxy(self, replica: Replica, destination: str, payload: bytes) -> None:
         """Sends destination and body to the proxy."""
         self._stage = _Stage.PICKED
         _, key = self._pool.upstream_head(self._request.target, replica)

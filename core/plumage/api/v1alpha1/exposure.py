@@ -42,7 +42,7 @@ class EndpointPickerSpec(Struct):
     )
     fallbacks: Annotated[int, Field(ge=0, le=8)] = Field(
         0,
-        description="Further endpoints that a proxy is told, for its own retries. Clusters of type ORIGINAL_DST take "
+        description="Further endpoints that a proxy gets, for its own retries. Clusters of type ORIGINAL_DST take "
         "one endpoint only.",
     )
     proxy_namespaces: Namespaces = Field(

@@ -12,7 +12,7 @@ import pytest
 from support.faulty_picker import ENDPOINTS, FAULTS, MODEL, NONE
 
 TESTS = Path(__file__).parents[3]
-SUITE = TESTS / "endpoint_pickers"
+SUITE = TESTS / "integration/endpoint_pickers"
 
 
 @pytest.fixture(scope="module")

@@ -194,7 +194,7 @@ def test_continued_and_padded_headers(peer: Peer) -> None:
         (PREFACE + frame(RST_STREAM, 0, 1, b"\x00" * 4), 1),
     ],
 )  # fmt: skip
-def test_peer_that_breaks_the_rules_is_told_and_left(frames: bytes, code: int) -> None:
+def test_peer_that_breaks_the_rules_gets_the_reason(frames: bytes, code: int) -> None:
     peer = Peer()
     got = peer.send(frames)
     kind, _, number, payload = got[-1]
