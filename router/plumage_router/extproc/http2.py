@@ -2,7 +2,8 @@
 
 A Python gRPC library costs more CPU time than a whole decision
 (docs/decisions/0310-serve-the-picker-by-an-http2-of-its-own.md), so frames are read here. Compressed headers are read
-by `hpack`. The settings ask the peer to keep no table of headers, so equal requests have equal bytes, and these are read once.
+by `hpack`. The settings ask the peer to keep no table of headers, so equal requests have equal bytes, and
+these are read once.
 
 Bounds: open streams, bytes of a frame, of headers and of streams' windows. A peer that does not read what it is sent is
 not read from either.
