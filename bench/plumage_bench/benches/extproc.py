@@ -179,9 +179,9 @@ def _why(rate: float, picker: float, envoy: float) -> str:
     """Whether the target is met, and what keeps it from being met."""
     if rate >= TARGET:
         return f"The target of {TARGET:,} requests a second is met."
-    room, used = 1e6 / TARGET, picker + envoy
+    room = 1e6 / TARGET
     part = "the picker's alone is above that" if picker > room else "Envoy's and the picker's together are above that"
     return (
         f"The target of {TARGET:,} requests a second is missed: it leaves {room:.0f} µs of a core for a request, and "
-        f"{part} ({used:.0f} µs)."
+        f"{part} (Envoy {envoy:.0f} µs, the picker {picker:.0f} µs)."
     )
