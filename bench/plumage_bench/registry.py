@@ -178,6 +178,14 @@ _ALL = (
         compiled=True,
     ),
     Benchmark(
+        "extproc",
+        "requests a second through Envoy with the endpoint picker, both on one core; Envoy alone, and the router",
+        quick_budget=60,
+        quick_omits="three of five rounds; measurements of 1.5 seconds instead of 6",
+        options=(("envoy", "Envoy's program, if it is not beside this Python"),),
+        compiled=True,
+    ),
+    Benchmark(
         "longprompt",
         "CPU of one router for prompts of 8, 64 and 450 KB, with LBGR and live directory events, and by round robin",
         quick_budget=60,

@@ -13,6 +13,7 @@ __all__ = [
     "CONFIG_FOLDER",
     "CORDON",
     "DIRECTORY_PORT",
+    "ENDPOINT_PICKER_PORT",
     "ENGINE_PORT",
     "GATEWAY_LABEL",
     "GROUP",
@@ -55,6 +56,7 @@ CORDON: Final = f"{GROUP}/cordoned"
 
 ENGINE_PORT: Final = 8000
 ROUTER_PORT: Final = 8000
+ENDPOINT_PICKER_PORT: Final = 9002  # of routers whose pool has an endpoint picker
 ROUTER_METRICS_PORT: Final = 8082  # of routers alone: where clients need keys, their own port does not serve metrics
 AGENT_PORT: Final = 8081
 DIRECTORY_PORT: Final = 6379

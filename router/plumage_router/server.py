@@ -14,7 +14,7 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from plumage.open_files import files_of_router
 from plumage.settings.router_config import LimitsConfig, ListenConfig, RouterConfig
@@ -34,6 +34,9 @@ from plumage_router.process.memory import freeze_startup_objects, keep_freed_blo
 from plumage_router.process.server_certificate import ServerCertificate
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.request.model import load_model
+
+if TYPE_CHECKING:
+    from plumage_router.extproc.port import EndpointPickerPort
 
 __all__ = [
     "ROTATION",
@@ -82,6 +85,7 @@ class RouterServer:
             config.listen, lambda: DownstreamConnection(self.pool, loop), loop, self.pool.tls
         )
         self.metrics_port = MetricsPort(config.listen, lambda accept: metrics_page(self.pool, accept), loop)
+        self.endpoint_picker = _endpoint_picker(config, self.pool, loop)
         self._background = Background(self.pool.metrics)
 
     @property
@@ -95,6 +99,9 @@ class RouterServer:
         await self._tracing.follow(self.config.tracing)
         await self._sockets.start()
         await self.metrics_port.start()
+        if self.endpoint_picker is not None:
+            await self.endpoint_picker.start()
+            log.info("pool %s: picks endpoints on %s", self.config.pool, ", ".join(self.endpoint_picker.addresses))
         self.pool.start()
         self._background.start(self._tick, self._rotate)
         log.info("pool %s: listening on %s", self.config.pool, ", ".join(self.addresses))
@@ -117,11 +124,24 @@ class RouterServer:
         self._sockets.stop()
         self.metrics_port.stop()
         seconds = self.config.timeouts.drain if drain_seconds is None else drain_seconds
+        ends = self._loop.time() + seconds
+        if self.endpoint_picker is not None:
+            self.endpoint_picker.stop_accepting()
         await drain(self.pool, seconds, self.pool.turn_away_waiting)
+        if self.endpoint_picker is not None:
+            await self._drain_picker(self.endpoint_picker, ends)
         await self._background.stop()
         await self.pool.close()
         await self._tracing.close()
         await asyncio.sleep(0)  # lets the aborted transports call their protocols
+
+    async def _drain_picker(self, picker: EndpointPickerPort, ends: float) -> None:
+        """Requests that a proxy asked about end until then, or their streams are cut."""
+        while not picker.idle and self._loop.time() < ends:
+            if self._loop.time() > ends - TURN_AWAY:
+                self.pool.turn_away_waiting()
+            await asyncio.sleep(0.02)
+        picker.cut()
 
     async def _tick(self) -> None:
         pool = self.pool
@@ -142,6 +162,17 @@ class RouterServer:
                 self.pool.config_error = self._watch.error
                 self.pool.config_ignored = len(self._watch.ignored)
             self.pool.reload_secrets()
+
+
+def _endpoint_picker(
+    config: RouterConfig, pool: PoolRouter, loop: asyncio.AbstractEventLoop
+) -> EndpointPickerPort | None:
+    """None where the settings name no port for it. It is imported only then: few pools have one."""
+    if config.endpoint_picker is None:
+        return None
+    from plumage_router.extproc.port import EndpointPickerPort
+
+    return EndpointPickerPort(config.endpoint_picker, config.listen.host, pool, loop)
 
 
 def name_of_router(given: str | None) -> str:

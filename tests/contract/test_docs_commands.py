@@ -24,6 +24,7 @@ from plumage_cli.main import app
 
 PLACEHOLDER = re.compile(r"[A-Z][A-Z_-]+\d?(/.*)?")
 ELSEWHERE = {
+    "envoy",
     "curl",
     "printf",
     "pip",

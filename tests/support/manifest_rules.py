@@ -157,6 +157,18 @@ RULES: list[tuple[Mutation, str]] = [
         "a gateway, got 1 entry",
     ),
     (
+        put("spec.router", {"endpointPicker": {"port": 9002}, "tls": {"secretName": "cert"}}),
+        "spec.router.endpointPicker: may not be set together with tls: its port has none, got 1 entry",
+    ),
+    (
+        put("spec.router", {"endpointPicker": {"port": 8000}}),
+        "spec.router.endpointPicker.port: must be another one than service.port, got 8000",
+    ),
+    (
+        put("spec.router.endpointPicker", {"proxyNamespaces": ["edge", "edge"]}),
+        "spec.router.endpointPicker.proxyNamespaces: may not name a namespace twice, got 2 entries",
+    ),
+    (
         put("spec.router.limits", {"bodyMemory": "63Mi"}),
         "spec.router.limits.bodyMemory: must be at least 4 times maxBodyBytes, got '63Mi'",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from plumage.api.v1alpha1 import InferencePool
-from plumage.api.v1alpha1.exposure import TracingSpec
+from plumage.api.v1alpha1.exposure import EndpointPickerSpec, TracingSpec
 from plumage.api.v1alpha1.flow_control import PoolFlowControlSpec
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.router import LbgrSpec, RouterLimits
@@ -17,6 +17,7 @@ from plumage.settings.router_config import (
     NO_HOLD,
     ROUTER_MEMORY,
     AuthConfig,
+    EndpointPickerConfig,
     EngineTlsConfig,
     FlowControlConfig,
     HoldConfig,
@@ -49,11 +50,13 @@ def router_settings(
     engine_tls: EngineTlsConfig | None = None,
     hold: HoldConfig = NO_HOLD,
     leave: float = 0.0,
+    picker_port: int | None = None,
 ) -> RouterConfig:
     """For `python -m plumage_router`.
 
     membership: the source of the replicas, the path for a file of them. secrets: the files with the pool's own secrets;
-    None if engines need no key and there are no tenants. leave: of `timeouts`.
+    None if engines need no key and there are no tenants. leave: of `timeouts`. picker_port: where an endpoint picker
+    listens; None: at the manifest's port.
     """
     spec = pool.spec.router
     return RouterConfig(
@@ -78,6 +81,7 @@ def router_settings(
         timeouts=_timeouts(pool, leave),
         access_log=spec.access_log,
         usage_log=spec.usage_log,
+        endpoint_picker=_endpoint_picker(spec.endpoint_picker, picker_port),
         tracing=tracing_config(pool.spec.tracing, child_name(pool.metadata.name, "router")),
         allowed_request_fields=spec.allowed_request_fields,
         sort_tools=spec.sort_tools,
@@ -105,6 +109,12 @@ def tracing_config(spec: TracingSpec | None, service: str) -> TracingConfig | No
 
 def _policy(name: str, lbgr: LbgrSpec) -> PolicyConfig:
     return PolicyConfig(name=name, lbgr=policies.lbgr(name, lbgr))
+
+
+def _endpoint_picker(spec: EndpointPickerSpec | None, port: int | None) -> EndpointPickerConfig | None:
+    if spec is None:
+        return None
+    return EndpointPickerConfig(port=spec.port if port is None else port, fallbacks=spec.fallbacks)
 
 
 def _model(pool: InferencePool, folder: str) -> ModelConfig:

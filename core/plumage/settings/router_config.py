@@ -30,6 +30,7 @@ __all__ = [
     "AuthConfig",
     "BreakerConfig",
     "CordonedReplicas",
+    "EndpointPickerConfig",
     "EndpointSlicesConfig",
     "EngineTlsConfig",
     "FlowControlConfig",
@@ -392,6 +393,16 @@ class PoolConfig(Settings):
         return value
 
 
+class EndpointPickerConfig(Settings):
+    """A port of the router's host that chooses replicas for Envoy (`plumage_router.extproc`). 0: the system chooses it.
+
+    fallbacks: further endpoints that Envoy gets, for its own retries.
+    """
+
+    port: int = Field(ge=0, le=65_535)
+    fallbacks: int = Field(default=0, ge=0, le=8)
+
+
 class RouterConfig(PoolConfig):
     """The whole file of the router of one pool."""
 
@@ -399,6 +410,7 @@ class RouterConfig(PoolConfig):
     router_id: str | None = Field(default=None, description="name of this router among its peers; default host and pid")
     auth: AuthConfig = AuthConfig()
     tracing: TracingConfig | None = Field(default=None, description="None: no traces")
+    endpoint_picker: EndpointPickerConfig | None = Field(default=None, description="None: there is none")
 
 
 class NamedPoolConfig(PoolConfig):

@@ -7,6 +7,7 @@ from typing import Any
 from plumage.cluster import (
     AGENT_PORT,
     DIRECTORY_PORT,
+    ENDPOINT_PICKER_PORT,
     ENGINE_PORT,
     ROUTER_METRICS_PORT,
     ROUTER_PORT,
@@ -41,6 +42,7 @@ def _policy(owner: ChildOwner, component: Component, ingress: list[dict[str, Any
 def _engine_rules(context: PoolContext) -> list[dict[str, Any]]:
     return [
         _rule([_routers(context)], ENGINE_PORT),
+        *_proxies(context, ENGINE_PORT),
         _rule([_own(context, "engine"), _operator(context)], AGENT_PORT),
         *_monitoring(context, ENGINE_PORT, AGENT_PORT),
     ]
@@ -49,10 +51,21 @@ def _engine_rules(context: PoolContext) -> list[dict[str, Any]]:
 def _router_rules(context: PoolContext) -> list[dict[str, Any]]:
     """The pool's port is open to everybody, unless the spec names namespaces."""
     namespaces = context.pool.spec.network_policy.client_namespaces
-    if not namespaces:
-        return [_rule([], ROUTER_PORT), *_monitoring(context, ROUTER_METRICS_PORT)]
-    clients = [*map(_namespace, namespaces), _operator(context)]
-    return [_rule(clients, ROUTER_PORT), *_monitoring(context, ROUTER_METRICS_PORT)]
+    clients = [*map(_namespace, namespaces), _operator(context)] if namespaces else []
+    return [
+        _rule(clients, ROUTER_PORT),
+        *_proxies(context, ENDPOINT_PICKER_PORT),
+        *_monitoring(context, ROUTER_METRICS_PORT),
+    ]
+
+
+def _proxies(context: PoolContext, port: int) -> list[dict[str, Any]]:
+    """Proxies ask the endpoint picker, and send the requests to the engines."""
+    picker = context.pool.spec.router.endpoint_picker
+    if picker is None:
+        return []
+    here: list[dict[str, Any]] = [{"podSelector": {}}]
+    return [_rule([*map(_namespace, picker.proxy_namespaces)] or here, port)]
 
 
 def _directory_rules(context: PoolContext) -> list[dict[str, Any]]:

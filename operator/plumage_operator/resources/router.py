@@ -9,7 +9,14 @@ from typing import Any, Final
 from plumage.api.v1alpha1 import InferenceGatewaySpec
 from plumage.api.v1alpha1.exposure import TlsSpec
 from plumage.api.v1alpha1.router import AuthSpec, RouterLimits, RouterSpec
-from plumage.cluster import CONFIG_FOLDER, LIVE_ROUTER_SETTINGS, ROUTER_METRICS_PORT, ROUTER_PORT, Component
+from plumage.cluster import (
+    CONFIG_FOLDER,
+    ENDPOINT_PICKER_PORT,
+    LIVE_ROUTER_SETTINGS,
+    ROUTER_METRICS_PORT,
+    ROUTER_PORT,
+    Component,
+)
 from plumage.settings.router_config import CordonedReplicas
 from plumage.version_skew import marked
 from plumage_operator.config import OperatorConfig
@@ -51,6 +58,7 @@ __all__ = [
 ROLLING: Final = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 
 _AFTER_DRAIN = 15  # seconds
+_PICKER: Final = "picker"  # the port's name
 
 
 def build_config(context: PoolContext, cordoned: Sequence[str]) -> Child:
@@ -77,9 +85,17 @@ def build_service(context: PoolContext) -> Child:
     spec = {
         "type": service.type,
         "selector": context.selector("router"),
-        "ports": [service_port(port_name(router.tls), service.port, router.tls)],
+        "ports": [service_port(port_name(router.tls), service.port, router.tls), *_picker_ports(router)],
     }
     return context.child("v1", "Service", "router", {"spec": spec}, dict(service.annotations))
+
+
+def _picker_ports(router: RouterSpec) -> list[dict[str, Any]]:
+    """The Service's port for proxies. `appProtocol`: HTTP/2 without TLS."""
+    if router.endpoint_picker is None:
+        return []
+    port = {"port": router.endpoint_picker.port, "targetPort": _PICKER, "protocol": "TCP"}
+    return [{"name": _PICKER, **port, "appProtocol": "kubernetes.io/h2c"}]
 
 
 def port_name(tls: TlsSpec | None) -> str:
@@ -158,7 +174,7 @@ def build_pod(
         "securityContext": pod_security(),
         "terminationGracePeriodSeconds": drain + settings.LEAVE_SECONDS + _AFTER_DRAIN,
         **({"initContainers": fetch} if fetch else {}),
-        "containers": [_container(config, resources, [*mounts, *key_mounts], spec.tls)],
+        "containers": [_container(config, resources, [*mounts, *key_mounts], spec)],
         "volumes": [
             config_volume(owner.name(component)), api_volume(), scratch_volume(), *volumes,
             *(secret.as_volume() for secret in keys),
@@ -169,9 +185,15 @@ def build_pod(
 
 
 def _container(
-    config: OperatorConfig, resources: Mapping[str, Any], mounts: Sequence[dict[str, Any]], tls: TlsSpec | None
+    config: OperatorConfig,
+    resources: Mapping[str, Any],
+    mounts: Sequence[dict[str, Any]],
+    spec: RouterSpec | InferenceGatewaySpec,
 ) -> dict[str, Any]:
+    tls = spec.tls
     secure = tls is not None
+    picks = isinstance(spec, RouterSpec) and spec.endpoint_picker is not None
+    picker = [{"name": _PICKER, "containerPort": ENDPOINT_PICKER_PORT, "protocol": "TCP"}] if picks else []
     return {
         "name": "router",
         "image": config.image,
@@ -182,6 +204,7 @@ def _container(
         "ports": [
             {"name": port_name(tls), "containerPort": ROUTER_PORT, "protocol": "TCP"},
             {"name": "metrics", "containerPort": ROUTER_METRICS_PORT, "protocol": "TCP"},
+            *picker,
         ],
         "startupProbe": http_probe("/healthz", ROUTER_PORT, period=1, failures=60, tls=secure),
         "readinessProbe": http_probe("/health", ROUTER_PORT, period=5, failures=2, tls=secure),

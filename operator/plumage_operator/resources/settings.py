@@ -18,6 +18,7 @@ from plumage.cluster import (
     AGENT_PORT,
     CONFIG_FOLDER,
     DIRECTORY_PORT,
+    ENDPOINT_PICKER_PORT,
     ENGINE_PORT,
     ROUTER_METRICS_PORT,
     ROUTER_PORT,
@@ -195,6 +196,7 @@ def router_settings(context: PoolContext, cordoned_file: str = CORDONED_FILE) ->
         engine_tls=engine_tls(context),
         hold=HoldConfig(max_requests=spec.limits.max_held, max_seconds=spec.timeouts.wake_seconds),
         leave=LEAVE_SECONDS,
+        picker_port=ENDPOINT_PICKER_PORT,
     )
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "bad_field",
     "bad_header",
     "bad_request",
+    "body_too_large",
     "class_refused",
     "engines_failed",
     "engines_silent",
@@ -206,6 +207,11 @@ def bad_field(param: str, message: str, *, code: str) -> RequestError:
 def bad_header(name: str, message: str) -> RequestError:
     """The header is wrong. name: as people write it."""
     return RequestError(400, f"{name}: {message}.", code="invalid_header")
+
+
+def body_too_large(most: int) -> RequestError:
+    """most: bytes that a body may have."""
+    return RequestError(413, f"The body is larger than {most} bytes.", code="body_too_large")
 
 
 def class_refused(message: str) -> RequestError:

@@ -13,7 +13,7 @@ import httptools
 
 from plumage.settings.router_config import LimitsConfig
 from plumage_router.http.body_memory import BodyMemory
-from plumage_router.http.errors import RequestError, bad_request, overloaded
+from plumage_router.http.errors import RequestError, bad_request, body_too_large, overloaded
 from plumage_router.http.request import SINGLE_HEADERS, Request
 from plumage_router.http.wire import is_coded, origin_form
 
@@ -257,7 +257,7 @@ class RequestParser:
         size, reservation = len(data), request.reservation
         request.size += size
         if request.size > self._limits.max_body_bytes:
-            self._sink.refuse(_body_too_large(self._limits))
+            self._sink.refuse(body_too_large(self._limits.max_body_bytes))
         elif reservation is None:
             return  # no handler reads the body
         elif self._host.body_memory.reserve(reservation, size):
@@ -308,7 +308,7 @@ def _check_head(request: Request, limits: LimitsConfig) -> RequestError | None:
     length = headers.get(b"content-length")
     codings = headers.get(b"transfer-encoding")
     if length is not None and int(length) > limits.max_body_bytes:
-        return _body_too_large(limits)
+        return body_too_large(limits.max_body_bytes)
     if not request.http10 and b"host" not in headers:
         return bad_request("The Host header is missing.", code="malformed_http")
     if codings is not None and request.http10:  # RFC 9112, section 6.1: the framing must be treated as faulty
@@ -318,7 +318,3 @@ def _check_head(request: Request, limits: LimitsConfig) -> RequestError | None:
     if b"expect" in headers and headers[b"expect"].lower() != b"100-continue":
         return RequestError(417, "The only supported expectation is 100-continue.", code="expectation")
     return None
-
-
-def _body_too_large(limits: LimitsConfig) -> RequestError:
-    return RequestError(413, f"The body is larger than {limits.max_body_bytes} bytes.", code="body_too_large")

@@ -18,11 +18,12 @@ from plumage_router.fleet.replicas import Replica, Totals
 from plumage_router.http.errors import TLS_FAILURES, Failure
 from plumage_router.http.paths import RESPONSES_PATH
 from plumage_router.http.upstream import UpstreamConnection
+from plumage_router.metrics import Metrics
 from plumage_router.proxy.pool_state import PoolState
-from plumage_router.request.usage import JsonTail, StreamFilter
+from plumage_router.request.usage import JsonTail, StreamFilter, Usage
 from plumage_router.routing.decider import Decision
 
-__all__ = ["Attempt", "AttemptOwner", "Cause"]
+__all__ = ["Attempt", "AttemptOwner", "Cause", "Outcome", "end_account"]
 
 _EVENTS: Final = b"text/event-stream"
 _MAX_KEYS: Final = 3  # tried on one engine for one request
@@ -40,7 +41,9 @@ class Cause(Enum):
     SILENT = "silent"  # it got the request, then sent nothing
 
 
-class _Outcome(Enum):
+class Outcome(Enum):
+    """How an attempt ended. A refusal of the engine (4xx) is a complete answer."""
+
     FINISHED = "finished"
     FAILED = "failed"
     ABANDONED = "abandoned"
@@ -147,7 +150,7 @@ class Attempt:
             self.replica.breaker.abandoned()
             if self.replica.breaker.state is not BreakerState.CLOSED:
                 self._pool.fleet.changed()
-            self._end(_Outcome.ABANDONED)
+            self._end(Outcome.ABANDONED)
 
     def give_up(self, failure: Failure) -> None:
         """The owner knows that no answer will come, for example after a timeout."""
@@ -201,7 +204,7 @@ class Attempt:
             self._owner.more(rest)
         self._connection = None
         self.last_at = monotonic()
-        self._end(_Outcome.FINISHED)
+        self._end(Outcome.FINISHED)
         self._owner.complete(self)
 
     def lost(self, failure: Failure) -> None:
@@ -265,58 +268,91 @@ class Attempt:
             silent = cause is Cause.SILENT and not self.started
             self.replica.breaker.failed(monotonic(), certain=certain, silent=silent)
             self._pool.fleet.changed()
-        self._end(_Outcome.FAILED)
+        self._end(Outcome.FAILED)
         self._owner.attempt_failed(self, failure, cause)
 
-    def _end(self, outcome: _Outcome) -> None:
+    def _end(self, outcome: Outcome) -> None:
         """Closes the account of the attempt, once."""
         self._over = True
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abandon()
-        now, decider, totals = monotonic(), self._pool.decider, self.replica.totals
-        if outcome is not _Outcome.FAILED and self.started and self.decision.prompt.uses_device:
-            self.replica.breaker.completed()
-        if outcome is _Outcome.FINISHED:
-            totals.finished += 1
-            measured = self.decision.prompt.measured
-            if self._status < 400:
-                decider.answered(self.decision, now)
-            if measured:
-                self._count_answer(totals)
-            if measured and self._status < 400:
-                decider.finished(self.decision, now, self.reader.usage)
-            else:  # a refusal, or an answer without a generation, says nothing about the engine's speed
-                decider.failed(self.decision, now)
-        else:
-            totals.failed += outcome is _Outcome.FAILED
-            totals.abandoned += outcome is _Outcome.ABANDONED
-            decider.failed(self.decision, now, computed=self.started)
-        self._pool.fleet.release(self.replica)
+        usage = self.reader.usage if outcome is Outcome.FINISHED else None
+        end_account(
+            self._pool, self.decision, self.replica, outcome, status=self._status, usage=usage,
+            sent_at=self.sent_at, first_at=self.first_at if self.started else None, last_at=self.last_at,
+            streams=self.streams,
+        )  # fmt: skip
 
-    def _count_answer(self, totals: Totals) -> None:
-        """Adds the answer's tokens and the errors of the predictions to the metrics and the replica's totals."""
-        metrics, decision, usage = self._pool.metrics, self.decision, self.reader.usage
-        ticket = decision.ticket
-        predicted = ticket.hit_tokens
-        if self.streams and ticket.predicted_ttft is not None:
-            metrics.ttft_error.observe(self.first_at - self.sent_at - ticket.predicted_ttft)
-        if ticket.predicted_latency is not None:
-            metrics.latency_error.observe(self.last_at - self.sent_at - ticket.predicted_latency)
-        metrics.predicted_hit_tokens += predicted
-        totals.predicted_hit_tokens += int(predicted)
-        if usage.prompt_tokens is not None:
-            metrics.prompt_tokens += usage.prompt_tokens
-            totals.prompt_tokens += usage.prompt_tokens
-        if usage.output_tokens is not None:
-            metrics.output_tokens += usage.output_tokens
-            totals.output_tokens += usage.output_tokens
-        if usage.cached_tokens is None:
-            metrics.usage_missing += 1
-            return
-        metrics.actual_hit_tokens += usage.cached_tokens
-        totals.hit_tokens += usage.cached_tokens
-        if decision.prompt.plain:
-            metrics.hit_error.observe(usage.cached_tokens - predicted)
-            totals.hit_error += int(predicted) - usage.cached_tokens
-            totals.compared_tokens += usage.prompt_tokens or 0
+
+def end_account(
+    pool: PoolState,
+    decision: Decision,
+    replica: Replica,
+    outcome: Outcome,
+    *,
+    status: int,
+    usage: Usage | None,
+    sent_at: float,
+    first_at: float | None,
+    last_at: float,
+    streams: bool,
+) -> None:
+    """Closes the account of a decision, once: the policy and the replica's totals learn how it ended.
+
+    status, usage: of the answer; needed if it is complete. first_at: when its first body byte came; None before that.
+    streams: that byte was the first token.
+    """
+    now, decider, totals, started = monotonic(), pool.decider, replica.totals, first_at is not None
+    if outcome is not Outcome.FAILED and started and decision.prompt.uses_device:
+        replica.breaker.completed()
+    if outcome is Outcome.FINISHED:
+        assert usage is not None, "a complete answer has a reader"
+        totals.finished += 1
+        measured = decision.prompt.measured
+        if status < 400:
+            decider.answered(decision, now)
+        if measured:
+            ttft = first_at - sent_at if streams and first_at is not None else None
+            _count_answer(pool.metrics, totals, decision, usage, ttft, last_at - sent_at)
+        if measured and status < 400:
+            decider.finished(decision, now, usage)
+        else:  # a refusal, or an answer without a generation, says nothing about the engine's speed
+            decider.failed(decision, now)
+    else:
+        totals.failed += outcome is Outcome.FAILED
+        totals.abandoned += outcome is Outcome.ABANDONED
+        decider.failed(decision, now, computed=started)
+    pool.fleet.release(replica)
+
+
+def _count_answer(
+    metrics: Metrics, totals: Totals, decision: Decision, usage: Usage, ttft: float | None, latency: float
+) -> None:
+    """Adds the answer's tokens and the errors of the predictions to the metrics and the replica's totals.
+
+    ttft, latency: seconds since it was sent; no ttft of an answer that is no stream.
+    """
+    ticket = decision.ticket
+    predicted = ticket.hit_tokens
+    if ttft is not None and ticket.predicted_ttft is not None:
+        metrics.ttft_error.observe(ttft - ticket.predicted_ttft)
+    if ticket.predicted_latency is not None:
+        metrics.latency_error.observe(latency - ticket.predicted_latency)
+    metrics.predicted_hit_tokens += predicted
+    totals.predicted_hit_tokens += int(predicted)
+    if usage.prompt_tokens is not None:
+        metrics.prompt_tokens += usage.prompt_tokens
+        totals.prompt_tokens += usage.prompt_tokens
+    if usage.output_tokens is not None:
+        metrics.output_tokens += usage.output_tokens
+        totals.output_tokens += usage.output_tokens
+    if usage.cached_tokens is None:
+        metrics.usage_missing += 1
+        return
+    metrics.actual_hit_tokens += usage.cached_tokens
+    totals.hit_tokens += usage.cached_tokens
+    if decision.prompt.plain:
+        metrics.hit_error.observe(usage.cached_tokens - predicted)
+        totals.hit_error += int(predicted) - usage.cached_tokens
+        totals.compared_tokens += usage.prompt_tokens or 0

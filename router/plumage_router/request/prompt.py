@@ -216,8 +216,9 @@ class PromptReader:
         *,
         salt: str = "",
         tenant: bool = False,
+        ask_usage: bool = True,
     ) -> Steps[Prompt]:
-        """`read` in slices."""
+        """`read` in slices. ask_usage: a stream's payload asks for usage, whatever the client wants."""
         if body is None:
             body = yield from parse_steps(data, self.most_values)
             yield
@@ -245,7 +246,7 @@ class PromptReader:
         return Prompt(
             path,
             body["model"],
-            self._payload(path, raw, body, salt, tools),
+            self._payload(path, raw, body, salt, tools, ask_usage=ask_usage),
             body.get("stream") is True,
             _wanted_usage(path, body),
             text,
@@ -442,7 +443,14 @@ class PromptReader:
         raise bad_request(message, code="context_length_exceeded")
 
     def _payload(
-        self, path: bytes, raw: bytes, body: Mapping[str, Any], salt: str, tools: list[Any] | None = None
+        self,
+        path: bytes,
+        raw: bytes,
+        body: Mapping[str, Any],
+        salt: str,
+        tools: list[Any] | None = None,
+        *,
+        ask_usage: bool = True,
     ) -> bytes:
         """The body for the engine: the base model instead of an alias, the tenant's salt, and usage in streams.
 
@@ -453,7 +461,7 @@ class PromptReader:
             changes["model"] = self._model
         if salt:
             changes["cache_salt"] = salt
-        if body.get("stream") is True and path not in _STREAMS_WITH_USAGE:
+        if ask_usage and body.get("stream") is True and path not in _STREAMS_WITH_USAGE:
             if not changes and "stream_options" not in body:  # as in most requests
                 return splice_json(raw, ASKS_FOR_USAGE)
             options = stream_options(body.get("stream_options"))

@@ -149,7 +149,10 @@ class Engine:
     async def _read(self, reader: asyncio.StreamReader) -> Seen:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
-        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        if headers.get("transfer-encoding") == "chunked":
+            body = await read_chunks(reader)
+        else:
+            body = await reader.readexactly(int(headers.get("content-length", "0")))
         return Seen(head[0], headers, body)
 
     async def normally(self, seen: Seen, writer: asyncio.StreamWriter) -> None:
@@ -187,16 +190,22 @@ class Answer:
         return self.json["error"]  # type: ignore[no-any-return]
 
 
+async def read_chunks(reader: asyncio.StreamReader) -> bytes:
+    """A chunked body without trailers; raises IncompleteReadError when it is cut short."""
+    body = b""
+    while size := int(await reader.readuntil(b"\n"), 16):
+        body += await reader.readexactly(size)
+        await reader.readexactly(2)
+    await reader.readexactly(2)
+    return body
+
+
 async def read_answer(reader: asyncio.StreamReader) -> Answer:
     """One response; raises IncompleteReadError when it is cut short."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
     if headers.get("transfer-encoding") == "chunked":
-        body = b""
-        while size := int(await reader.readline(), 16):
-            body += await reader.readexactly(size)
-            await reader.readexactly(2)
-        await reader.readexactly(2)
+        body = await read_chunks(reader)
     elif "content-length" in headers:
         body = await reader.readexactly(int(headers["content-length"]))
     else:

@@ -191,6 +191,16 @@ def test_fields_without_effect_on_one_machine_are_reported() -> None:
     assert without_local_effect(pool()) == [adapter]
 
 
+def test_endpoint_picker_has_the_manifests_port() -> None:
+    spec = "  engine: {runtime: Simulator}\n  router: {endpointPicker: {port: 9100, proxyNamespaces: [edge]}}"
+    picked = pool(spec)
+    router = RouterConfig.model_validate(dict(plan_router(picked, PATHS, 8000).settings))
+    assert router.endpoint_picker is not None
+    assert router.endpoint_picker.port == 9100
+    assert "spec.router.endpointPicker.proxyNamespaces" in without_local_effect(picked)
+    assert RouterConfig.model_validate(dict(plan_router(pool(), PATHS, 8000).settings)).endpoint_picker is None
+
+
 @pytest.mark.parametrize("form", ["Adaptive", "Paper"])
 @pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "Predictive", "ChtOrder", "Fcfs"])
 def test_engine_can_make_each_queue(policy: str, form: str) -> None:

@@ -406,6 +406,27 @@ def test_network_policies_allow_router_agent_operator_and_monitoring_only() -> N
     assert not [key for key in children(network_policies=False) if key[0] == "NetworkPolicy"]
 
 
+def test_endpoint_picker_is_open_to_proxies_only() -> None:
+    picker = {"port": 9100, "fallbacks": 2, "proxyNamespaces": ["edge"]}
+    made = children(with_(SIMULATOR, "router.endpointPicker", picker))
+    (port,) = [one for one in made["Service", "chat-router"]["spec"]["ports"] if one["name"] == "picker"]
+    assert (port["port"], port["targetPort"], port["appProtocol"]) == (9100, "picker", "kubernetes.io/h2c")
+    (container,) = made["Deployment", "chat-router"]["spec"]["template"]["spec"]["containers"]
+    (inside,) = [one for one in container["ports"] if one["name"] == "picker"]
+    settings = json.loads(made["ConfigMap", "chat-router"]["data"]["router.json"])
+    assert settings["endpointPicker"] == {"port": inside["containerPort"], "fallbacks": 2}
+    for component, number in (("router", inside["containerPort"]), ("engine", 8000)):
+        rules = made["NetworkPolicy", f"chat-{component}"]["spec"]["ingress"]
+        (rule,) = [one for one in rules if "edge" in json.dumps(one)]
+        assert rule["ports"] == [{"protocol": "TCP", "port": number}]
+    here = children(with_(SIMULATOR, "router.endpointPicker", {}))
+    rules = here["NetworkPolicy", "chat-router"]["spec"]["ingress"]
+    assert [one["from"] for one in rules if {"protocol": "TCP", "port": 9002} in one["ports"]] == [
+        [{"podSelector": {}}]
+    ]
+    assert "picker" not in json.dumps(children()["Deployment", "chat-router"])
+
+
 def test_broken_replica_does_not_block_a_node_drain() -> None:
     """A pod that is not ready may be evicted; of the ready ones, one at a time."""
     made = children()

@@ -279,7 +279,7 @@ MEASURED: Final[Mapping[str, Callable[[], Iterator[Made]]]] = {
     "vllm-hostmem": _host_tier,
     "vllm-hotprefix": _hotprefix,
     "hostmem-global": _pool_hotness,
-    **dict.fromkeys(("router", "longprompt"), _router_process),
+    **dict.fromkeys(("router", "longprompt", "extproc"), _router_process),
     "quota": _quota,
     "quality": _quality,
     "truth": _truth,

@@ -82,13 +82,22 @@ class Drive:
 
 class Rig:
     """Two routers (one with LBGR and the directory, one with round robin) before the same mock engine. size: bytes of a
-    prompt's text. plain: start the second one."""
+    prompt's text. plain: start the second one. picks: the first one has an endpoint picker, whose port is
+    `picker_port`."""
 
     def __init__(
-        self, folder: Path, seed: int, messages: Sequence[int], size: int = SIZE, *, plain: bool = True
+        self,
+        folder: Path,
+        seed: int,
+        messages: Sequence[int],
+        size: int = SIZE,
+        *,
+        plain: bool = True,
+        picks: bool = False,
     ) -> None:
         self.folder = self._folder = folder
         self._plain = plain
+        self.picker_port = _free_ports(1) if picks else None
         self._admin_key = folder / "admin.key"
         self._api_keys = folder / "api.keys"
         self._salt_key = folder / "salt.key"
@@ -181,13 +190,13 @@ class Rig:
     ) -> Drive:
         """Runs the load generator against "mock", "router" or "plain", at the rate of the answers. stream: of a router;
         the mock answers with 16 events, one every 5 ms."""
-        before = self._cpu(target)
+        before = self.cpu(target)
         bodies = self._streams(messages) if stream else self._bodies(messages)
         if target == "mock":
             bodies = self._direct(messages)
         arguments = (connections, seconds, 0, seed, self._next, bodies, "-")
         found = self._load(self._ports[target], *arguments)
-        return self._drive(found, self._cpu(target) - before)
+        return self._drive(found, self.cpu(target) - before)
 
     @staticmethod
     def _drive(found: Mapping[str, Any], cpu: float) -> Drive:
@@ -199,12 +208,12 @@ class Rig:
     ) -> Drive:
         """Sends small requests at `small_rate` while long ones arrive at `rate`. Returns the small ones' figures, with
         the CPU time of all."""
-        before, port = self._cpu(target), self._ports[target]
+        before, port = self.cpu(target), self._ports[target]
         long = (BESIDE, seconds, rate, seed, self._next, self._bodies(messages), "-")
         running = self._start_load(port, *long)
         found = self._load(port, BESIDE, seconds - 1.0, small_rate, seed, self._next, self._small, "-")
         self._end_load(running, seconds)
-        return self._drive(found, self._cpu(target) - before)
+        return self._drive(found, self.cpu(target) - before)
 
     def settle(self, seconds: float = 20.0) -> None:
         """Waits until the agents have published the events of a full load. They share the load generator's core, so
@@ -318,6 +327,7 @@ class Rig:
             membershipFile=str(members), seed=self._seed, saltKeyFile=str(self._salt_key),
             auth={"adminKeyFile": str(self._admin_key), "apiKeysFile": str(self._api_keys)}, tracing=tracing,
             quotas=[QuotaConfig(**QUOTA.model_dump()).written()],
+            **({"endpointPicker": {"port": self.picker_port}} if self.picker_port and name == OURS_NAME else {}),
         )  # fmt: skip
         path = self._folder / f"{name}.json"
         path.write_text(json.dumps(config))
@@ -349,7 +359,7 @@ class Rig:
                 time.sleep(0.05)
         raise ConfigurationError(f"the benchmark's {name} did not start; its output is above")
 
-    def _cpu(self, target: str) -> float:
+    def cpu(self, target: str) -> float:
         """CPU seconds of a router so far; 0 for the mock, whose time is not measured."""
         process = self._routers.get(target)
         if process is None:

@@ -44,6 +44,8 @@ HOT_PATH = (
     Claim("… the same, 64 KB", "router", Key("over_best_peer_65k"), at_least(1.1), "", _ROUTER),
     Claim("… the same, 450 KB", "router", Key("over_best_peer_450k"), at_least(1.1), "", _ROUTER),
     Claim("… ÷ Envoy by round robin, 8 KB", "router", Key("over_envoy"), at_least(0.35), "", _ROUTER),
+    Claim("Envoy and the endpoint picker, with keys, quotas and tracing, one core, 8k prompts: requests a second",
+          "extproc", Key("rps_8k"), at_least(8000), "", "plumage bench extproc"),
     Claim("Router, 450 KB prompts (100,000 tokens): CPU of its process a request, ms", "longprompt", Key("cpu_ms"),
           at_most(1.5), "", "plumage bench longprompt"),
     Claim("… of the decision path, without sockets and background work, ms", "longprompt", Key("path_ms"),

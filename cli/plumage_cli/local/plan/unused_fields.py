@@ -42,6 +42,7 @@ WITHOUT_EFFECT = (
     "engine.service_account_name",
     "engine.image_pull_secrets",
     "router.replicas",
+    "router.endpoint_picker.proxy_namespaces",
     "router.service.type",
     "router.service.annotations",
     "router.ingress",

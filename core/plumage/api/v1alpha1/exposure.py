@@ -1,5 +1,5 @@
-"""Who may reach a pool, and what it reports: `router.tls`, `router.ingress`, `router.httpRoute`, `networkPolicy`,
-`monitoring`, `tracing`. By default each is off or closed."""
+"""Who may reach a pool, and what it reports: `router.tls`, `router.endpointPicker`, `router.ingress`,
+`router.httpRoute`, `networkPolicy`, `monitoring`, `tracing`. By default each is off or closed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from plumage import defaults
 from plumage.api.v1alpha1.field_types import WORDS, Label, ObjectRef, StringMap, Subdomain
 from plumage.api.v1alpha1.struct import LIST_KEY, Struct, named_once
 
-__all__ = ["HTTPRouteSpec", "IngressSpec", "MonitoringSpec", "NetworkPolicySpec", "ParentRef", "TlsSpec", "TracingSpec"]
+__all__ = [
+    "EndpointPickerSpec",
+    "HTTPRouteSpec",
+    "IngressSpec",
+    "MonitoringSpec",
+    "NetworkPolicySpec",
+    "ParentRef",
+    "TlsSpec",
+    "TracingSpec",
+]
 
 Hosts = tuple[Subdomain, ...]
 Namespaces = tuple[Label, ...]
@@ -22,6 +32,28 @@ class TlsSpec(Struct):
     secret_name: Subdomain = Field(
         description="Secret of type kubernetes.io/tls, with tls.crt and tls.key. A change reaches running routers."
     )
+
+
+class EndpointPickerSpec(Struct):
+    """A port of the routers that chooses replicas for Envoy proxies, which send the requests themselves."""
+
+    port: Annotated[int, Field(ge=1, le=65_535)] = Field(
+        defaults.ENDPOINT_PICKER_PORT, description="Port of the Service; in local mode, of this machine."
+    )
+    fallbacks: Annotated[int, Field(ge=0, le=8)] = Field(
+        0,
+        description="Further endpoints that a proxy gets, for its own retries. Clusters of type ORIGINAL_DST take "
+        "one endpoint only.",
+    )
+    proxy_namespaces: Namespaces = Field(
+        (),
+        strict=False,
+        max_length=16,
+        description="Namespaces of the proxies, whose pods may reach the picker and the engines. When empty, the "
+        "pool's own namespace.",
+        json_schema_extra={LIST_KEY: ""},
+    )
+    rules: ClassVar = (named_once("proxyNamespaces", "a namespace"),)
 
 
 class IngressSpec(Struct):

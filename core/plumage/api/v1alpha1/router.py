@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.alias_generators import to_camel
 
 from plumage import defaults
-from plumage.api.v1alpha1.exposure import HTTPRouteSpec, IngressSpec, TlsSpec
+from plumage.api.v1alpha1.exposure import EndpointPickerSpec, HTTPRouteSpec, IngressSpec, TlsSpec
 from plumage.api.v1alpha1.field_types import Memory, ObjectRef, RequestField, Seconds, SecretKeyRef, StringMap
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.scheduling import Placement
@@ -123,6 +123,7 @@ _OWN = (
     "lbgr",
     "auth",
     "tls",
+    "endpoint_picker",
     "service",
     "ingress",
     "http_route",
@@ -160,6 +161,9 @@ class RouterSpec(Placement):
     lbgr: LbgrSpec = Field(LbgrSpec(), description="Settings of the Lbgr policies.")
     auth: AuthSpec = Field(AuthSpec(), description="Keys of clients and of the admin.")
     tls: TlsSpec | None = Field(None, description="TLS for clients. When absent, plain HTTP.")
+    endpoint_picker: EndpointPickerSpec | None = Field(
+        None, description="A port that chooses replicas for Envoy proxies. None when absent."
+    )
     service: ServiceSpec = Field(ServiceSpec(), description="How the router is reached.")
     ingress: IngressSpec | None = Field(None, description="An Ingress to the router. None when absent.")
     http_route: HTTPRouteSpec | None = Field(None, description="An HTTPRoute to the router. None when absent.")
@@ -198,5 +202,20 @@ class RouterSpec(Placement):
             reads=("gateway_ref",),
             holds=_gateway_alone,
             written=_OWN,
+        ),
+        Rule(
+            at="endpointPicker",
+            must="may not be set together with tls: its port has none",
+            cel="!has(self.endpointPicker) || !has(self.tls)",
+            reads=("endpoint_picker", "tls"),
+            holds=lambda router: router.endpoint_picker is None or router.tls is None,
+        ),
+        Rule(
+            at="endpointPicker.port",
+            must="must be another one than service.port",
+            cel="!has(self.endpointPicker) || "
+            "self.endpointPicker.port != (has(self.service) ? self.service.port : 8000)",
+            reads=("endpoint_picker", "service"),
+            holds=lambda router: router.endpoint_picker is None or router.endpoint_picker.port != router.service.port,
         ),
     )

@@ -1,0 +1,332 @@
+"""Requests through a real Envoy that asks the endpoint picker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def routed(proxy: Any) -> float:
+    """What the router counts as in flight or in work, over all replicas."""
+    loads = [replica.load for replica in proxy.pool.fleet]
+    return sum(load.routed + load.prefill_tokens + load.decode_blocks + load.starting for load in loads)
+
+
+def seen_by_engines(proxy: Any) -> list[Any]:
+    return [seen for engine in proxy.running.engines for seen in engine.seen]
+
+
+async def test_stream_passes_and_teaches_the_policy(behind_envoy: Any, kit: Any) -> None:
+    proxy = await behind_envoy(engines=2, policy={"name": "Lbgr"})
+    body = json.dumps(kit.chat(stream=True, stream_options={"include_usage": True})).encode()
+    answer = await proxy.send(kit.request(body), kit.read_answer)
+    assert answer.status == 200
+    assert answer.headers["x-request-id"]
+    assert answer.body.count(b"data: ") == 5
+    (seen,) = seen_by_engines(proxy)
+    assert seen.body == body, "the body passes unchanged"
+    await kit.until(lambda: not proxy.pool.in_flight)
+    (record,) = proxy.pool.audit.latest(1)
+    assert (record.outcome, record.prompt_tokens, record.cached_tokens) == ("Finished", 100, 64)
+    assert record.ttft is not None
+    assert routed(proxy) == 0
+
+
+@pytest.mark.parametrize("size", [10, 8_000, 450_000])
+async def test_bodies_of_each_size_pass_unchanged(behind_envoy: Any, kit: Any, size: int) -> None:
+    proxy = await behind_envoy(engines=2, model={"maxLength": 400_000})
+    body = json.dumps(kit.chat("word " * (size // 5))).encode()
+    for _ in range(3):
+        answer = await proxy.send(kit.request(body), kit.read_answer)
+        assert answer.status == 200, answer.body
+    assert [seen.body for seen in seen_by_engines(proxy)] == [body] * 3
+    await kit.until(lambda: not proxy.pool.in_flight)
+    assert proxy.pool.body_memory.used == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{", b'{"model": "tiny"}', b'{"model": "other", "messages": []}', b'{"a": 1, "a": 2}', b""],
+)
+async def test_errors_are_those_of_the_router(behind_envoy: Any, kit: Any, body: bytes) -> None:
+    proxy = await behind_envoy(engines=1)
+    through = await proxy.send(kit.request(body), kit.read_answer)
+    direct = await proxy.running.post(body)
+    assert (through.status, through.body) == (direct.status, direct.body)
+    assert 400 <= through.status < 500
+    assert not seen_by_engines(proxy)
+    assert proxy.pool.body_memory.used == 0
+
+
+async def test_body_over_the_limit_is_refused(behind_envoy: Any, kit: Any) -> None:
+    proxy = await behind_envoy(engines=1, limits={"maxBodyBytes": 100_000})
+    answer = await proxy.send(kit.request(kit.chat("x" * 200_000)), kit.read_answer)
+    assert (answer.status, answer.error["code"]) == (413, "body_too_large")
+    assert proxy.pool.body_memory.used == 0
+
+
+async def test_pool_without_a_replica_answers_503(behind_envoy: Any, kit: Any) -> None:
+    proxy = await behind_envoy(engines=1)
+    proxy.running.write_members({"chat-0": "Draining"})
+    await kit.until(lambda: not proxy.pool.fleet.candidates(proxy.pool.tick))
+    answer = await proxy.send(kit.request(kit.chat()), kit.read_answer)
+    assert (answer.status, answer.error["code"]) == (503, "no_replica")
+    assert answer.headers["retry-after"] == "1"
+
+
+async def test_request_waits_for_a_replica(behind_envoy: Any, kit: Any) -> None:
+    proxy = await behind_envoy(engines=1, hold={"maxRequests": 8, "maxSeconds": 30})
+    proxy.running.write_members({"chat-0": "Warming"})
+    await kit.until(lambda: not proxy.pool.fleet.candidates(proxy.pool.tick))
+    asking = asyncio.ensure_future(proxy.send(kit.request(kit.chat()), kit.read_answer))
+    await kit.until(lambda: len(proxy.pool.wait_queue) == 1)
+    proxy.running.write_members()
+    assert (await asking).status == 200
+
+
+async def test_keys_quotas_and_salts_are_those_of_the_router(behind_envoy: Any, kit: Any, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("alice key-a\n")
+    (tmp_path / "engine").write_text("engines-only\n")
+    proxy = await behind_envoy(
+        engines=1, auth={"apiKeysFile": str(tmp_path / "keys")}, engineApiKeyFile=str(tmp_path / "engine"),
+        quotas=[{"tenant": "alice", "requestsPerMinute": 1}],
+    )  # fmt: skip
+    assert (await proxy.send(kit.request(kit.chat()), kit.read_answer)).status == 401
+    mine = kit.request(kit.chat(), authorization="Bearer key-a")
+    assert (await proxy.send(mine, kit.read_answer)).status == 200
+    (seen,) = seen_by_engines(proxy)
+    assert seen.headers["authorization"] == "Bearer engines-only"
+    assert seen.json["cache_salt"]
+    refused = await proxy.send(mine, kit.read_answer)
+    assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+    assert int(refused.headers["retry-after"]) > 0
+
+
+async def test_client_that_leaves_frees_the_replica(behind_envoy: Any, kit: Any) -> None:
+    proxy = await behind_envoy(engines=1)
+    (engine,) = proxy.running.engines
+    engine.answer = kit.endless
+    reader, writer = await proxy.connect()
+    writer.write(kit.request(kit.chat(stream=True)))
+    await reader.readuntil(b"data: ")
+    assert routed(proxy) > 0
+    writer.transport.abort()
+    await kit.until(lambda: not proxy.pool.in_flight)
+    assert routed(proxy) == 0
+    await asyncio.wait_for(engine.closed.wait(), 30)
+    (record,) = proxy.pool.audit.latest(1)
+    assert record.outcome == "Aborted"
+
+
+async def test_client_that_leaves_before_the_answer_frees_the_replica(behind_envoy: Any, kit: Any) -> None:
+    proxy = await behind_envoy(engines=1)
+    asleep = asyncio.Event()
+
+    async def never(seen: Any, writer: asyncio.StreamWriter) -> None:
+        await asleep.wait()
+
+    proxy.running.engines[0].answer = never
+    _, writer = await proxy.connect()
+    writer.write(kit.request(kit.chat()))
+    await kit.until(lambda: routed(proxy) > 0)
+    writer.transport.abort()
+    await kit.until(lambda: not proxy.pool.in_flight)
+    assert routed(proxy) == 0
+    asleep.set()
+
+
+async def test_silent_engine_is_given_up(behind_envoy: Any, kit: Any) -> None:
+    proxy = await behind_envoy(engines=1, timeouts={"firstByte": 0.3})
+    asleep = asyncio.Event()
+
+    async def never(seen: Any, writer: asyncio.StreamWriter) -> None:
+        await asleep.wait()
+
+    proxy.running.engines[0].answer = never
+    answer = await proxy.send(kit.request(kit.chat(stream=True)), kit.read_answer)
+    assert (answer.status, answer.error["code"]) == (502, "upstream_silent")
+    assert routed(proxy) == 0
+    asleep.set()
+
+
+async def test_stream_that_stops_is_cut(behind_envoy: Any, kit: Any) -> None:
+    proxy = await behind_envoy(engines=1, timeouts={"idle": 0.3})
+    asleep = asyncio.Event()
+
+    async def stops(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD + kit.chunked(kit.token("half")))
+        await asleep.wait()
+
+    proxy.running.engines[0].answer = stops
+    with pytest.raises(asyncio.IncompleteReadError):
+        await proxy.send(kit.request(kit.chat(stream=True)), kit.read_answer)
+    await kit.until(lambda: not proxy.pool.in_flight)
+    assert proxy.pool.metrics.truncated == 1
+    assert routed(proxy) == 0
+    asleep.set()
+
+
+async def test_failures_open_the_breaker(behind_envoy: Any, kit: Any) -> None:
+    proxy = await behind_envoy(engines=2, breaker={"failures": 2})
+
+    async def broken(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 500 x\r\ncontent-length: 4\r\n\r\nsad\n")
+
+    proxy.running.engines[0].answer = broken
+    statuses = [
+        (await proxy.send(kit.request(kit.chat(f"question {number}")), kit.read_answer)).status for number in range(8)
+    ]
+    assert statuses.count(500) == 2, "then the replica is left out"
+    assert routed(proxy) == 0
+
+
+async def test_refusal_of_the_engine_passes(behind_envoy: Any, kit: Any) -> None:
+    proxy = await behind_envoy(engines=1)
+
+    async def refuses(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 x\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+
+    proxy.running.engines[0].answer = refuses
+    answer = await proxy.send(kit.request(kit.chat()), kit.read_answer)
+    assert (answer.status, answer.body) == (400, b"{}")
+    await kit.until(lambda: not proxy.pool.in_flight)
+    assert routed(proxy) == 0
+
+
+async def test_only_known_paths_reach_an_engine(behind_envoy: Any, kit: Any) -> None:
+    proxy = await behind_envoy(engines=1)
+
+    async def models(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 x\r\ncontent-length: 2\r\n\r\n{}")
+
+    proxy.running.engines[0].answer = models
+    listed = await proxy.send(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n", kit.read_answer)
+    assert (listed.status, listed.body) == (200, b"{}")
+    for path in ("/sleep", "/v1/load_lora_adapter", "/metrics"):
+        answer = await proxy.send(kit.request({}, path=path), kit.read_answer)
+        assert (answer.status, answer.error["code"]) == (404, "not_found")
+    assert len(seen_by_engines(proxy)) == 1
+
+
+async def test_trailers_of_a_request_pass(behind_envoy: Any, kit: Any) -> None:
+    def with_trailers(settings: Any, running: Any) -> None:
+        listener = settings["static_resources"]["listeners"][0]
+        manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+        manager["http_protocol_options"] = {"enable_trailers": True}
+
+    proxy = await behind_envoy(engines=1, change=with_trailers)
+    body = json.dumps(kit.chat()).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    sent = head + b"transfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n" + kit.chunked(body) + b"0\r\nx-sum: 1\r\n\r\n"
+    answer = await proxy.send(sent, kit.read_answer)
+    assert answer.status == 200
+    assert seen_by_engines(proxy)[0].body == body
+
+
+async def test_body_may_be_buffered_by_the_proxy(behind_envoy: Any, kit: Any) -> None:
+    """The mode of proxies that do not stream in both directions."""
+
+    def buffered(settings: Any, running: Any) -> None:
+        mode = ext_proc(settings)["processing_mode"]
+        mode.update(
+            request_body_mode="BUFFERED", response_body_mode="STREAMED", request_trailer_mode="SKIP",
+            response_trailer_mode="SKIP",
+        )  # fmt: skip
+
+    proxy = await behind_envoy(engines=2, change=buffered)
+    body = json.dumps(kit.chat(stream=True, stream_options={"include_usage": True})).encode()
+    answer = await proxy.send(kit.request(body), kit.read_answer)
+    assert (answer.status, answer.body.count(b"data: ")) == (200, 5)
+    assert seen_by_engines(proxy)[0].body == body
+    await kit.until(lambda: not proxy.pool.in_flight)
+    (record,) = proxy.pool.audit.latest(1)
+    assert (record.outcome, record.cached_tokens) == ("Finished", 64)
+
+
+async def test_proxy_without_bodies_gets_an_error_that_names_the_setting(behind_envoy: Any, kit: Any) -> None:
+    def without(settings: Any, running: Any) -> None:
+        ext_proc(settings)["processing_mode"] = {"request_header_mode": "SEND"}
+
+    proxy = await behind_envoy(engines=1, change=without)
+    answer = await proxy.send(kit.request(kit.chat()), kit.read_answer)
+    assert answer.status == 500
+    assert "FULL_DUPLEX_STREAMED" in answer.error["message"]
+
+
+async def test_without_the_picker_requests_fail_closed(behind_envoy: Any, kit: Any) -> None:
+    proxy = await behind_envoy(engines=1)
+    assert (await proxy.send(kit.request(kit.chat()), kit.read_answer)).status == 200
+    await proxy.running.router.stop(drain_seconds=0)
+    answer = await proxy.send(kit.request(kit.chat()), kit.read_answer)
+    assert answer.status >= 500
+    assert len(seen_by_engines(proxy)) == 1
+
+
+async def test_proxy_may_fail_open(behind_envoy: Any, kit: Any) -> None:
+    """With endpoints of its own the proxy serves without a picker, but not what it has begun to stream to one."""
+
+    def buffered(settings: Any, running: Any) -> None:
+        with_override_host(settings, running)
+        ext_proc(settings)["processing_mode"].update(request_body_mode="BUFFERED", request_trailer_mode="SKIP")
+
+    proxy = await behind_envoy(engines=2, change=buffered)
+    assert (await proxy.send(kit.request(kit.chat()), kit.read_answer)).status == 200
+    await proxy.running.router.stop(drain_seconds=0)
+    assert (await proxy.send(kit.request(kit.chat()), kit.read_answer)).status == 200
+    assert len(seen_by_engines(proxy)) == 2
+
+
+async def test_fallback_that_serves_gets_the_account(behind_envoy: Any, kit: Any) -> None:
+    proxy = await behind_envoy(
+        engines=2, change=with_override_host, picker={"fallbacks": 1}, timeouts={"probeInterval": 60}
+    )
+    await proxy.running.engines[0].stop()
+    for number in range(4):
+        answer = await proxy.send(kit.request(kit.chat(f"question {number}")), kit.read_answer)
+        assert answer.status == 200
+    await kit.until(lambda: not proxy.pool.in_flight)
+    totals = {replica.id: replica.totals for replica in proxy.pool.fleet}
+    assert totals["chat-0"].failed >= 1, "round robin chose it too"
+    assert totals["chat-0"].finished == 0
+    assert totals["chat-1"].finished == 4
+    assert routed(proxy) == 0
+
+
+def ext_proc(settings: Any) -> Any:
+    listener = settings["static_resources"]["listeners"][0]
+    return listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"][0]["typed_config"]
+
+
+def with_override_host(settings: Any, running: Any) -> None:
+    """Envoy knows the endpoints itself, prefers what the picker says, tries fallbacks and serves without a picker."""
+    ext_proc(settings)["failure_mode_allow"] = True
+    (replicas,) = (one for one in settings["static_resources"]["clusters"] if one["name"] == "replicas")
+    for name in ("lb_policy", "original_dst_lb_config"):
+        del replicas[name]
+    prefix = "type.googleapis.com/envoy.extensions.load_balancing_policies"
+    spare = {"name": "round_robin", "typed_config": {"@type": f"{prefix}.round_robin.v3.RoundRobin"}}
+    override = {
+        "@type": f"{prefix}.override_host.v3.OverrideHost",
+        "override_host_sources": [
+            {"metadata": {"key": "envoy.lb", "path": [{"key": "x-gateway-destination-endpoint"}]}},
+        ],
+        "fallback_policy": {"policies": [{"typed_extension_config": spare}]},
+        "selected_host_key": {"key": "envoy.lb", "path": [{"key": "x-gateway-destination-endpoint-served"}]},
+    }
+    policy = {"typed_extension_config": {"name": "override_host", "typed_config": override}}
+    addresses = [{"socket_address": {"address": "127.0.0.1", "port_value": one.port}} for one in running.engines]
+    replicas.update(
+        type="STATIC",
+        load_balancing_policy={"policies": [policy]},
+        load_assignment={
+            "cluster_name": "replicas",
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}} for address in addresses]}],
+        },
+    )
+    listener = settings["static_resources"]["listeners"][0]
+    hosts = listener["filter_chains"][0]["filters"][0]["typed_config"]["route_config"]["virtual_hosts"]
+    hosts[0]["routes"][0]["route"]["retry_policy"] = {"retry_on": "connect-failure", "num_retries": 2}
