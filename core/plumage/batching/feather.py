@@ -1,34 +1,23 @@
 """FEATHER's queue: the Chunked Hash Tree names the candidate, a stop policy says ADD or STOP (FEATHER §4.3, Alg. 7).
 
-The ageing bound is ours. Where the load is so high that all requests reach it, admitting the oldest request each time
-would be first come, first served. So the oldest one brings its group: those that share most with it follow, for two
-batches at most, before the next oldest has its turn (decision 0311).
+The ageing bound is ours. In an overload all requests reach it. Admitting the oldest one each time would be first come,
+first served, exactly when an order pays most. So the oldest one brings its group. Of those that share most with it,
+the oldest follow, until the turn has four batches. Then the next oldest request has its turn (decision 0311).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from plumage.batching.base import MAX_WAIT
-from plumage.batching.interface import BatchShape, BatchState, Candidate, RequestId, StepOutcome, StopPolicy, Vector
+from plumage.batching.interface import BatchShape, BatchState, Candidate, RequestId, StepOutcome, StopPolicy
 from plumage.batching.stopping import Question, StoppingQueue
 from plumage.batching.tree import ORDER, CandidateOrder, ChunkedHashTree
 
 __all__ = ["Feather"]
 
-_TURN: Final = 2  # batches; with one, a batch is mixed all the time, and more than two hardly gain
-
-
-class _Turn:
-    """The turn of a group whose oldest request is overdue.
-
-    vector, levels: the group shares these levels of the leader's. left: admissions that the turn still has.
-    """
-
-    __slots__ = ("leader", "left", "levels", "vector")
-
-    def __init__(self, leader: RequestId, vector: Vector, levels: int, left: int) -> None:
-        self.leader, self.vector, self.levels, self.left = leader, vector, levels, left
+_TURN: Final = 4  # batches of admissions; with fewer, more of the batches are mixed (0311)
 
 
 class Feather(StoppingQueue):
@@ -44,7 +33,7 @@ class Feather(StoppingQueue):
         super().__init__(policy, max_wait=max_wait)
         self.tree = ChunkedHashTree(order)
         self._reads_shape = bool(getattr(policy, "reads_shape", False))
-        self._turn: _Turn | None = None
+        self._turn: deque[Candidate] = deque()  # who follows the last overdue request, in order of arrival
         self._ran: BatchShape | None = None  # the batch of the step that runs, once a request of it has ended
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -64,18 +53,20 @@ class Feather(StoppingQueue):
         return request_id, state
 
     def _pick(self, now: float) -> RequestId | None:
-        self._turn = None  # nobody is overdue
+        self._turn.clear()  # nobody is overdue
         return super()._pick(now)
 
     def _overdue(self, oldest: Candidate) -> RequestId:
-        turn = self._turn
-        if turn is not None and turn.left > 0:
-            if turn.leader in self._waiting:
-                return turn.leader
-            if (follower := self.tree.best_below(turn.vector, turn.levels)) is not None:
-                return follower
-        levels = self.tree.kin(oldest.request_id).levels
-        self._turn = _Turn(oldest.request_id, oldest.vector, levels, _TURN * max(1, len(self._active)))
+        turn, most = self._turn, _TURN * max(1, len(self._active))
+        while len(turn) > most:  # the batch became smaller
+            turn.pop()
+        while turn:
+            if self._waiting.get(turn[0].request_id) is turn[0]:
+                return turn[0].request_id
+            turn.popleft()
+        kin = [self._waiting[request_id] for request_id in self.tree.oldest_kin(oldest.request_id, most)]
+        turn.append(oldest)
+        turn.extend(one for one in kin[:most] if one is not oldest)
         return oldest.request_id
 
     def _joined(self, candidate: Candidate) -> None:
@@ -88,8 +79,6 @@ class Feather(StoppingQueue):
 
     def _started(self, candidate: Candidate) -> None:
         super()._started(candidate)
-        if self._turn is not None:
-            self._turn.left -= 1
         tree, request_id = self.tree, candidate.request_id
         if request_id not in tree:
             tree.insert(candidate)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from enum import Enum
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from typing import NamedTuple
 
 from plumage import defaults
@@ -193,18 +193,23 @@ class ChunkedHashTree:
             node = node.parent
         return Kin(node.waiting - 1, node.end) if node is not None and node.end else Kin(0, 0)
 
-    def best_below(self, vector: Vector, levels: int) -> RequestId | None:
-        """The waiting request with the best key among those that share `levels` levels with `vector`, at least one.
-
-        None when none waits. O(branchings of the shared levels)."""
-        node, depth = self._root, 0
-        while depth < levels:
-            child = node.children.get(vector[depth])
-            if child is None or child.common(vector) < min(child.end, levels):
-                return None
-            node, depth = child, child.end
-            self.visits += 1
-        return node.key[3].request_id if depth and node.key is not None else None
+    def oldest_kin(self, request_id: RequestId, most: int) -> list[RequestId]:
+        """The oldest waiting requests, at most `most`, of those that share most with a waiting one, itself among them;
+        [] if it shares with none. O(waiting requests with the shared levels)."""
+        node: Node | None = self._entries[request_id].node
+        while node is not None and node.waiting < 2:
+            node = node.parent
+        if node is None or not node.end:
+            return []
+        found: list[Arrival] = []
+        below = [node]
+        while below:
+            one = below.pop()
+            if one.waiting:
+                found += [ranked for ranked in one.here if ranked[2].stage is Stage.WAITING]
+                below += one.children.values()
+        self.visits += len(found)
+        return [ranked[2].request_id for ranked in nsmallest(most, found)]
 
     # -- finding -----------------------------------------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ class PrefixTree:
 
     def add(self, hashes: list[int], parent: Run | None, now: float, owner: Hashable = None) -> Run:
         """Cache new blocks below the end of `parent`, which the caller uses. The caller's hold moves to their end.
-        owner: of blocks at the root; others have their parent's."""
+        owner: of the request; blocks below one of an owner have that one."""
         cuts = self.policy.recall(hashes)
         if not cuts and parent is not None and parent.fresh and parent.holds == 1 and parent.busy == 1:
             self._extend(parent, hashes, now)
@@ -153,7 +153,7 @@ class PrefixTree:
         return iter(sorted(set(self._run_of.values()), key=lambda run: run.start))
 
     def _append(self, hashes: list[int], parent: Run | None, now: float, owner: Hashable) -> Run:
-        run = Run(hashes, parent, now, owner if parent is None else parent.owner)
+        run = Run(hashes, parent, now, owner if parent is None or parent.owner is None else parent.owner)
         run.holds = run.busy = 1
         if parent is not None:
             parent.children += 1

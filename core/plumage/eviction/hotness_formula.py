@@ -17,7 +17,7 @@ need none, and few-shot suites a large one. In this policy:
   early could never become hot. For small caches it keeps proportionally more, since the time until users reply does not
   depend on the cache. Ageing is not needed, because the score contains recency: a run that was used 2^k times is
   evicted only k·weight later than a run that was used once.
-- A tenant whose blocks are used again less often than the mean has its blocks evicted earlier (`owners.py`).
+- A tenant that uses few of its blocks again has those that were used once evicted earlier (`owners.py`).
 - Each replica of a pool sees only a part of the uses. `pooled` returns how often all replicas used a run; it counts
   where it is more than this replica saw.
 """
@@ -113,6 +113,8 @@ class Hotness(ScoredPolicy):
         blocks = len(run.hashes)
         past = self._idle.pop(run, None)
         if past is None:  # another request uses it too, so every simulated cache has it
+            if run.rank == 1.0:
+                self._owners.again(run.owner, blocks)
             run.rank = min(run.rank + 1.0, _MOST)
         else:
             self._again(run, past, blocks)
@@ -121,7 +123,8 @@ class Hotness(ScoredPolicy):
     def _again(self, run: Run, past: _Past, blocks: int) -> None:
         """`run`, which was idle or evicted until now, is in use."""
         self._shadows.again(past.since, past.worth, blocks)
-        self._owners.again(run.owner, blocks)
+        if past.frequency == 1.0:
+            self._owners.again(run.owner, blocks)
         run.rank = min(past.frequency + 1.0, _MOST)
         gap = float(self._time - past.used)
         self._gaps[run] = (past.gap + gap) / 2.0 if past.gap else gap
@@ -144,7 +147,7 @@ class Hotness(ScoredPolicy):
         worth = math.log2(min(_MOST, max(run.rank, self.pooled(run.hashes[0]) or 0.0)))
         if gap > self._capacity:
             worth -= _SLOWNESS * math.log2(gap / self._capacity)
-        since = self._time - self._owners.early(run.owner, self._time)
+        since = self._time - (self._owners.early(run.owner, self._time) if run.rank == 1.0 else 0.0)
         self._idle[run] = _Past(run.rank, gap, self._time, worth, since)
         self._shadows.idle(since, worth, len(run.hashes), self._cached)
 

@@ -1,11 +1,12 @@
-"""How often the blocks of each tenant are used again, and how much earlier those of a flood are evicted.
+"""Which share of its blocks each tenant uses again, and how much earlier those of a flood are evicted.
 
 The salt of its requests names a tenant, so two tenants never share a block. A tenant that sends prompts of its own only
-computes many blocks, and none is used again; by recency and frequency they would displace blocks that its neighbours
-will use. So a tenant's *return* is the blocks used again ÷ the blocks computed. Where it is below half of the mean, its
-idle blocks count as unused for longer: up to `_EARLY` cache sizes of time, by the square of what it lacks.
+computes many blocks and uses none again. By recency and frequency they would displace blocks that its neighbours will
+use. So each tenant's *return* is counted: of the blocks that it computed, the share that was used a second time. Where
+it is below half of the others' return, blocks that were used once count as unused for longer: up to `_EARLY` cache
+sizes of time, by the square of what is lacking. A block that was used twice has no disadvantage.
 
-Blocks without a salt belong to nobody, and a single tenant has the mean: for both nothing changes.
+Blocks without a salt belong to nobody, and a single tenant has no others: for both nothing changes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Final
 __all__ = ["Owners"]
 
 _EARLY: Final = 8.0  # cache sizes; 16 gave no more (0313)
-_LEAST: Final = 0.5  # of the mean return; above it a tenant has no disadvantage
-_PRIOR: Final = 0.125  # cache sizes of blocks with the mean's return, which a new tenant is assumed to have had
+_LEAST: Final = 0.5  # of the others' return; above it a tenant has no disadvantage
+_PRIOR: Final = 0.125  # cache sizes of returned blocks that a tenant is assumed to have had, at the others' return
 _FADES: Final = 4  # a cache size of time
 _MOST: Final = 1024  # tenants
 
@@ -56,24 +57,26 @@ class Owners:
             self._all.computed += blocks
 
     def again(self, owner: Hashable, blocks: int) -> None:
-        """The tenant's blocks, cached or evicted, are used again."""
+        """Blocks of the tenant, cached or evicted, are used for the second time."""
         if owner is not None:
             self._of(owner).again += blocks
             self._all.again += blocks
 
     def early(self, owner: Hashable, time: int) -> float:
-        """Blocks of time for which the tenant's idle blocks count as unused in addition. time: blocks used so far."""
-        if owner is None or len(self._uses) < 2:
+        """Blocks of time by which blocks that the tenant used once are evicted earlier. time: blocks used so far."""
+        if owner is None:
             return 0.0
         if time - self._faded >= self._every:
             self._age(time)
-        mean = self._all.again / self._all.computed if self._all.computed else 0.0
         uses = self._uses.get(owner)
-        if not mean or uses is None:
+        if uses is None or len(self._uses) < 2:
             return 0.0
-        prior = _PRIOR * self._capacity
-        own = (uses.again + prior * mean) / (uses.computed + prior)
-        lacking = 1.0 - min(1.0, own / (_LEAST * mean))
+        again, computed = self._all.again - uses.again, self._all.computed - uses.computed
+        if again < 1.0 or computed < 1.0:  # the others have shown nothing yet
+            return 0.0
+        others, prior = min(1.0, again / computed), _PRIOR * self._capacity
+        own = (uses.again + prior) / (uses.computed + prior / others)
+        lacking = 1.0 - min(1.0, own / (_LEAST * others))
         return _EARLY * self._capacity * lacking * lacking
 
     def _of(self, owner: Hashable) -> _Uses:

@@ -65,6 +65,7 @@ _CREDENTIALS: Final[tuple[bytes, ...]] = (b"authorization", b"x-api-key", b"x-pl
 _MODELS: Final = b"/v1/models"
 _ABORTED: Final = 499  # only in the access log
 _NOT_FOUND: Final = "This path does not exist. Engines serve POST /v1/chat/completions, POST /v1/completions and more."
+_NO_FORMS: Final = "The endpoint picker serves no forms. Send audio files to the router's own port."
 _NEEDS_BODY: Final = (
     "The proxy does not send request bodies to the endpoint picker: set request_body_mode: FULL_DUPLEX_STREAMED."
 )
@@ -339,7 +340,8 @@ class PickedRequest:
         self._explain = pool.wants_explanation(request)
         pool.check_load()
         pool.check_quota(request.tenant)
-        pool.check_media_type(request)
+        if pool.check_media_type(request):
+            raise RequestError(404, _NO_FORMS, code="not_found")
         salt = pool.salt_of(request.tenant)
         path = request.target.partition(b"?")[0]
         return pool.reader.steps(path, request.body, None, salt=salt, tenant=pool.auth.enabled, ask_usage=False)
@@ -442,7 +444,7 @@ class PickedRequest:
     def _answer_proxy(self, replica: Replica, destination: str, payload: bytes) -> None:
         """Sends destination and body to the proxy."""
         self._stage = _Stage.PICKED
-        _, key = self._pool.upstream_head(self._request.target, replica)
+        key = self._pool.engine_keys.of(replica.member.url)
         changed = payload is not self._raw
         headers, removed = self._engine_headers(key, changed=changed)
         target, call = destination.encode(), self._call
@@ -485,7 +487,7 @@ class PickedRequest:
         if not candidates:
             raise no_replica(self._why_none(now))
         replica = pool.fleet.at(min(candidates, key=lambda load: load.routed).slot)
-        _, key = pool.upstream_head(path, replica)
+        key = pool.engine_keys.of(replica.member.url)
         headers, removed = self._engine_headers(key, changed=False)
         self._stage = _Stage.PICKED
         self._call.send(header_answer(Phase.REQUEST_HEADERS, headers, removed, endpoint_of(replica).encode()))
@@ -503,7 +505,7 @@ class PickedRequest:
         if pool.wait_queue.add(self, now):
             self._waited = True
         elif self._home is not None:
-            raise response_away(self._home.reason(now) or "it is busy")
+            raise response_away(self._home.reason(now) or "it is busy", "previous_response_id")
         elif prompt is not None and prompt.adapter and pool.fleet.candidates(now):
             raise adapter_missing(prompt.model)
         else:

@@ -84,10 +84,10 @@ def test_without_a_shared_prefix_overdue_requests_come_in_order_of_arrival() -> 
 
 
 @pytest.mark.parametrize("active", [1, 3])
-def test_turn_ends_after_two_batches(active: int) -> None:
-    hot = 2 * active + 5
+def test_turn_ends_after_four_batches(active: int) -> None:
+    hot = 4 * active + 5
     waiting = groups(["aa"] + ["zz"] + ["aa"] * hot, active=active)
-    assert admitted(waiting, now=100.0).index(1) == 2 * active
+    assert admitted(waiting, now=100.0).index(1) == 4 * active
 
 
 def test_group_that_nobody_waits_for_any_more_gets_no_turn() -> None:
@@ -102,6 +102,40 @@ def test_turn_survives_the_abort_of_the_request_that_began_it() -> None:
     assert waiting.select(now=100.0) == 0
     waiting.remove(0)
     assert admitted(waiting, now=100.0) == [2, 1]
+
+
+def test_those_that_follow_come_in_order_of_arrival_whatever_their_length() -> None:
+    """All share a system prompt, and half of them have a long tail, which the tree's order would put last."""
+    vectors = [f"s{chr(ord('A') + number)}" if number % 2 else f"s{chr(ord('A') + number)}tail" for number in range(20)]
+    assert admitted(groups(vectors, active=3), now=100.0) == list(range(20))
+
+
+def test_request_behind_many_of_one_group_waits_for_one_turn() -> None:
+    vectors = ["aa"] * 8 + ["zz"] + ["aa"] * 100
+    order = admitted(groups(vectors, active=4), now=200.0, most=17)
+    assert order == [0, 1, 2, 3, 4, 5, 6, 7, *range(9, 17), 8]
+    waiting = groups(["aa", "zz"], active=4)
+    for number in range(50):  # young ones keep coming
+        waiting.insert(candidate(f"young {number}", "aa", arrival=99.0))
+    assert admitted(waiting, now=100.0, most=17).index(1) == 16
+
+
+def test_turn_shrinks_with_the_batch() -> None:
+    waiting = groups(["aa"] + ["zz"] + ["aa"] * 60, active=16)
+    assert admitted(waiting, now=100.0, most=1) == [0]
+    for number in range(15):
+        waiting.finish(f"runs {number}")
+    assert 1 in admitted(waiting, now=100.0, most=6)
+
+
+def test_turn_does_not_outlive_those_that_waited_at_its_beginning() -> None:
+    waiting = groups(["aa", "aa", "aa"], active=8)
+    assert admitted(waiting, now=20.0, most=1) == [0]
+    waiting.remove(1)
+    waiting.remove(2)
+    waiting.insert(candidate("old", "bb", arrival=1_000.0))
+    waiting.insert(candidate(2, "aa", arrival=1_009.0))
+    assert waiting.select(now=1_011.0) == "old", "another request has the id of one that was in the turn"
 
 
 def test_turn_ends_when_nobody_is_overdue() -> None:
@@ -119,8 +153,8 @@ def test_turn_ends_when_nobody_is_overdue() -> None:
 def test_overload_of_groups_takes_turns_and_loses_nobody() -> None:
     """Every request of ten groups is overdue: the admissions change group seldom, and each group's oldest in turn."""
     vectors = ["abcdefghij"[number * 7 % 10] * 2 for number in range(200)]
-    order = admitted(groups(vectors, active=5), now=1_000.0)
+    order = admitted(groups(vectors, active=2), now=1_000.0)
     assert sorted(order) == list(range(200))  # type: ignore[type-var]
     letters = [vectors[number][0] for number in order]  # type: ignore[call-overload]
     changes = sum(one != other for one, other in pairwise(letters))
-    assert changes == 19, "20 requests of each group are two turns of ten"
+    assert changes == 29, "20 requests of each group are two turns of eight, and one of four"

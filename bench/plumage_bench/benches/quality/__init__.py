@@ -112,7 +112,7 @@ def _preferred() -> Iterator[bool]:
     them. False where that is not allowed. Niceness would not do: Linux weighs it within a session only (autogroup)."""
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    except PermissionError:
+    except (AttributeError, OSError):  # not Linux, or not allowed
         yield False
         return
     try:

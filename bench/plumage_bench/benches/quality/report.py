@@ -53,7 +53,6 @@ Ranked = Mapping[str, tuple[str, PairedRatio]]
 def sum_up(sent: Sequence[Sent], limit: float, *, cpu: float, router_cores: float) -> Served:
     """sent: in the order of arrival. A failed request counts as one with its first token after `limit` seconds."""
     counted = sent[int(_FILLING * len(sent)) :]
-    failed = [one for one in counted if one.failed]
     ttft = [limit if one.failed or one.ttft is None else one.ttft for one in counted]
     answered = [one for one in counted if one.ended is not None]
     until = max((one.due + (one.ended or 0.0) for one in answered), default=counted[0].due)
@@ -67,8 +66,8 @@ def sum_up(sent: Sequence[Sent], limit: float, *, cpu: float, router_cores: floa
         cpu,
         router_cores,
         len(counted),
-        len(failed),
-        failed[0].failed if failed else "",
+        sum(bool(one.failed) for one in sent),
+        next((one.failed for one in sent if one.failed), ""),
     )
 
 

@@ -132,8 +132,8 @@ class FeatherSpec(Struct):
     )
     max_wait_seconds: Seconds = Field(
         defaults.MAX_WAIT_SECONDS,
-        description="Seconds after which a waiting request is next, whatever the policy chooses. Others that share its "
-        "prefix follow it, for two batches at most.",
+        description="Seconds after which a waiting request is overdue. The oldest overdue one is next, whatever the "
+        "policy chooses. Others that share its prefix follow it, for four batches at most.",
     )
     order_batch: bool = Field(
         defaults.ORDER_BATCH,

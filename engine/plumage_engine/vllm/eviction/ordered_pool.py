@@ -117,7 +117,8 @@ class OrderedPool(BlockPool):
         )
         try:
             if self.plumage_guard.on:
-                self.plumage.cached(blocks, num_cached_blocks, num_full_blocks, kv_cache_group_id, request.cache_salt)
+                salt = getattr(request, "cache_salt", None)
+                self.plumage.cached(blocks, num_cached_blocks, num_full_blocks, kv_cache_group_id, salt)
         except Exception as error:
             self.plumage_guard.failed(error)
 

@@ -206,9 +206,14 @@ async def test_only_known_paths_reach_an_engine(behind_envoy: Any, kit: Any) -> 
     proxy.running.engines[0].answer = models
     listed = await proxy.send(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n", kit.read_answer)
     assert (listed.status, listed.body) == (200, b"{}")
-    for path in ("/sleep", "/v1/load_lora_adapter", "/metrics"):
+    for path in ("/sleep", "/v1/load_lora_adapter", "/metrics", "/v1/responses/resp_1/cancel"):
         answer = await proxy.send(kit.request({}, path=path), kit.read_answer)
         assert (answer.status, answer.error["code"]) == (404, "not_found")
+    form = b'--x\r\ncontent-disposition: form-data; name="model"\r\n\r\nm\r\n--x--\r\n'
+    head = b"POST /v1/audio/transcriptions HTTP/1.1\r\nhost: x\r\ncontent-type: multipart/form-data; boundary=x\r\n"
+    answer = await proxy.send(head + b"content-length: %d\r\n\r\n" % len(form) + form, kit.read_answer)
+    assert (answer.status, answer.error["code"]) == (404, "not_found")
+    assert "router's own port" in answer.error["message"]
     assert len(seen_by_engines(proxy)) == 1
 
 
