@@ -23,6 +23,7 @@ tokens. Version skew: unknown fields are passed over, absent ones have their def
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final, TypeVar
@@ -47,6 +48,7 @@ __all__ = [
     "curve_points",
     "read_agent_report",
     "read_router_report",
+    "source_digest",
 ]
 
 VERSION: Final = 1
@@ -173,11 +175,12 @@ class WarmupReport(_Report, frozen=True):
 
 class AdapterReport(_Report, frozen=True):
     """One LoRA adapter of the pool's manifest, at one replica. state: Loaded | Loading | Failed. message: the cause
-    where it is not loaded."""
+    where it is not loaded. source: `source_digest` of the folder or repository that the state is about."""
 
     name: str
     state: str = "Loaded"
     message: str = ""
+    source: str = ""
 
 
 class AgentReport(_Report, frozen=True):
@@ -221,6 +224,11 @@ def read_router_report(data: bytes) -> RouterReport:
 def read_agent_report(data: bytes) -> AgentReport:
     """ConfigurationError where it is none, NewerReportError where it is of a later version."""
     return _read(data, AgentReport)
+
+
+def source_digest(source: str) -> str:
+    """Of an adapter's folder or repository: short, so that a report stays small."""
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 
 def _read(data: bytes, kind: type[_R]) -> _R:

@@ -198,6 +198,11 @@ RULES: list[tuple[Mutation, str]] = [
         "spec.model.adapters[0].uri: may not be builtin://: no adapter is built in, got 'builtin://law'",
     ),
     (
+        put("spec.model.adapters", [{"name": "law", "uri": "s3://bucket/law"}]),
+        "spec.model.adapters[0].uri: may not be s3://: vLLM loads no adapter from there; use hf://, "
+        "file://, pvc:// or oci://, got 's3://bucket/law'",
+    ),
+    (
         put("spec.model.uri", "builtin://tiny-chat"),
         "spec.model.uri: may not be builtin:// with engine.runtime VLLM, except builtin://tiny-llama: other models "
         "have no weights, got 'builtin://tiny-chat'",

@@ -52,7 +52,7 @@ class PlumageEndpoints:
         """
         config = getattr(engine_client, "vllm_config", None)
         guard = Guard("adapters", Counters())
-        attempt(guard, lambda: self._serve_adapters(state, guard))
+        attempt(guard, lambda: self._serve_adapters(state, config, guard))
         self.routes.no_adapters = guard.reason
         settings = read_settings(getattr(config, "additional_config", None), os.environ)
         file = settings.routes.admin_token_file if settings is not None else None
@@ -68,10 +68,15 @@ class PlumageEndpoints:
             self.routes.disable(guard)
         self.routes.metrics.ignored = 0 if settings is None else len(settings.ignored)
 
-    def _serve_adapters(self, state: Any, guard: Guard) -> None:
-        """state: of the application, which has vLLM's list of models."""
+    def _serve_adapters(self, state: Any, config: Any, guard: Guard) -> None:
+        """state: of the application, which has vLLM's list of models. config: vLLM's VllmConfig."""
         from plumage_engine.vllm.compat import adapters
 
+        servers = getattr(getattr(config, "parallel_config", None), "_api_process_count", 1)
+        if servers > 1:
+            # Each has a list and ids of its own, so vLLM refuses VLLM_ALLOW_RUNTIME_LORA_UPDATING there too.
+            guard.refuse([f"vLLM has {servers} API servers, and loads adapters with --api-server-count=1 only"])
+            return
         models = getattr(state, "openai_serving_models", None)
         if reasons := adapters.problems(models):
             guard.refuse(reasons)

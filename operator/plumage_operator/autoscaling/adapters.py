@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from plumage.fleet_report import AdapterReport, AgentReport
+from plumage.fleet_report import AdapterReport, AgentReport, source_digest
 from plumage_operator.autoscaling.pods import ScaledPod
 from plumage_operator.autoscaling.pool_load import ReportWindow
 
@@ -16,15 +16,17 @@ _LONGEST: Final = 200  # characters of a cause
 
 
 def adapter_fields(
-    names: Sequence[str], pods: Iterable[ScaledPod], agents: Mapping[str, ReportWindow[AgentReport]]
+    sources: Mapping[str, str], pods: Iterable[ScaledPod], agents: Mapping[str, ReportWindow[AgentReport]]
 ) -> dict[str, Any]:
-    """The status field `adapters`, for adapters of these names; nothing without adapters, or while no agent of a ready
-    replica has reported on them."""
-    found = {pod.name: _reports(agents.get(pod.name)) for pod in pods if pod.ready}
-    known = [(name, reports) for name, reports in found.items() if reports is not None]
-    if not names or not known:
+    """The status field `adapters`; nothing without adapters or without a ready replica.
+
+    sources: by the adapter's name, the folder or repository that agents get. A report about another source is
+    older than the manifest.
+    """
+    found = [(pod.name, _reports(agents.get(pod.name))) for pod in pods if pod.ready]
+    if not sources or not found:
         return {}
-    return {"adapters": [_status(name, known) for name in names]}
+    return {"adapters": [_status(name, source_digest(source), found) for name, source in sources.items()]}
 
 
 def some_are_missing(fields: Mapping[str, Any]) -> bool:
@@ -38,16 +40,23 @@ def _reports(window: ReportWindow[AgentReport] | None) -> dict[str, AdapterRepor
     return None if last is None or last.adapters is None else {one.name: one for one in last.adapters}
 
 
-def _status(name: str, known: Sequence[tuple[str, Mapping[str, AdapterReport]]]) -> dict[str, Any]:
-    """Agents learn of a new adapter within a minute; until then they do not report on it."""
-    found = [(pod, reports.get(name, AdapterReport(name, "Loading"))) for pod, reports in known]
-    lacking = [(pod, report) for pod, report in found if report.state != "Loaded"]
+def _status(name: str, source: str, found: Sequence[tuple[str, Mapping[str, AdapterReport] | None]]) -> dict[str, Any]:
+    states = [(pod, _state(name, source, reports)) for pod, reports in found]
+    lacking = [(pod, report) for pod, report in states if report.state != "Loaded"]
     return {
         "name": name,
-        "replicas": len(found) - len(lacking),
+        "replicas": len(states) - len(lacking),
         "failedReplicas": sum(report.state == "Failed" for _, report in lacking),
         "message": "; ".join(_causes(lacking)),
     }
+
+
+def _state(name: str, source: str, reports: Mapping[str, AdapterReport] | None) -> AdapterReport:
+    """Agents learn of a new adapter within a minute; until then they do not report on it."""
+    if reports is None:
+        return AdapterReport(name, "Unknown", "no report on its adapters")
+    report = reports.get(name)
+    return report if report is not None and report.source == source else AdapterReport(name, "Loading")
 
 
 def _causes(lacking: Sequence[tuple[str, AdapterReport]]) -> Iterator[str]:

@@ -26,6 +26,7 @@ from plumage_operator.autoscaling.pods import PoolPods, pods_observed
 from plumage_operator.autoscaling.pool_load import PodReports, cache_hotness, pool_load
 from plumage_operator.observed import Observed, ScalingDecision, meta
 from plumage_operator.resources.context import deployed_replicas, read_pool
+from plumage_operator.resources.model_files import adapter_files
 from plumage_operator.status.conditions import timestamp
 
 __all__ = ["PoolScaler", "autoscaled_decision", "deletion_costs_of", "manual_decision"]
@@ -116,8 +117,8 @@ class PoolScaler:
 
     def adapters(self, pool: InferencePool, pods: PoolPods) -> dict[str, Any]:
         """The status field `adapters`, by the last reports."""
-        names = [adapter.name for adapter in pool.spec.model.adapters]
-        return adapter_fields(names, pods.engines, self.reports.agents)
+        sources = {name: place.path for name, place in adapter_files(pool).items()}
+        return adapter_fields(sources, pods.engines, self.reports.agents)
 
     def lacks_adapters(self, observed: Observed, pods: PoolPods) -> bool:
         """Whether a ready replica lacks an adapter, so that the pool's status will change soon."""

@@ -261,7 +261,8 @@ def vllm_volumes(context: PoolContext) -> list[dict[str, Any]]:
     """The volumes of `vllm_container`."""
     engine = context.pool.spec.engine
     cache, volumes = engine.model_cache, [*weights_files(context).volumes]
-    volumes += [volume for place in adapter_files(context).values() for volume in place.volumes]
+    of_adapters = [volume for place in adapter_files(context.pool).values() for volume in place.volumes]
+    volumes += sorted(of_adapters, key=lambda one: str(one["name"]))
     if cache.claim_name is not None:
         volumes.append(_claim("hub", cache.claim_name))
     else:
@@ -322,7 +323,8 @@ def _environment(context: PoolContext) -> list[dict[str, Any]]:
 
 
 def _adapter_mounts(context: PoolContext) -> list[dict[str, Any]]:
-    return [mount for place in adapter_files(context).values() for mount in place.mounts]
+    mounts = [mount for place in adapter_files(context.pool).values() for mount in place.mounts]
+    return sorted(mounts, key=lambda one: str(one["name"]))
 
 
 def _own_mounts(context: PoolContext) -> list[dict[str, Any]]:

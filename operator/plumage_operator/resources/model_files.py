@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from plumage.api.v1alpha1.pool import InferencePool
 from plumage_operator.observed import digest
 from plumage_operator.resources.context import PoolContext
 from plumage_operator.resources.workload import FETCH, TERMINATION_MESSAGE, TMP_MOUNT, container_security, with_defaults
@@ -63,15 +64,16 @@ def tokenizer_files(context: PoolContext) -> ModelFiles:
     return _mounted(uri, ("model" if same else "tokenizer") + context.volume_suffix)
 
 
-def adapter_files(context: PoolContext) -> dict[str, ModelFiles]:
+def adapter_files(pool: InferencePool) -> dict[str, ModelFiles]:
     """By the adapter's name.
 
     A volume is named after its adapter, not by number: agents of older pods read the same list, and must not find
-    another adapter's files at a path.
+    another adapter's files at a path. Volumes and mounts are in the order of these names, so that another order of the
+    adapters rolls nothing.
     """
     places: dict[str, ModelFiles] = {}
-    for adapter in context.pool.spec.model.adapters:
-        hub = adapter.uri.startswith(("hf://", "s3://"))
+    for adapter in pool.spec.model.adapters:
+        hub = adapter.uri.startswith("hf://")
         path = adapter.uri.removeprefix("hf://").rstrip("/")
         volume = f"adapter-{digest([adapter.name, adapter.uri])[:10]}"
         places[adapter.name] = ModelFiles(path) if hub else _mounted(adapter.uri, volume)

@@ -171,7 +171,7 @@ def agent_settings(context: PoolContext) -> AgentFile:
         listen=AgentListen(host=ALL_ADDRESSES, port=AGENT_PORT),
         members=f"{context.name('engine')}.{context.namespace}.svc",
         feather_file=Path(CONFIG_FOLDER, engine_key(context)),
-        adapters={name: place.path for name, place in adapter_files(context).items()},
+        adapters={name: place.path for name, place in adapter_files(context.pool).items()},
         callers=(*peers, *operator),
         figures_only=operator,
         peer_token_file=Path(TOKEN_FOLDER, "token"),

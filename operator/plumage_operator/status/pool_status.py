@@ -94,19 +94,29 @@ def _adapters_condition(observed: Observed, context: PoolContext) -> tuple[Condi
     if not wanted:
         return ()
     known = _adapters(observed, context).get("adapters", ())
-    if len(known) < len(wanted):
-        message = "no agent of a ready replica has reported on its adapters yet"
+    counts = count_replicas(observed, context, "engine")
+    if not counts.ready or len(known) < len(wanted) or _is_older(observed):
+        message = "no agent has reported on these adapters yet" if counts.ready else "no replica is ready"
         return (Condition(Type.ADAPTERS_READY, "Unknown", Reason.ADAPTERS_UNKNOWN, message),)
-    lacking = [one for one in known if one.get("message")]
+    lacking = [one for one in known if one.get("message") or one.get("replicas", 0) < counts.ready]
     if not lacking:
         message = f"{counted(len(wanted), 'adapter')} on all ready replicas"
         return (Condition(Type.ADAPTERS_READY, "True", Reason.ADAPTERS_LOADED, message),)
-    found = count_replicas(observed, context, "engine")
-    replaced = found.settled and found.updated == found.total  # older pods have no volume of a new adapter
+    replaced = counts.settled and counts.updated == counts.total  # older pods have no new adapter's volume
     failed = replaced and any(one.get("failedReplicas") for one in lacking)
     reason = Reason.ADAPTER_FAILED if failed else Reason.ADAPTER_LOADING
-    message = ". ".join(f"{one['name']}: {one['message']}" for one in _failed_first(lacking))
+    message = ". ".join(f"{one['name']}: {_why_lacking(one, counts.ready)}" for one in _failed_first(lacking))
     return (Condition(Type.ADAPTERS_READY, "False", reason, message),)
+
+
+def _is_older(observed: Observed) -> bool:
+    """Whether the reports in the status were about an earlier spec, and a new operator has no later ones."""
+    generation = int(meta(observed.pool).get("generation", 0))
+    return observed.scaling is None and status_of(observed.pool).get("observedGeneration") != generation
+
+
+def _why_lacking(adapter: Mapping[str, Any], ready: int) -> str:
+    return str(adapter.get("message") or f"on {adapter.get('replicas', 0)} of {counted(ready, 'ready replica')}")
 
 
 def _failed_first(lacking: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -187,8 +197,8 @@ def _autoscaler_fields(observed: Observed, context: PoolContext) -> dict[str, An
 
 def _adapters(observed: Observed, context: PoolContext) -> dict[str, Any]:
     """The adapters of the spec, by the last reports. The previous ones hold while a new operator gathers reports."""
-    now = {} if observed.scaling is None else observed.scaling.fields
-    found = now.get("adapters") or status_of(observed.pool).get("adapters") or ()
+    last = status_of(observed.pool) if observed.scaling is None else observed.scaling.fields
+    found = last.get("adapters") or ()
     names = {adapter.name for adapter in context.pool.spec.model.adapters}
     known = [dict(one) for one in found if one.get("name") in names]
     return {"adapters": known} if known else {}

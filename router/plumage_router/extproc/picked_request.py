@@ -35,7 +35,6 @@ from plumage_router.fleet.replicas import Load, Replica
 from plumage_router.http.errors import (
     Failure,
     RequestError,
-    adapter_missing,
     bad_request,
     body_too_large,
     engines_silent,
@@ -408,14 +407,10 @@ class PickedRequest:
     def _candidates(self, now: float) -> Sequence[Load]:
         """The available replicas that can answer, of those that the proxy allows."""
         pool, prompt = self._pool, self._prompt
-        candidates = pool.fleet.candidates(now)
+        candidates = pool.fleet.candidates(now, only=pool.with_adapter(prompt.adapter) if prompt is not None else None)
         if self._subset is not None:
             candidates = in_subset(pool.fleet, candidates, self._subset)
-        if prompt is None:
-            return candidates
-        if prompt.adapter:
-            candidates = pool.decider.adapters.serving(prompt.adapter, candidates)
-        if prompt.previous is None:
+        if prompt is None or prompt.previous is None:
             return candidates
         if self._home is None or self._home.gone:
             self._home = pool.stores_previous(prompt)
@@ -506,11 +501,16 @@ class PickedRequest:
             self._waited = True
         elif self._home is not None:
             raise response_away(self._home.reason(now) or "it is busy", "previous_response_id")
-        elif prompt is not None and prompt.adapter and pool.fleet.candidates(now):
-            raise adapter_missing(prompt.model)
+        elif prompt is not None and prompt.adapter and self._lacks_adapter(prompt, now):
+            raise pool.without_adapter(prompt, now)
         else:
             why = self._why_none(now)
             raise no_replica_yet(why) if pool.wait_queue.enabled else no_replica(why)
+
+    def _lacks_adapter(self, prompt: Prompt, now: float) -> bool:
+        """Whether replicas are available, and none that has loaded the prompt's adapter."""
+        fleet, only = self._pool.fleet, self._pool.with_adapter(prompt.adapter)
+        return bool(fleet.candidates(now)) and not fleet.candidates(now, only=only)
 
     def _moved(self, attempt: PickedAttempt, served: str) -> PickedAttempt:
         """The proxy sent the request to a fallback: its replica gets the account."""

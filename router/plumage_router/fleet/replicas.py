@@ -176,9 +176,14 @@ class Fleet:
     def changed(self) -> None:
         self._available = None
 
-    def candidates(self, now: float, without: Collection[Replica] = ()) -> Sequence[Load]:
-        """The loads of the available replicas. without: replicas to leave out. If it leaves none, ejected replicas are
-        offered, which answer most requests."""
+    def candidates(
+        self,
+        now: float,
+        without: Collection[Replica] = (),
+        only: Callable[[Sequence[Load]], Sequence[Load]] | None = None,
+    ) -> Sequence[Load]:
+        """The loads of the available replicas. without: replicas to leave out. only: those of some loads that can
+        answer the request. If they leave none, ejected replicas are offered, which answer most requests."""
         available = self._available
         if available is None or now >= self._until:
             until = math.inf
@@ -191,13 +196,19 @@ class Fleet:
             if not available:
                 available = self._readmit(now)
             self._available, self._until = available, until
-        if without:
-            slots = {
-                replica.slot for replica in without if not replica.gone
-            }  # a free slot may belong to another replica now
-            left = [load for load in available if load.slot not in slots]
-            return left or [replica.load for replica in self if replica.only_ejected and replica.slot not in slots]
-        return available
+        if not without and only is None:
+            return available
+        # A free slot may belong to another replica now.
+        slots = {replica.slot for replica in without if not replica.gone}
+        left = self._left(available, slots, only)
+        ejected = () if left else [replica.load for replica in self if replica.only_ejected]
+        return left or self._left(ejected, slots, only)
+
+    def _left(
+        self, loads: Sequence[Load], slots: Collection[int], only: Callable[[Sequence[Load]], Sequence[Load]] | None
+    ) -> Sequence[Load]:
+        found = [load for load in loads if load.slot not in slots] if slots else loads
+        return found if only is None else only(found)
 
     def _readmit(self, now: float) -> list[Load]:
         """No replica is available, so one that only fails often is better than none."""
@@ -205,15 +216,16 @@ class Fleet:
             replica.breaker.readmit()
         return [replica.load for replica in self if replica.reason(now) is None]
 
-    def why_none(self, now: float) -> str:
-        """Why no replica is available, as one sentence for the client."""
+    def why_none(self, now: float, only: Callable[[Sequence[Load]], Sequence[Load]] | None = None) -> str:
+        """Why no replica is available, as one sentence for the client. only: see `candidates`."""
         if not self._by_id:
             return "the pool has no replicas"
         reasons: dict[str, int] = {}
-        for replica in self:
-            reason = replica.reason(now) or "it was tried already"
+        loads = self._left([replica.load for replica in self], (), only)
+        for load in loads:
+            reason = self.at(load.slot).reason(now) or "it was tried already"
             reasons[reason] = reasons.get(reason, 0) + 1
-        return "; ".join(f"{count} of {len(self)}: {reason}" for reason, count in reasons.items())
+        return "; ".join(f"{count} of {len(loads)}: {reason}" for reason, count in reasons.items())
 
     def release(self, replica: Replica) -> None:
         """A request on the replica ended. Frees the slot of a removed replica after its last request."""

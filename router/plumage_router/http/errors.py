@@ -264,9 +264,15 @@ def no_replica(reason: str) -> RequestError:
 
 
 def adapter_missing(name: str) -> RequestError:
-    """Replicas are available, and none has loaded the adapter: it is new, or cannot be loaded."""
+    """No replica has loaded the adapter: it is new, or cannot be loaded."""
     message = f"No replica has loaded the adapter {name!r} yet. Send it again in 5 s."
     return RequestError(503, message, code="adapter_not_loaded", param="model", retry_after=5)
+
+
+def adapter_away(name: str, reason: str) -> RequestError:
+    """reason: why no replica that has loaded the adapter can take the request."""
+    message = f"No replica that has loaded the adapter {name!r} can take the request: {reason}."
+    return RequestError(503, message, code="no_replica", retry_after=1)
 
 
 def unknown_response() -> RequestError:

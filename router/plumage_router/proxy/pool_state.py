@@ -7,6 +7,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import xxhash
@@ -20,9 +21,9 @@ from plumage_router.directory.link import DirectoryLink
 from plumage_router.fleet.breaker import Breaker
 from plumage_router.fleet.engine_keys import EngineKeys, Salts
 from plumage_router.fleet.outliers import Outliers
-from plumage_router.fleet.replicas import Fleet, Member, Replica
+from plumage_router.fleet.replicas import Fleet, Load, Member, Replica
 from plumage_router.http.auth import Auth, Tenant
-from plumage_router.http.errors import RequestError, overloaded, quarantined
+from plumage_router.http.errors import RequestError, adapter_away, adapter_missing, overloaded, quarantined
 from plumage_router.http.json_lines import JsonLines
 from plumage_router.http.listener import Listener
 from plumage_router.http.paths import FORM_PATHS
@@ -260,6 +261,16 @@ class PoolState(Listener):
         self.usage.add(tenant.name if tenant is not None else "", model, used)
 
     # -- stored responses ---------------------------------------------------------------------------------------------
+
+    def with_adapter(self, adapter: str) -> Callable[[Sequence[Load]], Sequence[Load]] | None:
+        """Chooses the replicas that have loaded the adapter; None for the base model."""
+        return partial(self.decider.adapters.serving, adapter) if adapter else None
+
+    def without_adapter(self, prompt: Prompt, now: float) -> RequestError:
+        """The error where other replicas are available, and none that has loaded the prompt's adapter."""
+        only = self.with_adapter(prompt.adapter)
+        why = self.fleet.why_none(now, only)
+        return adapter_away(prompt.model, why) if why else adapter_missing(prompt.model)
 
     def named_response(self, prompt: Prompt, replica: Replica) -> bytes:
         """The body for this replica. In the Responses API it has the id of the response to come."""

@@ -17,7 +17,6 @@ from plumage_router.http.downstream import DownstreamConnection, EngineAnswer
 from plumage_router.http.errors import (
     Failure,
     RequestError,
-    adapter_missing,
     internal,
     no_replica,
     response_away,
@@ -358,12 +357,9 @@ class ProxiedRequest:
     def _candidates(self, now: float) -> Sequence[Load]:
         """The available replicas that can answer and on which the request was not tried."""
         pool, prompt = self._pool, self._prompt
-        candidates = pool.fleet.candidates(now, self._retries.tried if self._retries is not None else ())
-        if prompt is None:
-            return candidates
-        if prompt.adapter:
-            candidates = pool.decider.adapters.serving(prompt.adapter, candidates)
-        if prompt.previous is None:
+        only = pool.with_adapter(prompt.adapter) if prompt is not None else None
+        candidates = pool.fleet.candidates(now, self._retries.tried if self._retries is not None else (), only)
+        if prompt is None or prompt.previous is None:
             return candidates
         if self._home is None or self._home.gone:
             self._home = pool.stores_previous(prompt)
@@ -429,7 +425,7 @@ class ProxiedRequest:
             param = "response_id" if by_id else "previous_response_id"
             self._fail(response_away(self._home.reason(now) or "it is busy", param))
         elif self._prompt is not None and self._prompt.adapter and pool.fleet.candidates(now):
-            self._fail(adapter_missing(self._prompt.model))
+            self._fail(pool.without_adapter(self._prompt, now))
         else:
             why = pool.fleet.why_none(now)
             self._fail(no_replica_yet(why) if pool.wait_queue.enabled else no_replica(why))

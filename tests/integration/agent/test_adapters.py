@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,13 +99,25 @@ async def test_adapter_that_cannot_be_loaded_does_not_keep_the_replica_from_serv
         assert agent.adapters.served == ("sql",)
 
 
-async def test_restarted_engine_gets_its_adapters_before_it_is_ready(replica: Replica) -> None:
+async def test_restarted_engine_gets_its_adapters_before_it_is_ready(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replica.want({"sql": "/sql"})
     async with running(replica.config, file=replica.file) as agent:
         await until(lambda: agent.watch.ready and replica.models() == ["sql"])
         replica.engine.kill()
         await until(lambda: not agent.watch.ready)
+        go, ask = asyncio.Event(), agent.engine.want_adapters
+
+        async def held_back(wanted: Any) -> Any:
+            await go.wait()
+            return await ask(wanted)
+
+        monkeypatch.setattr(agent.engine, "want_adapters", held_back)
         replica.engine.start()
+        await until(lambda: agent.watch.not_ready_reason == "its engine loads adapters")
+        assert (replica.models(), agent.adapters.served) == ([], ())
+        go.set()
         await until(lambda: agent.watch.ready)
         assert replica.models() == ["sql"]
 

@@ -10,6 +10,7 @@ import pytest
 from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import Load, State
 from plumage.directory.server.local_server import LocalServer
+from plumage_router.clock import monotonic
 
 MODEL = {"adapters": ["sql", "chess", "law"], "adapterSlots": 1}
 
@@ -90,6 +91,35 @@ async def test_adapters_that_other_routers_use_are_known_from_the_engines(start:
             assert [_asked(engine) for engine in running.engines] == [[], ["sql"] * 3]
             writer.report(state=State.READY, load=Load())
             await kit.until(lambda: adapters.state("chess", slot) == "FreeSlot")
+
+
+@pytest.mark.redis
+async def test_only_replica_with_the_adapter_is_asked_though_it_is_ejected(start: Any, kit: Any) -> None:
+    """Others are available, but cannot answer. With an open breaker it is not asked, and the error says so."""
+    with LocalServer() as server:
+        running = await start(engines=2, model={**MODEL, "adapterSlots": 4}, directoryUrl=server.url)
+        async with (
+            DirectoryWriter(server.url, pool="chat", replica="chat-0", heartbeat_seconds=0.1) as first,
+            DirectoryWriter(server.url, pool="chat", replica="chat-1", heartbeat_seconds=0.1) as second,
+        ):
+            first.report(state=State.READY, load=Load(served=()))
+            second.report(state=State.READY, load=Load(served=("sql",)))
+            pool = running.router.pool
+            fleet, alone = pool.fleet, pool.fleet.get("chat-1")
+            offered = lambda: len(pool.decider.adapters.serving("sql", [one.load for one in fleet]))  # noqa: E731
+            await kit.until(lambda: offered() == 1)
+            alone.breaker.eject(monotonic())
+            fleet.changed()
+            assert not any(load is alone.load for load in fleet.candidates(monotonic()))
+            assert (await running.post(kit.chat("hello", model="sql"))).status == 200
+            assert [len(engine.seen) for engine in running.engines] == [0, 1]
+            alone.healthy = False
+            fleet.changed()
+            away = await running.post(kit.chat("hello", model="sql"))
+            assert (away.status, away.json["error"]["code"]) == (503, "no_replica")
+            assert "has loaded the adapter 'sql' can take the request: 1 of 1: its" in away.json["error"]["message"]
+            law = await running.post(kit.chat("hello", model="law"))
+            assert law.json["error"]["code"] == "adapter_not_loaded"
 
 
 @pytest.mark.redis

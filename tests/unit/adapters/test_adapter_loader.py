@@ -1,23 +1,35 @@
-"""An engine serves the adapters that its agent asks for: it loads one at a time, and tries failed ones again."""
+"""An engine serves the adapters that its agent asks for. A slow one delays no other; failed ones are tried again."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from plumage_engine.adapters import AGAIN, AdapterError, AdapterLoader, AdapterServer, parse_wanted
+from plumage_engine.adapters import (
+    AGAIN,
+    DOWNLOADS,
+    LONGEST_AGAIN,
+    AdapterError,
+    AdapterLoader,
+    AdapterServer,
+    parse_wanted,
+)
 
 
 class Server(AdapterServer):
-    """go: lets downloads end. wrong: sources that fail, each with the error. did: what was done, in order."""
+    """go: lets downloads end. hangs: sources whose download never ends. wrong: sources that fail, each with the error.
+    refused: sources that the engine does not load. did: what was done, in order."""
 
     def __init__(self, served: dict[str, str] | None = None) -> None:
         self.served = served or {}
         self.go = asyncio.Event()
+        self.hangs: set[str] = set()
         self.wrong: dict[str, Exception] = {}
+        self.refused: set[str] = set()
         self.did: list[str] = []
 
     def sources(self) -> Mapping[str, str]:
@@ -25,6 +37,8 @@ class Server(AdapterServer):
 
     async def fetch(self, source: str) -> str:
         self.did.append(f"fetch {source}")
+        if source in self.hangs:
+            await asyncio.Event().wait()
         await self.go.wait()
         if source in self.wrong:
             raise self.wrong[source]
@@ -32,6 +46,9 @@ class Server(AdapterServer):
 
     async def load(self, name: str, source: str, folder: str) -> None:
         self.did.append(f"load {name} {folder}")
+        await asyncio.sleep(0)
+        if source in self.refused:
+            raise AdapterError("its rank is too high")
         self.served[name] = source
 
     async def unload(self, name: str) -> None:
@@ -47,6 +64,14 @@ async def ended(loader: AdapterLoader, wanted: dict[str, str]) -> dict[str, Any]
             return answer
         await asyncio.sleep(0)
     raise AssertionError(answer)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(100):
+        if holds():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never holds")
 
 
 async def test_answer_does_not_wait_for_the_download() -> None:
@@ -107,8 +132,98 @@ async def test_adapter_that_is_not_wanted_any_more_is_not_kept() -> None:
     server.go.set()
     for _ in range(10):
         await asyncio.sleep(0)
+    assert server.did == ["fetch /sql"], "its download was dropped"
+    await loader.want({"sql": "/sql"})
+    await until(lambda: len(server.did) == 3)
+    await loader.want({})
+    for _ in range(10):
+        await asyncio.sleep(0)
     assert server.served == {}
-    assert server.did == ["fetch /sql", "load sql /cache/sql", "unload sql"]
+    assert server.did[1:] == ["fetch /sql", "load sql /cache/sql", "unload sql"], "a load ends first"
+
+
+async def test_hanging_downloads_delay_neither_folders_nor_later_changes() -> None:
+    server = Server()
+    server.go.set()
+    server.hangs = {f"acme/{n}" for n in range(DOWNLOADS + 1)}
+    slow = {source: source for source in sorted(server.hangs)}
+    loader = AdapterLoader(server)
+    await loader.want(slow | {"law": "/law"})
+    for _ in range(10):
+        await asyncio.sleep(0)
+    answer = await loader.want(slow | {"law": "/law"})
+    assert answer["served"] == ["law"]
+    assert server.did.count(f"fetch acme/{DOWNLOADS}") == 0, "few downloads at a time"
+    answer = await ended(loader, {"chess": "acme/chess"})
+    assert answer["served"] == ["chess"], "a download that is no longer wanted makes room"
+
+
+async def test_download_has_a_deadline() -> None:
+    server = Server()
+    server.hangs = {"acme/slow"}
+    loader = AdapterLoader(server, fetch_seconds=0.01)
+    for _ in range(500):
+        answer = await loader.want({"slow": "acme/slow"})
+        if answer["adapters"][0]["state"] == "Failed":
+            break
+        await asyncio.sleep(0.01)
+    assert answer["adapters"][0]["message"] == "it could not be fetched within 0.01 s"
+
+
+async def test_adapters_are_loaded_one_at_a_time() -> None:
+    server, loading = Server(), 0
+    load = server.load
+
+    async def counted(name: str, source: str, folder: str) -> None:
+        nonlocal loading
+        loading += 1
+        assert loading == 1
+        await load(name, source, folder)
+        loading -= 1
+
+    server.load = counted  # type: ignore[method-assign]
+    server.go.set()
+    wanted = {name: f"/{name}" for name in "abcdef"}
+    assert (await ended(AdapterLoader(server), wanted))["served"] == list("abcdef")
+
+
+async def test_refused_adapter_is_tried_again_later_and_later() -> None:
+    now, server = [0.0], Server()
+    server.go.set()
+    server.refused = {"/sql"}
+    loader = AdapterLoader(server, lambda: now[0])
+    tries = []
+    for minute in range(180):
+        now[0] = AGAIN * minute
+        before = server.did.count("load sql /cache/sql")
+        for _ in range(10):
+            await loader.want({"sql": "/sql"})
+            await asyncio.sleep(0)
+        if server.did.count("load sql /cache/sql") > before:
+            tries.append(minute)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(tries)]
+    assert gaps[:5] == [1, 2, 4, 8, 16]
+    assert set(gaps[5:]) == {int(LONGEST_AGAIN / AGAIN)}
+
+
+async def test_failures_that_are_no_longer_wanted_are_forgotten() -> None:
+    server = Server()
+    server.go.set()
+    server.refused = {f"/{n}" for n in range(50)}
+    loader = AdapterLoader(server)
+    for n in range(50):
+        await ended(loader, {f"a{n}": f"/{n}"})
+    assert len(loader._failed) == 1
+
+
+async def test_source_that_changes_during_its_load_is_loaded_next() -> None:
+    server = Server()
+    server.go.set()
+    loader = AdapterLoader(server)
+    await loader.want({"sql": "/old"})
+    await until(lambda: "load sql /cache/old" in server.did)
+    await ended(loader, {"sql": "/new"})
+    assert server.served == {"sql": "/new"}
 
 
 @pytest.mark.parametrize(

@@ -6,23 +6,28 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from plumage.errors import ConfigurationError
-from plumage.fleet_report import AdapterReport
+from plumage.fleet_report import AdapterReport, source_digest
 from plumage.settings.agent_config import ADAPTER_SECONDS
-from plumage_engine.agent.engine.client import AdapterAnswer
+from plumage_engine.agent.engine.client import AdapterAnswer, EngineDownError
 from plumage_engine.agent.engine_updates.adapters import AdapterSync
 
 
 class Engine:
     """sent: what it was asked to serve. states: of each adapter; those without one are Loaded. served: of an engine
-    without the route."""
+    without the route. down: it does not answer."""
 
     def __init__(self, served: frozenset[str] | None = None) -> None:
         self.sent: list[dict[str, str]] = []
         self.states: dict[str, str] = {}
         self.served = served
+        self.down = False
 
     async def want_adapters(self, wanted: dict[str, str]) -> AdapterAnswer | None:
+        if self.down:
+            raise EngineDownError("a long step")
         self.sent.append(dict(wanted))
         if self.served is not None:
             return None
@@ -59,9 +64,48 @@ async def test_adapter_is_not_offered_before_it_is_unloaded(tmp_path: Path) -> N
     assert sync.served == ("sql", "law")
     write(file, "law")
     await sync.check()
-    assert (sync.served, sync.reports) == (("law",), [AdapterReport("law")])
+    assert (sync.served, sync.reports) == (("law",), [AdapterReport("law", source=source_digest("/law"))])
     await sync.check()
     assert engine.sent == [{"sql": "/sql", "law": "/law"}] * 2 + [{"law": "/law"}]
+
+
+async def test_grace_of_a_leaving_adapter_begins_with_the_engines_answer(tmp_path: Path) -> None:
+    engine, file = Engine(), write(tmp_path / "agent.json", "sql", "law")
+    sync, _ = made(engine, {}, file)
+    reported: list[tuple[str, ...] | None] = []
+    sync.changed = lambda: reported.append(sync.served)
+    await sync.check()
+    write(file)
+    engine.down = True
+    for _ in range(2):
+        with pytest.raises(EngineDownError):
+            await sync.check()
+    assert reported[1:] == [()], "routers learn of it though the engine does not answer"
+    engine.down = False
+    await sync.check()
+    assert engine.sent[1:] == [{"sql": "/sql", "law": "/law"}], "requests may still be on their way"
+    engine.down = True
+    with pytest.raises(EngineDownError):
+        await sync.check()
+    engine.down = False
+    await sync.check()
+    await sync.check()
+    assert engine.sent[2:] == [{}]
+    assert not sync.used
+
+
+async def test_first_adapter_does_not_unsettle_a_ready_replica(tmp_path: Path) -> None:
+    engine, file = Engine(), write(tmp_path / "agent.json")
+    engine.states = {"sql": "Loading"}
+    sync, clock = made(engine, {}, file)
+    sync.restarted()
+    await sync.check()
+    clock.now = 1000
+    write(file, "sql")
+    await sync.check()
+    assert sync.settled
+    sync.restarted()
+    assert not sync.settled
 
 
 async def test_pool_without_adapters_sends_nothing(tmp_path: Path) -> None:
@@ -118,5 +162,7 @@ async def test_engine_that_can_load_none_says_why() -> None:
 
     sync, _ = made(Changed(served=frozenset()), {"sql": "/sql"})
     await sync.check()
-    assert sync.reports == [AdapterReport("sql", "Failed", "its engine can load no adapters: vLLM has changed")]
+    assert sync.reports == [
+        AdapterReport("sql", "Failed", "its engine can load no adapters: vLLM has changed", source_digest("/sql"))
+    ]
     assert sync.settled

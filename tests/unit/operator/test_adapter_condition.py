@@ -65,6 +65,37 @@ def test_failures_during_a_rollout_are_no_warning() -> None:
     assert world.reasons()["AdaptersReady"] == ("False", "AdapterLoading")
 
 
+def test_condition_is_not_true_before_all_ready_replicas_have_reported() -> None:
+    world = pool(MODEL)
+    world.scaling = reported(entry("sql"), entry("law"))
+    world.converge()
+    world.scaling = reported(entry("sql", 1), entry("law"))
+    world.converge()
+    condition = world.condition("AdaptersReady")
+    assert (condition["status"], condition["message"]) == ("False", "sql: on 1 of 2 ready replicas")
+
+
+def test_old_reports_say_nothing_of_another_spec_or_of_no_replicas() -> None:
+    world = pool(MODEL)
+    world.scaling = reported(entry("sql"), entry("law"))
+    world.converge()
+    world.scaling = ScalingDecision(2, "False", "Manual", "", fields={})
+    world.converge()
+    assert world.reasons()["AdaptersReady"] == ("Unknown", "AdaptersUnknown")
+    assert "adapters" not in world.pool["status"]
+    world.scaling = reported(entry("sql"), entry("law"))
+    world.converge()
+    world.scaling = None
+    world.pool["spec"]["model"] = {**MODEL, "adapters": [{"name": "sql", "uri": "file:///new"}, MODEL["adapters"][1]]}
+    world.pool["metadata"]["generation"] = world.pool["metadata"].get("generation", 1) + 1
+    world.do(world.plan())
+    assert world.reasons()["AdaptersReady"] == ("Unknown", "AdaptersUnknown")
+    world.scaling = ScalingDecision(0, "False", "Manual", "", fields={"adapters": [entry("sql"), entry("law")]})
+    world.pool["spec"]["replicas"] = 0
+    world.converge()
+    assert world.condition("AdaptersReady")["message"] == "no replica is ready"
+
+
 def test_status_keeps_the_last_reports_and_drops_removed_adapters() -> None:
     world = pool(MODEL)
     world.scaling = reported(entry("sql"), entry("law"))

@@ -11,7 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 from tests.vllm.serving.test_adapters import RANK, _ask, _body, _write_adapter
+from vllm.config import ParallelConfig
 from vllm.entrypoints.openai.models.protocol import BaseModelPath
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 
@@ -22,6 +24,7 @@ from plumage_engine.adapters import AdapterError
 from plumage_engine.agent.engine.client import EngineClient
 from plumage_engine.agent.engine_updates.adapters import AdapterSync
 from plumage_engine.vllm.compat import adapters as compat
+from plumage_engine.vllm.endpoints import PlumageEndpoints
 from plumage_engine.vllm.routes.adapters import VllmAdapters
 
 TEXT = "a prompt that is long enough for some blocks of the cache; " * 4
@@ -149,6 +152,21 @@ def test_server_without_slots_says_why(start_server: Callable[..., Server], tmp_
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(("servers", "reason"), [(2, "2 API servers"), (1, "list of models is a NoneType")])
+async def test_several_api_servers_load_none_and_say_so(servers: int, reason: str) -> None:
+    """Each would have a list of its own, and a request reaches any of them."""
+    config = SimpleNamespace(parallel_config=ParallelConfig(_api_process_count=servers))
+    plugin = PlumageEndpoints()
+    plugin.attach_router(application := Starlette())
+    await plugin.init_state(SimpleNamespace(vllm_config=config), SimpleNamespace(openai_serving_models=None), None)
+    transport = httpx.ASGITransport(app=application, client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as http:
+        answer = await http.post("/v1/plumage/adapters", json={"adapters": {}})
+    assert answer.status_code == 501
+    assert reason in answer.json()["error"]["message"]
+
+
+@pytest.mark.asyncio
 async def test_repository_is_downloaded_before_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub's cache has one repository, and there is no network. vLLM gets the folder, so it downloads nothing."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
@@ -159,34 +177,68 @@ async def test_repository_is_downloaded_before_it_is_loaded(tmp_path: Path, monk
         await adapters.fetch("acme/other")
 
 
+class _Worker:
+    """An engine that loads what its test lets it. added: path, id and load_inplace of each request."""
+
+    model_config = renderer = input_processor = None
+
+    def __init__(self) -> None:
+        self.added: list[tuple[str, int, bool]] = []
+        self.go = asyncio.Event()
+        self.go.set()
+        self.refuses = False
+
+    async def add_lora(self, lora_request: Any) -> bool:
+        self.added.append((lora_request.lora_path, lora_request.lora_int_id, lora_request.load_inplace))
+        await self.go.wait()
+        if self.refuses:
+            raise ValueError("no such rank")
+        return True
+
+
+def _list_of_models(worker: _Worker) -> tuple[OpenAIServingModels, VllmAdapters]:
+    models = OpenAIServingModels(worker, [BaseModelPath("tiny", "/tiny")])  # type: ignore[arg-type]
+    return models, VllmAdapters(models, compat)
+
+
 @pytest.mark.asyncio
 async def test_replaced_adapter_is_loaded_once() -> None:
-    """vLLM keeps `load_inplace` in its request, and the worker would load the files again for every batch."""
-    added: list[tuple[str, bool]] = []
-
-    async def add_lora(request: Any) -> None:
-        added.append((request.lora_path, request.load_inplace))
-
-    async def refuse(request: Any) -> None:
-        raise ValueError("no such rank")
-
-    engine = SimpleNamespace(model_config=None, renderer=None, input_processor=None, add_lora=add_lora)
-    models = OpenAIServingModels(engine, [BaseModelPath("tiny", "/tiny")])
-    adapters = VllmAdapters(models, compat)
+    """With `load_inplace` in vLLM's list, the worker would load the files again for every batch."""
+    worker = _Worker()
+    models, adapters = _list_of_models(worker)
     for folder in ("/one", "/two"):
         await adapters.load("sql", folder, folder)
-    assert added == [("/one", False), ("/two", True)]
+    assert worker.added == [("/one", 1, False), ("/two", 1, True)]
     kept = models.lora_requests["sql"]
     assert (kept.lora_path, kept.load_inplace) == ("/two", False)
     assert adapters.sources() == {"sql": "/two"}
     await adapters.unload("sql")
     assert adapters.sources() == {}
-    await adapters.load("chess", "/chess", "/chess")
-    await adapters.load("sql", "/three", "/three")
-    ids = {name: request.lora_int_id for name, request in models.lora_requests.items()}
-    assert ids == {"sql": kept.lora_int_id, "chess": kept.lora_int_id + 1}, "vLLM takes two of one name for the same"
+
+
+@pytest.mark.asyncio
+async def test_adapter_that_comes_back_has_its_id_and_is_served_after_its_load() -> None:
+    """vLLM takes two of one name for the same. Until the load ends its engine may have the earlier weights."""
+    worker = _Worker()
+    models, adapters = _list_of_models(worker)
+    await adapters.load("sql", "/one", "/one")
     await adapters.unload("sql")
-    engine.add_lora = refuse
+    await adapters.load("chess", "/chess", "/chess")
+    worker.go.clear()
+    load = asyncio.create_task(adapters.load("sql", "/two", "/two"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(worker.added) == 3
+    assert (list(models.lora_requests), adapters.sources()) == (["chess"], {"chess": "/chess"})
+    worker.go.set()
+    await load
+    assert worker.added == [("/one", 1, False), ("/chess", 2, False), ("/two", 1, True)]
+    assert adapters.sources() == {"chess": "/chess", "sql": "/two"}
+    await adapters.unload("sql")
+    worker.refuses = True
     with pytest.raises(AdapterError, match="no such rank"):
-        await adapters.load("sql", "/four", "/four")
+        await adapters.load("sql", "/three", "/three")
     assert adapters.sources() == {"chess": "/chess"}
+    worker.refuses = False
+    await adapters.load("sql", "/four", "/four")
+    assert worker.added[-1] == ("/four", 1, True), "also after a refusal"

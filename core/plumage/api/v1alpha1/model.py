@@ -42,9 +42,7 @@ class Adapter(Struct):
     """A LoRA adapter, served as a model with its own name. It shares no cached prefixes with the model."""
 
     name: ServedName = Field(description="Name that clients ask for.")
-    uri: Uri = Field(
-        description="Where the adapter's weights are: hf://, file://, pvc:// or oci://. vLLM loads none from s3://."
-    )
+    uri: Uri = Field(description="Where the adapter's weights are: hf://, file://, pvc:// or oci://.")
     rules: ClassVar = (
         Rule(
             at="uri",
@@ -52,6 +50,13 @@ class Adapter(Struct):
             cel="!self.uri.startsWith('builtin://')",
             reads=("uri",),
             holds=lambda adapter: not adapter.uri.startswith("builtin://"),
+        ),
+        Rule(
+            at="uri",
+            must="may not be s3://: vLLM loads no adapter from there; use hf://, file://, pvc:// or oci://",
+            cel="!self.uri.startsWith('s3://')",
+            reads=("uri",),
+            holds=lambda adapter: not adapter.uri.startswith("s3://"),
         ),
     )
 

@@ -22,10 +22,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from plumage.backoff import Backoff
 from plumage.directory.client.tasks import run_forever
 from plumage.errors import ConfigurationError
-from plumage.fleet_report import AdapterReport
+from plumage.fleet_report import AdapterReport, source_digest
 from plumage.settings.agent_config import ADAPTER_SECONDS
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
 
@@ -59,7 +61,8 @@ class AdapterSync:
         self.changed = changed
         self._wanted = dict(wanted)
         self._file = file
-        self._sent: dict[str, str] = {}
+        self._leaving: dict[str, str] = {}  # still sent, until the engine has answered after heartbeats left them out
+        self._sent: dict[str, str] = {}  # with the last answer
         self._engine = engine
         self._rng = rng or random.Random()
         self._clock = clock
@@ -70,7 +73,7 @@ class AdapterSync:
     @property
     def used(self) -> bool:
         """Whether the pool has adapters, or had some until a moment ago."""
-        return bool(self._wanted or self._sent)
+        return bool(self._wanted or self._leaving or self._sent)
 
     @property
     def settled(self) -> bool:
@@ -82,6 +85,10 @@ class AdapterSync:
         """The engine has started: it has no adapters yet."""
         self._settled, self._asked = False, None
         self.reports, self.served = None, () if self.used else None
+
+    def served_before(self) -> None:
+        """The engine has served requests already: its replica does not wait for adapters."""
+        self._settled = True
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -99,24 +106,30 @@ class AdapterSync:
     async def check(self) -> None:
         """Have the engine serve what the file says now. EngineDownError when the engine can't be reached."""
         wanted = self._read()
-        leaving = {name: path for name, path in self._wanted.items() if name not in wanted}
+        self._leaving |= {name: path for name, path in self._wanted.items() if name not in wanted}
+        self._leaving = {name: path for name, path in self._leaving.items() if name not in wanted}
         self._wanted = wanted
-        if not wanted and not self._sent:
+        if self.served is not None and any(name not in wanted for name in self.served):
+            self.served = tuple(name for name in self.served if name in wanted)
+            self.changed()
+        if not self.used:
             self.reports, self.served = [], None
+            self._settled = True  # a later first adapter does not make a ready replica wait
             return
         if self._asked is None:
             self._asked = self._clock()
-        self._sent = {**wanted, **leaving}
+        sent = {**wanted, **self._leaving}
         answer, why = None, "its engine has no route to load it: it needs the plugin of this Plumage"
         try:
-            answer = await self._engine.want_adapters(self._sent)
+            answer = await self._engine.want_adapters(sent)
         except ConfigurationError as error:
             why = str(error)
         if answer is None:
             await self._read_models(why)
         else:
-            self.reports = [one for one in answer.adapters if one.name in wanted]
+            self.reports = [_about(one, wanted[one.name]) for one in answer.adapters if one.name in wanted]
             self.served = tuple(name for name in answer.served if name in wanted)
+        self._sent, self._leaving = sent, {}
         self._settled = self._settled or all(one.state != "Loading" for one in self.reports or ())
         self.changed()
 
@@ -124,7 +137,8 @@ class AdapterSync:
         """For an engine that loads none. why: it does not."""
         served = await self._engine.adapters()
         self.reports = [
-            AdapterReport(name) if name in served else AdapterReport(name, "Failed", why) for name in self._wanted
+            _about(AdapterReport(name) if name in served else AdapterReport(name, "Failed", why), source)
+            for name, source in self._wanted.items()
         ]
         self.served = tuple(name for name in self._wanted if name in served)
 
@@ -144,3 +158,7 @@ class AdapterSync:
             return self._wanted
         self._error = None
         return found
+
+
+def _about(report: AdapterReport, source: str) -> AdapterReport:
+    return msgspec.structs.replace(report, source=source_digest(source))

@@ -160,6 +160,8 @@ class StateWatch:
         not the engine."""
         if first and self.load.query_tokens:
             self.warmup = WarmupResult(reason="its engine has served before")
+            if self._adapters is not None:
+                self._adapters.served_before()
         else:
             if self._adapters is not None:
                 self._adapters.restarted()

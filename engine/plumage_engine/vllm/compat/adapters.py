@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from vllm.config import ParallelConfig
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
-from vllm.entrypoints.serve.engine.protocol import ErrorResponse
-from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
 from vllm.lora.request import LoRARequest
+from vllm.v1.engine.async_llm import AsyncLLM
 
-from plumage_engine.vllm.compat.checks import Live, Surface, missing, missing_live
+from plumage_engine.vllm.compat.checks import Live, Read, Surface, missing, missing_live
 
-__all__ = ["LIVE", "SURFACE", "load", "problems", "unload"]
+__all__ = ["LIVE", "READ", "SURFACE", "load", "problems", "unload"]
 
-SURFACE: Surface = {OpenAIServingModels: ("load_lora_adapter(request)", "unload_lora_adapter(request)")}
-LIVE: Live = {OpenAIServingModels: ("lora_requests",), LoRARequest: ("load_inplace", "lora_path")}
+SURFACE: Surface = {AsyncLLM: ("add_lora(lora_request)",)}
+LIVE: Live = {OpenAIServingModels: ("engine_client", "lora_id_counter", "lora_requests")}
+READ: Read = {LoRARequest: ("lora_int_id", "lora_path"), ParallelConfig: ("_api_process_count",)}
 
 
 def problems(models: Any) -> list[str]:
@@ -24,19 +25,25 @@ def problems(models: Any) -> list[str]:
     return missing(SURFACE) + missing_live(LIVE, models)
 
 
-async def load(models: Any, name: str, folder: str, *, replace: bool) -> str:
-    """Load an adapter from a folder. Returns vLLM's message if it refuses it, else "".
+async def load(models: Any, name: str, folder: str, *, before: Any) -> str:
+    """Load an adapter from a folder, and then list it. Returns vLLM's message if it refuses it, else "".
 
-    vLLM keeps `load_inplace` in its request for the adapter, and would load the adapter again for every batch.
+    before: vLLM's earlier request for an adapter of this name, whose id and place it takes. None: it gets a new id.
+
+    The engine gets the request itself, not vLLM's `load_lora_adapter`: that takes a known id only from the list, so the
+    adapter would be served with its earlier weights until the load ends. It also keeps `load_inplace` in the list, and
+    would load the adapter again for every batch.
     """
-    request = LoadLoRAAdapterRequest(lora_name=name, lora_path=folder, load_inplace=replace)
-    answer = await models.load_lora_adapter(request)
-    if isinstance(answer, ErrorResponse):
-        return str(answer.error.message)
-    models.lora_requests[name].load_inplace = False
+    number = models.lora_id_counter.inc(1) if before is None else before.lora_int_id
+    try:
+        await models.engine_client.add_lora(LoRARequest(name, number, folder, load_inplace=before is not None))
+    except Exception as error:  # whatever vLLM's worker raises for wrong files
+        return str(error) or type(error).__name__
+    models.lora_requests[name] = LoRARequest(name, number, folder)
     return ""
 
 
-async def unload(models: Any, name: str) -> None:
-    """Take the adapter out of the list of models. vLLM itself frees its memory when another one needs it."""
-    await models.unload_lora_adapter(UnloadLoRAAdapterRequest(lora_name=name))
+def unload(models: Any, name: str) -> Any:
+    """Take the adapter out of the list of models, and return its request. vLLM itself frees its memory when another one
+    needs it."""
+    return models.lora_requests.pop(name)

@@ -6,27 +6,29 @@ first, by a thread.
 
 from __future__ import annotations
 
-import asyncio
-import os
-import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+from plumage_engine.adapter_files import CONFIG, FetchThreads, download
 from plumage_engine.adapters import AdapterError, AdapterServer
 
 __all__ = ["VllmAdapters"]
 
+_MOST_LEFT: Final = 256  # ids of unloaded adapters
+
 
 class VllmAdapters(AdapterServer):
-    """models: vLLM's OpenAIServingModels. compat: the module that knows its methods. download: a repository to its
+    """models: vLLM's OpenAIServingModels. compat: the module that knows its methods. get: downloads a repository to its
     folder."""
 
-    def __init__(self, models: Any, compat: Any, download: Callable[[str], str] | None = None) -> None:
+    def __init__(self, models: Any, compat: Any, get: Callable[[str], str] = download) -> None:
         self._models = models
         self._compat = compat
-        self._download = download or _download
+        self._download = get
+        self._threads = FetchThreads(self._folder)
         self._sources: dict[str, tuple[str, str]] = {}  # by name: source and folder
-        self._left: dict[str, Any] = {}  # vLLM's requests of adapters that were unloaded, by name
+        self._left: dict[str, Any] = {}  # vLLM's requests of adapters that were unloaded, by name, the last at the end
 
     def sources(self) -> Mapping[str, str]:
         """An adapter that vLLM got by its flags has its path as source."""
@@ -38,66 +40,27 @@ class VllmAdapters(AdapterServer):
         return source if folder == path else path
 
     async def fetch(self, source: str) -> str:
-        return await _in_thread(lambda: self._folder(source))
+        return await self._threads.result(source)
 
     def _folder(self, source: str) -> str:
         if "://" in source:
             raise AdapterError("vLLM loads adapters from folders and repositories of the hub only")
-        folder = source if os.path.isabs(source) else self._download(source)
-        if not os.path.isfile(os.path.join(folder, "adapter_config.json")):
-            raise AdapterError(f"there is no adapter_config.json in {source}")
+        folder = source if source.startswith("/") else self._download(source)
+        if not Path(folder, CONFIG).is_file():
+            raise AdapterError(f"there is no {CONFIG} in {source}")
         return folder
 
     async def load(self, name: str, source: str, folder: str) -> None:
         """An adapter that comes back has the id that it had. vLLM takes two of one name for the same, so with another
-        id it could give the slot of requests that are still in flight away."""
-        known = self._models.lora_requests
-        left = None if name in known else self._left.pop(name, None)
-        if left is not None:
-            known[name] = left
-        if message := await self._compat.load(self._models, name, folder, replace=name in known):
-            if left is not None:
-                self._left[name] = known.pop(name)
+        id it could give the slot of requests that are still in flight away. It is served once it is loaded again."""
+        before = self._models.lora_requests.get(name) or self._left.get(name)
+        if message := await self._compat.load(self._models, name, folder, before=before):
             raise AdapterError(message)
+        self._left.pop(name, None)
         self._sources[name] = source, folder
 
     async def unload(self, name: str) -> None:
-        self._left[name] = self._models.lora_requests[name]
-        await self._compat.unload(self._models, name)
+        self._left[name] = self._compat.unload(self._models, name)
+        while len(self._left) > _MOST_LEFT:
+            del self._left[next(iter(self._left))]
         self._sources.pop(name, None)
-
-
-def _download(repository: str) -> str:
-    from huggingface_hub import snapshot_download
-
-    try:
-        return str(snapshot_download(repository))
-    except Exception as error:
-        raise AdapterError(f"{repository} cannot be downloaded: {type(error).__name__}: {error}") from error
-
-
-async def _in_thread(work: Callable[[], str]) -> str:
-    """In a thread of its own, which does not keep the process from ending: a download may hang."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[str] = loop.create_future()
-
-    def finish(result: str | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result or "")
-
-    def run() -> None:
-        result: str | None = None
-        failed: BaseException | None = None
-        try:
-            result = work()
-        except Exception as error:
-            failed = error
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(finish, result, failed)
-
-    threading.Thread(target=run, name="adapter download", daemon=True).start()
-    return await done

@@ -26,7 +26,7 @@ _OTHERS = """
     from_numpy getLogger get_nowait get_running_loop get_secret_value headers host index_copy_ index_select info int64
     int8 is_absolute is_alive is_closed is_dir is_file isabs isfile json loads local method mkdir model_copy
     model_dump model_fields model_validate monotonic move_to_end msgpack ndarray perf_counter popleft preadv pwrite
-    random read_bytes read_text ref set set_exception set_result stream strerror submit sysconf timeout to_dict
+    random read_bytes read_text ref set set_exception set_result shield stream strerror submit sysconf timeout to_dict
     token_hex uint8 unflatten unlink unpackbits view warning xxh3_64_intdigest
 """
 """Of the standard library, msgspec, numpy, pydantic, starlette, torch, transformers (`to_dict`) and xxhash."""
