@@ -58,6 +58,7 @@ CONTEXT: dict[str, dict[str, Any]] = {
     "engine.host_memory.": {"engine.hostMemory": {}},
     "engine.host_memory.disk.": {"engine.hostMemory": {"disk": {"capacity": "1Gi"}}},
     "engine.simulator.host_blocks": {"engine.hostMemory": {}},
+    "router.endpoint_picker.": {"router.endpointPicker": {}},
     "router.lbgr.decay_interval_milliseconds": {"router.policy": "LbgrPaper"},
     "tracing.sampling_rate_per_million": {"tracing.endpoint": "http://one:4318"},
 }
@@ -121,6 +122,7 @@ SAMPLES: dict[str, Any] = {
     "router.ingress": {"host": "chat.example"},
     "router.http_route": {"parentRefs": [{"name": "front"}]},
     "router.resources": {"limits": {"cpu": "1"}},
+    "router.endpoint_picker.proxy_namespaces": ["envoy"],
     "tracing.endpoint": "http://one:4318",
     "quotas": [{"tenant": "alice", "requestsPerMinute": 60}],
     "flow_control": {"classes": [{"name": "chat", "ttftMilliseconds": 500}]},
