@@ -140,4 +140,6 @@ def _name_of(parameters: bytes) -> tuple[str, bool]:
     name = found.pop(b"name", b"")
     if _NAME.fullmatch(name) is None:
         raise FormError("a field's name must have 1 to 64 letters, digits, dots, dashes, underscores or brackets")
-    return name.decode("ascii"), bool(found)
+    if b"filename*" in found and b"filename" not in found:
+        raise FormError("a file needs the parameter filename: some parsers ignore filename*")
+    return name.decode("ascii"), b"filename" in found

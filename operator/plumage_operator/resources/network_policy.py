@@ -60,12 +60,12 @@ def _router_rules(context: PoolContext) -> list[dict[str, Any]]:
 
 
 def _proxies(context: PoolContext, port: int) -> list[dict[str, Any]]:
-    """Proxies ask the endpoint picker, and send the requests to the engines."""
+    """Proxies ask the endpoint picker, and send the requests to the engines. The picker gives them the engine key, so
+    nobody does by default."""
     picker = context.pool.spec.router.endpoint_picker
-    if picker is None:
+    if picker is None or not picker.proxy_namespaces:
         return []
-    here: list[dict[str, Any]] = [{"podSelector": {}}]
-    return [_rule([*map(_namespace, picker.proxy_namespaces)] or here, port)]
+    return [_rule([*map(_namespace, picker.proxy_namespaces)], port)]
 
 
 def _directory_rules(context: PoolContext) -> list[dict[str, Any]]:

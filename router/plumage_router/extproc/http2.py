@@ -31,6 +31,7 @@ _STREAM_WINDOW: Final = 1 << 20  # bytes that a peer may send on a stream before
 _CONNECTION_WINDOW: Final = 64 << 20
 _MAX_HEADERS: Final = 65_536  # bytes of compressed headers
 _MAX_KEPT: Final = 256  # header blocks that are read once
+_MAX_KEPT_BLOCK: Final = 2048  # bytes
 _MAX_QUEUED: Final = 1 << 20  # bytes that wait for a stream's window, before the stream is not read from
 _FIRST_WINDOW: Final = 65_535  # RFC 9113 §6.9.2
 _MOST_WINDOW: Final = (1 << 31) - 1
@@ -471,6 +472,8 @@ class Http2Connection(asyncio.Protocol):
             raise _PeerError(_COMPRESSION_ERROR) from error
         headers = {bytes(field[0]): bytes(field[1]) for field in decoded}
         # While the table is empty a block has the same meaning each time.
+        if len(block) > _MAX_KEPT_BLOCK:
+            return headers
         if not self._decoder.header_table.dynamic_entries and len(self._kept) < _MAX_KEPT:
             self._kept[block] = headers
         else:
@@ -505,6 +508,8 @@ class Http2Connection(asyncio.Protocol):
 
     def _unblock(self, streams: tuple[Http2Stream, ...]) -> None:
         for stream in streams:
+            if self._window <= 0:
+                break  # the others stay blocked
             self._blocked.pop(stream.number, None)
             stream.unblock()
 
@@ -532,7 +537,7 @@ class Http2Connection(asyncio.Protocol):
             return
         if len(payload) % 6:
             raise _PeerError(_FRAME_SIZE_ERROR)
-        for name, value in _SETTING.iter_unpack(payload):
+        for name, value in dict(_SETTING.iter_unpack(payload)).items():  # the last value of each counts
             if name == _INITIAL_WINDOW:
                 if value > _MOST_WINDOW:
                     raise _PeerError(_FLOW_CONTROL_ERROR)

@@ -60,10 +60,16 @@ __all__ = ["PickedRequest"]
 log = logging.getLogger(__name__)
 
 _MAX_HEADERS: Final = 128  # of a request
-_CREDENTIALS: Final[tuple[bytes, ...]] = (b"authorization", b"x-api-key", b"x-plumage-admin-key", b"x-plumage-explain")
+_REMOVED: Final[tuple[bytes, ...]] = (
+    b"authorization", b"cookie", b"proxy-authorization", b"x-api-key", b"x-data-parallel-rank", b"x-plumage-admin-key",
+    b"x-plumage-class", b"x-plumage-explain",
+)  # fmt: skip
+"""Headers of a client that no engine gets."""
 _MODELS: Final = b"/v1/models"
+_NO_NAMES: Final = frozenset((b"", b".", b".."))  # segments that a proxy before the engine may resolve
 _ABORTED: Final = 499  # only in the access log
 _NOT_FOUND: Final = "This path does not exist. Engines serve POST /v1/chat/completions, POST /v1/completions and more."
+_NO_STORED: Final = "The endpoint picker serves no stored responses. Ask the router's own port for them."
 _NO_FORMS: Final = "The endpoint picker serves no forms. Send audio files to the router's own port."
 _NEEDS_BODY: Final = (
     "The proxy does not send request bodies to the endpoint picker: set request_body_mode: FULL_DUPLEX_STREAMED."
@@ -165,7 +171,8 @@ class PickedRequest:
             return
         if attempt.first_at is not None:
             if attempt.streams and now - attempt.last_at > timeouts.idle:
-                self._give_up(Failure.STREAM_TIMEOUT)
+                attempt.abandon()  # not the replica's failure: the proxy waits for a client that does not read, perhaps
+                self._cut(engines_silent(Failure.STREAM_TIMEOUT, 1), Failure.STREAM_TIMEOUT.text)
         elif attempt.decision.prompt.stream and now - attempt.sent_at > timeouts.first_byte:
             self._give_up(Failure.FIRST_BYTE_TIMEOUT)
 
@@ -249,6 +256,8 @@ class PickedRequest:
         refusal = pool.admit(request)
         if refusal is not None:
             raise refusal
+        if request.is_completion and request.reservation is None:  # of a stored response
+            raise RequestError(404, _NO_STORED, code="not_found")
         if not request.is_completion:
             self._pass_on()
             return
@@ -465,7 +474,7 @@ class PickedRequest:
         request_id = self._request_id.encode()
         if given.get(b"x-request-id") != request_id:
             headers.append((b"x-request-id", request_id))
-        removed = [name for name in _CREDENTIALS if name in given and (key is None or name != b"authorization")]
+        removed = [name for name in _REMOVED if name in given and (key is None or name != b"authorization")]
         if changed and b"content-length" in given:
             removed.append(b"content-length")
         return headers, removed
@@ -474,7 +483,10 @@ class PickedRequest:
         """A list of models: any replica answers it. Nothing else is sent to an engine."""
         pool, request = self._pool, self._request
         path = request.target.partition(b"?")[0]
-        if request.method not in (b"GET", b"HEAD") or not (path == _MODELS or path.startswith(_MODELS + b"/")):
+        names_model = (
+            path.startswith(_MODELS + b"/") and not _NO_NAMES.intersection(path.split(b"/")[3:]) and b"%" not in path
+        )
+        if request.method not in (b"GET", b"HEAD") or not (path == _MODELS or names_model):
             raise RequestError(404, _NOT_FOUND, code="not_found")
         pool.authenticate(request)
         now = monotonic()
@@ -639,20 +651,25 @@ class PickedRequest:
     def _count_tokens(self, outcome: str) -> None:
         """Counts what the request used for its tenant: the engine's counts, else the router's estimate."""
         attempt, prompt, used = self._attempt, self._prompt, None
-        if attempt is not None and outcome != "Failed" and 0 < attempt.status < 400:
+        background = prompt is not None and prompt.background
+        if attempt is not None and outcome != "Failed" and attempt.status < 400:
             usage = attempt.usage
-            if usage.prompt_tokens is not None:
+            if usage.prompt_tokens is not None and not background:
                 used = TokensUsed(
                     usage.prompt_tokens, usage.cached_tokens or 0, usage.output_tokens or 0, estimated=False
                 )
             else:
-                used = TokensUsed(self._expected, 0, attempt.streamed, estimated=True)
+                output = self._pool.tokens_of_answer(prompt) if prompt is not None and background else attempt.streamed
+                used = TokensUsed(self._expected, 0, output, estimated=True)
             if prompt is not None and prompt.uses_device:
                 self._pool.count_usage(self._request.tenant, prompt.model, used)
         spending, self._spending = self._spending, None
         if spending is None:
             return
-        unknown = used is not None and used.estimated and attempt is not None and not attempt.streams
+        # An answer that is no stream has not reported what it used. One that did not begin used the prompt at most.
+        unknown = (
+            used is not None and used.estimated and attempt is not None and not attempt.streams and attempt.status > 0
+        )
         spending.end(None if unknown else used.total if used is not None else 0)
 
     def _report(self, status: int, outcome: str, error: str | None) -> None:

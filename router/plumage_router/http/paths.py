@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs, quote, unquote
 
 from plumage_router.http.errors import error_object
 
@@ -81,6 +81,7 @@ _CLASSES: Final = (
 )  # fmt: skip
 
 _BY_ID: Final = re.compile(rb"/v1/responses/([^/?#]{1,512})(/cancel)?(?:\?(.*))?", re.S)
+_TRUE: Final = ("true", "1", "yes", "on", "t", "y")  # as pydantic reads a flag
 _INDEX: Final = re.compile(r"\d{1,9}", re.A)
 
 
@@ -99,13 +100,14 @@ def response_call(method: bytes, target: bytes) -> ResponseCall | None:
     found = _BY_ID.fullmatch(target)
     if found is None or method != (b"POST" if found[2] else b"GET"):
         return None
-    path = b"/v1/responses/%b%b" % (found[1], found[2] or b"")
+    name = unquote(found[1].decode("latin-1"))
+    path = b"/v1/responses/%b%b" % (quote(name, safe="").encode(), found[2] or b"")
     query = {} if found[2] else parse_qs((found[3] or b"").decode("latin-1"))
-    stream = query.get("stream", [""])[-1].lower() in ("true", "1")
+    stream = query.get("stream", [""])[-1].lower() in _TRUE
     after = query.get("starting_after", [""])[-1]
     if stream:
         path += b"?stream=true" + (b"&starting_after=" + after.encode() if _INDEX.fullmatch(after) else b"")
-    return ResponseCall(method, unquote(found[1].decode("latin-1")), path, stream)
+    return ResponseCall(method, name, path, stream)
 
 
 def path_class(path: str) -> str:

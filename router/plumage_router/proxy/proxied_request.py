@@ -471,12 +471,13 @@ class ProxiedRequest:
         record, attempt = self._record, self._attempt
         if record is None or attempt is None or outcome == "Failed" or self._answer.status >= 400:
             return None
-        if outcome == "Finished" and record.prompt_tokens is not None:
+        background = self._prompt is not None and self._prompt.background
+        if outcome == "Finished" and record.prompt_tokens is not None and not background:
             return TokensUsed(
                 record.prompt_tokens, record.cached_tokens or 0, record.output_tokens or 0, estimated=False
             )
         output = self._streamed if attempt.streams else 0
-        if self._prompt is not None and self._prompt.background:
+        if self._prompt is not None and background:  # it repeats the client's tools, where any number may stand
             output = self._pool.tokens_of_answer(self._prompt)
         return TokensUsed(self._expected, 0, output, estimated=True)
 

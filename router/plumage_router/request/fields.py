@@ -292,7 +292,6 @@ RESPONSES: dict[str, Check] = {
     "max_tool_calls": _whole(0, 2**31 - 1),
     "previous_response_id": _text,
     "previous_input_messages": _objects,
-    "enable_response_messages": _flag,
     "reasoning": _object,
     "text": _object,
     "tools": _objects,

@@ -65,6 +65,10 @@ from plumage_router.request.usage import ASKS_FOR_USAGE, WantedUsage, stream_opt
 
 __all__ = ["Prompt", "PromptReader", "Renderer"]
 
+_UNCOUNTED = (
+    "this field may not be sent with API keys: the engine goes on without the client, so its tokens would count in no "
+    "quota. A pool allows it by router.allowedRequestFields."
+)
 _MAX_SEEDS = 4096  # one for each adapter and tenant
 _DEFAULT_ANSWER = 16  # tokens of an answer without max_tokens, at least
 _TOKEN_BYTES = 4  # bytes of a typical token
@@ -230,6 +234,8 @@ class PromptReader:
             body = {**body, "tools": tools}
             yield
         plain, predictable, shown = self._checked(path, body, tenant, len(raw))
+        if tenant and body.get("background") is True and "background" not in self.allowed_fields:
+            raise bad_field("background", _UNCOUNTED, code="field_not_allowed")
         yield
         text = self.render(path, shown, len(raw))
         yield

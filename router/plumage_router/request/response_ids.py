@@ -7,6 +7,7 @@ replica. So any router finds the replica without a table, and nobody can use ano
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from hashlib import blake2b
 from hmac import compare_digest
@@ -17,7 +18,7 @@ __all__ = ["RANDOM_BYTES", "find_replica", "response_id"]
 RANDOM_BYTES: Final = 12
 _PREFIX: Final = "resp_"
 _RANDOM_DIGITS: Final = 2 * RANDOM_BYTES
-_LENGTH: Final = len(_PREFIX) + _RANDOM_DIGITS + 32
+_ID: Final = re.compile(rf"{_PREFIX}[0-9a-f]{{{_RANDOM_DIGITS + 32}}}")
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ def response_id(random: bytes, salt: str, replica_id: str) -> str:
 
 def find_replica(given: str, salt: str, replicas: Iterable[tuple[str, T]]) -> T | None:
     """The replica that stores the response. None if it left, or if the id is not of this tenant. replicas: (id, it)."""
-    if len(given) != _LENGTH or not given.startswith(_PREFIX):
+    if _ID.fullmatch(given) is None:
         return None
     digits, mark = given[len(_PREFIX) :][:_RANDOM_DIGITS], given[-32:]
     return next((replica for name, replica in replicas if _equal(_mark(digits, salt, name), mark)), None)

@@ -39,7 +39,8 @@ class Store:
         if path == "/v1/responses":
             name = seen.json["request_id"]
             self.names[name] = "queued" if seen.json.get("background") else "completed"
-            usage = {"usage": None} if seen.json.get("background") else {}
+            queued = {"usage": None, "tools": seen.json.get("tools") or []}
+            usage = queued if seen.json.get("background") else {}
             self._json(writer, 200, stored(name, status=self.names[name], **usage))
             return
         name, _, action = path.removeprefix("/v1/responses/").partition("/")
@@ -144,7 +145,7 @@ async def test_tenant_can_not_read_or_cancel_the_response_of_another(start: Any,
     keys = tmp_path / "keys"
     keys.write_text("team-a sk-a\nteam-b sk-b\n")
     running = await running_with(start, kit, auth={"apiKeysFile": str(keys)})
-    name, home = await made(running, key="sk-a", background=True)
+    name, home = await made(running, key="sk-a")
     home.seen.clear()
     for path, method in (
         (f"/v1/responses/{name}", "GET"),
@@ -170,6 +171,30 @@ async def test_reads_count_in_no_quota_and_no_bill(start: Any, kit: Any, tmp_pat
         assert (await ask(running, kit, f"/v1/responses/{name}", key="sk-a")).status == 200
     (used,) = running.router.pool.usage.sums.values()
     assert (used.requests, used.prompt, used.output) == (1, 9, 3)
+
+
+async def test_background_is_refused_with_keys_unless_the_pool_allows_it(start: Any, kit: Any, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("acme sk-a\n")
+    auth = {"apiKeysFile": str(keys)}
+    for stream in (False, True):
+        running = await running_with(start, kit, auth=auth)
+        sent = {"model": "tiny", "input": "hello", "background": True, "stream": stream}
+        got = await running.post(sent, path="/v1/responses", authorization="Bearer sk-a")
+        assert (got.status, got.error["code"], got.error["param"]) == (400, "field_not_allowed", "background")
+        assert "allowedRequestFields" in got.error["message"]
+    allowed = await running_with(start, kit, auth=auth, allowedRequestFields=["background"])
+    await made(allowed, key="sk-a", background=True)
+
+
+async def test_tools_of_a_background_response_are_no_usage(start: Any, kit: Any) -> None:
+    """The answer repeats the client's tools. Their schema may have the names of the counts."""
+    running = await running_with(start, kit, engines=1)
+    schema = {"prompt_tokens": 1, "completion_tokens": 0}
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}, **schema}}
+    await made(running, background=True, max_output_tokens=5_000, tools=[tool])
+    (used,) = running.router.pool.usage.sums.values()
+    assert (used.output, used.estimated) == (5_000, 1)
 
 
 async def test_response_in_the_background_is_billed_by_estimate_and_teaches_nothing(start: Any, kit: Any) -> None:

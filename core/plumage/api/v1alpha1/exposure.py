@@ -49,8 +49,8 @@ class EndpointPickerSpec(Struct):
         (),
         strict=False,
         max_length=16,
-        description="Namespaces of the proxies, whose pods may reach the picker and the engines. When empty, the "
-        "pool's own namespace.",
+        description="Namespaces of the proxies, whose pods may reach the picker and the engines. The picker gives "
+        "them the engine key. When empty, the network policy lets nobody reach it.",
         json_schema_extra={LIST_KEY: ""},
     )
     rules: ClassVar = (named_once("proxyNamespaces", "a namespace"),)

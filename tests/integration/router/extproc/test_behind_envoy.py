@@ -206,15 +206,53 @@ async def test_only_known_paths_reach_an_engine(behind_envoy: Any, kit: Any) -> 
     proxy.running.engines[0].answer = models
     listed = await proxy.send(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n", kit.read_answer)
     assert (listed.status, listed.body) == (200, b"{}")
+    dotted = await proxy.send(b"GET /v1/models/%2e%2e/metrics HTTP/1.1\r\nhost: x\r\n\r\n", kit.read_answer)
+    assert dotted.status == 404
     for path in ("/sleep", "/v1/load_lora_adapter", "/metrics", "/v1/responses/resp_1/cancel"):
         answer = await proxy.send(kit.request({}, path=path), kit.read_answer)
         assert (answer.status, answer.error["code"]) == (404, "not_found")
+    stored = await proxy.send(b"GET /v1/responses/resp_1 HTTP/1.1\r\nhost: x\r\n\r\n", kit.read_answer)
+    assert (stored.status, stored.error["code"]) == (404, "not_found")
     form = b'--x\r\ncontent-disposition: form-data; name="model"\r\n\r\nm\r\n--x--\r\n'
     head = b"POST /v1/audio/transcriptions HTTP/1.1\r\nhost: x\r\ncontent-type: multipart/form-data; boundary=x\r\n"
     answer = await proxy.send(head + b"content-length: %d\r\n\r\n" % len(form) + form, kit.read_answer)
     assert (answer.status, answer.error["code"]) == (404, "not_found")
     assert "router's own port" in answer.error["message"]
     assert len(seen_by_engines(proxy)) == 1
+
+
+async def test_no_engine_gets_a_clients_cookie_or_rank(behind_envoy: Any, kit: Any) -> None:
+    proxy = await behind_envoy(engines=1)
+    more = {"cookie": "a=b", "x-data-parallel-rank": "3", "proxy-authorization": "Basic eA=="}
+    answer = await proxy.send(kit.request(kit.chat(), **more), kit.read_answer)
+    assert answer.status == 200
+    (seen,) = seen_by_engines(proxy)
+    assert not set(more) & {name.lower() for name in seen.headers}
+
+
+async def test_client_that_leaves_early_pays_for_its_prompt(behind_envoy: Any, kit: Any, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("alice sk-a\n")
+    quotas = [{"tenant": "alice", "tokensPerMinute": 1_000}]
+    proxy = await behind_envoy(engines=1, auth={"apiKeysFile": str(keys)}, quotas=quotas)
+
+    async def never(seen: Any, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    proxy.running.engines[0].answer = never
+    words = " ".join(f"word{number}" for number in range(300))
+
+    def decided() -> int:
+        return len(seen_by_engines(proxy)) + proxy.pool.metrics.responses[429]
+
+    for number in range(8):
+        _, writer = await proxy.connect()
+        body = {**kit.chat(), "messages": [{"role": "user", "content": words}], "max_tokens": 1}
+        writer.write(kit.request(body, authorization="Bearer sk-a"))
+        await kit.until(lambda at=number: decided() > at)
+        writer.close()
+        await kit.until(lambda: not proxy.pool.in_flight)
+    assert 0 < len(seen_by_engines(proxy)) < 8
 
 
 async def test_trailers_of_a_request_pass(behind_envoy: Any, kit: Any) -> None:
