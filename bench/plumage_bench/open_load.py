@@ -65,8 +65,11 @@ async def play(url: str, tenants: Sequence[Tenant], seconds: float, seed: str, a
     began = time.monotonic()
     tasks: set[asyncio.Task[None]] = set()
 
+    # Longer than any request may last: else a late cancellation would look like a lost connection.
+    limit = 2.0 * (seconds + after)
+
     async def ask(body: dict[str, Any], headers: dict[str, str], answer: Answer) -> None:
-        async with httpx.AsyncClient(base_url=url, timeout=seconds + after, verify=unused, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=limit, verify=unused, trust_env=False) as http:
             answer.late = time.monotonic() - began - answer.sent
             await _ask(http, body, headers, answer, began)
 

@@ -87,7 +87,8 @@ class StoredResponse:
         """Those from `at` on, once there are some; none at the end."""
         events = self.events if self.events is not None else []
         async with self.changed:
-            await self.changed.wait_for(lambda: len(events) > at or self._task is None)
+            while len(events) <= at and self._task is not None:
+                await self.changed.wait()
         return events[at:]
 
     async def send_events(self, send: Send, at: int, leaving: asyncio.Future[None]) -> None:
