@@ -6,7 +6,7 @@ load is an overload, so what the neighbours lose, they lose by eviction, and by 
 requests. All conversations fit the caches (`roomy`), or two thirds of them (`tight`).
 
 Requests carry the salt of their tenant, as the router adds it. `no salts` has the same policies without them, so that
-eviction cannot tell the tenants apart. `neighbour_loss` is 1 − the neighbours' hit ratio with the flood ÷ without it,
+eviction does not know the tenants. `neighbour_loss` is 1 − the neighbours' hit ratio with the flood ÷ without it,
 paired by seed, of the cell that loses most. The hit ratio is over the second half of the time.
 """
 

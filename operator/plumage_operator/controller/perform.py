@@ -148,7 +148,7 @@ class Performer:
         """Writes the status, without its newest fields where the definition is older than this operator.
 
         The rest of the status is worth more than the fields. `helm upgrade` updates the chart's definitions, but those
-        that somebody else installs (`crds.enabled=false`) may be older. They are tried each time, because a
+        that an administrator installs (`crds.enabled=false`) may be older. They are tried each time, because a
         definition may be upgraded at any time. Without it, a growing pool is compared with its whole size.
         """
         plural = "inferencegateways" if pool.get("kind") == "InferenceGateway" else "inferencepools"

