@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -83,7 +84,9 @@ class ExternalMetricsServer:
         self._logged: tuple[CertificateState, float] | None = None
         self._proxy = FrontProxy("")
         self._served: bytes | None = None
-        self._site: web.TCPSite | None = None
+        self._site: web.SockSite | None = None
+        self._listener: socket.socket | None = None
+        self._accepting: socket.socket | None = None  # the listener of `_site`
         self._runner: web.AppRunner | None = None
 
     async def run(self, every: float = RELOAD_INTERVAL) -> None:
@@ -112,10 +115,11 @@ class ExternalMetricsServer:
         context = await asyncio.to_thread(tls_context, proxy, self._folder)
         expires = expiry(await asyncio.to_thread((self._folder / "tls.crt").read_bytes))
         runner = self._runner or await self._start_runner()
-        if self._site is not None:
-            await self._site.stop()
+        await self._stop_accepting()
         self._proxy = proxy
-        self._site = web.TCPSite(runner, self._host, self._port, ssl_context=context, reuse_address=True)
+        self._listener = self._listener or _listen(self._host, self._port)
+        self._accepting = self._listener.dup()  # connections wait in the listener meanwhile
+        self._site = web.SockSite(runner, self._accepting, ssl_context=context)
         await self._site.start()
         self._served = state
         self._expires = expires
@@ -132,9 +136,21 @@ class ExternalMetricsServer:
             self._logged = (state, self._expires)
 
     async def close(self) -> None:
+        await self._stop_accepting()
         if self._runner is not None:
             await self._runner.cleanup()
-        self._runner, self._site, self._served = None, None, None
+        if self._listener is not None:
+            self._listener.close()
+        self._runner, self._listener, self._served = None, None, None
+
+    async def _stop_accepting(self) -> None:
+        """Ends the site, and loses no connection: asyncio never closes one that it accepts while its server closes."""
+        if self._site is None or self._accepting is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._accepting)
+        await asyncio.sleep(0)  # what is accepted becomes a connection of its own
+        await self._site.stop()
+        self._site, self._accepting = None, None
 
     async def _start_runner(self) -> web.AppRunner:
         app = web.Application(client_max_size=1)
@@ -176,6 +192,13 @@ class ExternalMetricsServer:
             if selects(documents.labels_of_pool(sample)):
                 self._asked((sample.namespace, sample.pool))
         return web.json_response(documents.value_list(here, metric, selects, self._clock()))
+
+
+def _listen(host: str | None, port: int) -> socket.socket:
+    """A listener of IPv6 and IPv4, where there is no host."""
+    both = host is None and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both or (host is not None and ":" in host) else socket.AF_INET
+    return socket.create_server((host or "", port), family=family, dualstack_ipv6=both)
 
 
 def _document(make: Callable[[], dict[str, Any]]) -> _Handler:
