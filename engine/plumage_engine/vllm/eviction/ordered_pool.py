@@ -117,8 +117,7 @@ class OrderedPool(BlockPool):
         )
         try:
             if self.plumage_guard.on:
-                salt = getattr(request, "cache_salt", None)
-                self.plumage.cached(blocks, num_cached_blocks, num_full_blocks, kv_cache_group_id, salt)
+                self.plumage.cached(blocks, num_cached_blocks, num_full_blocks, kv_cache_group_id, request.cache_salt)
         except Exception as error:
             self.plumage_guard.failed(error)
 
