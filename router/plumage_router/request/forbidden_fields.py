@@ -13,6 +13,7 @@ __all__ = ["FORBIDDEN", "PART_REASON", "STREAM_OPTIONS_REASON", "TEMPLATE_OPTION
 FORBIDDEN: Final[Mapping[str, str]] = {
     "chat_template": "it would run the client's template instead of the model's",
     "ec_transfer_params": "it would make an engine exchange caches with other engines",
+    "enable_response_messages": "it would move the usage out of the answer's end, where the router reads it",
     "kv_transfer_params": "it would make an engine exchange caches with other engines, or replace the prompt",
     "priority": "it would let a request overtake those of other clients",
     "prompt_embeds": "an engine would load it as a tensor, in place of a prompt that the router can read",
