@@ -237,4 +237,7 @@ class LocalServer:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
+            if process.returncode < 0:  # a guard that is killed at once has nobody yet who would end the server
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
             shutil.rmtree(self.folder, ignore_errors=True)  # the guard did it, unless something went wrong
