@@ -2,7 +2,7 @@
 
 The ageing bound is ours. In an overload all requests reach it. Admitting the oldest one each time would be first come,
 first served, exactly when an order pays most. So the oldest one brings its group. Of those that share most with it,
-the oldest follow, until the turn has four batches. Then the next oldest request has its turn (decision 0311).
+the oldest follow, until the turn has eight batches. Then the next oldest request has its turn (decision 0311).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from plumage.batching.tree import ORDER, CandidateOrder, ChunkedHashTree
 
 __all__ = ["Feather"]
 
-_TURN: Final = 4  # batches of admissions; with fewer, more of the batches are mixed (0311)
+_TURN: Final = 8  # batches of admissions; with fewer, more of the batches are mixed (0311)
 
 
 class Feather(StoppingQueue):

@@ -84,10 +84,10 @@ def test_without_a_shared_prefix_overdue_requests_come_in_order_of_arrival() -> 
 
 
 @pytest.mark.parametrize("active", [1, 3])
-def test_turn_ends_after_four_batches(active: int) -> None:
-    hot = 4 * active + 5
+def test_turn_ends_after_eight_batches(active: int) -> None:
+    hot = 8 * active + 5
     waiting = groups(["aa"] + ["zz"] + ["aa"] * hot, active=active)
-    assert admitted(waiting, now=100.0).index(1) == 4 * active
+    assert admitted(waiting, now=100.0).index(1) == 8 * active
 
 
 def test_group_that_nobody_waits_for_any_more_gets_no_turn() -> None:
@@ -112,20 +112,20 @@ def test_those_that_follow_come_in_order_of_arrival_whatever_their_length() -> N
 
 def test_request_behind_many_of_one_group_waits_for_one_turn() -> None:
     vectors = ["aa"] * 8 + ["zz"] + ["aa"] * 100
-    order = admitted(groups(vectors, active=4), now=200.0, most=17)
+    order = admitted(groups(vectors, active=2), now=200.0, most=17)
     assert order == [0, 1, 2, 3, 4, 5, 6, 7, *range(9, 17), 8]
-    waiting = groups(["aa", "zz"], active=4)
+    waiting = groups(["aa", "zz"], active=2)
     for number in range(50):  # young ones keep coming
         waiting.insert(candidate(f"young {number}", "aa", arrival=99.0))
     assert admitted(waiting, now=100.0, most=17).index(1) == 16
 
 
 def test_turn_shrinks_with_the_batch() -> None:
-    waiting = groups(["aa"] + ["zz"] + ["aa"] * 60, active=16)
+    waiting = groups(["aa"] + ["zz"] + ["aa"] * 120, active=16)
     assert admitted(waiting, now=100.0, most=1) == [0]
     for number in range(15):
         waiting.finish(f"runs {number}")
-    assert 1 in admitted(waiting, now=100.0, most=6)
+    assert 1 in admitted(waiting, now=100.0, most=10)
 
 
 def test_turn_does_not_outlive_those_that_waited_at_its_beginning() -> None:
@@ -153,7 +153,7 @@ def test_turn_ends_when_nobody_is_overdue() -> None:
 def test_overload_of_groups_takes_turns_and_loses_nobody() -> None:
     """Every request of ten groups is overdue: the admissions change group seldom, and each group's oldest in turn."""
     vectors = ["abcdefghij"[number * 7 % 10] * 2 for number in range(200)]
-    order = admitted(groups(vectors, active=2), now=1_000.0)
+    order = admitted(groups(vectors, active=1), now=1_000.0)
     assert sorted(order) == list(range(200))  # type: ignore[type-var]
     letters = [vectors[number][0] for number in order]  # type: ignore[call-overload]
     changes = sum(one != other for one, other in pairwise(letters))

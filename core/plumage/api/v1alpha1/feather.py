@@ -133,7 +133,7 @@ class FeatherSpec(Struct):
     max_wait_seconds: Seconds = Field(
         defaults.MAX_WAIT_SECONDS,
         description="Seconds after which a waiting request is overdue. The oldest overdue one is next, whatever the "
-        "policy chooses. Others that share its prefix follow it, for four batches at most.",
+        "policy chooses. Others that share its prefix follow it, for eight batches at most.",
     )
     order_batch: bool = Field(
         defaults.ORDER_BATCH,
