@@ -21,9 +21,8 @@ from plumage.directory.client.tasks import end
 from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import engine_name
 from plumage.settings.agent_config import AgentConfig
-from plumage_engine.agent.directory.chunk_ranking import rank_chunks
 from plumage_engine.agent.directory.event_publisher import EventPublisher
-from plumage_engine.agent.directory.memory_share import follow_share
+from plumage_engine.agent.directory.memory_share import follow_share, rank_chunks
 from plumage_engine.agent.directory.pool_hotness import PoolHotness
 from plumage_engine.agent.directory.throttle import Throttle
 from plumage_engine.agent.engine.client import EngineClient
@@ -35,11 +34,9 @@ from plumage_engine.agent.events.stream import EventStream
 from plumage_engine.agent.index.cache_index import CacheIndex
 from plumage_engine.agent.index.local_hotness import LocalHotness
 from plumage_engine.agent.lifecycle.checkpoints import Checkpoints
-from plumage_engine.agent.lifecycle.drain_wait import drain_engine
 from plumage_engine.agent.lifecycle.state_watch import StateWatch
-from plumage_engine.agent.lifecycle.warmup_task import WarmupTask
+from plumage_engine.agent.lifecycle.warmup import Hottest, WarmupTask, hottest_prefixes
 from plumage_engine.agent.tokenizer import TokenText
-from plumage_engine.agent.warmup import Hottest, hottest_prefixes
 from plumage_engine.certificates import ReloadedContext, client_context
 from plumage_engine.configuration import read_secret
 
@@ -134,10 +131,6 @@ class Agent:
     def hottest(self, tokens: int) -> Hottest:
         """Prefixes that a new peer should compute, of `tokens` token ids at most in all."""
         return hottest_prefixes(self.publisher.index.hotness, self.hotness.uses(), tokens)
-
-    async def drain(self, seconds: float) -> dict[str, Any]:
-        """See `drain_engine`."""
-        return await drain_engine(self.watch, seconds, self.config.load_seconds)
 
 
 def _engine_tls(config: AgentConfig) -> ReloadedContext | None:

@@ -17,7 +17,7 @@ from plumage.directory.mirror.sync import DirectorySync
 from plumage.directory.schema import State
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.engine_updates import adapters
-from plumage_engine.agent.http.replica_report import report_of
+from plumage_engine.agent.http.stats import report_of
 
 pytestmark = pytest.mark.redis
 

@@ -27,7 +27,7 @@ from plumage.models import resolve
 from plumage.rendering import ChatRenderer, ModelFolder
 from plumage.settings.router_config import ModelConfig
 from plumage_engine.agent.agent import Agent
-from plumage_engine.agent.engine.load import EngineLoad
+from plumage_engine.agent.engine.engine_metrics import EngineLoad
 from plumage_engine.agent.http.access import Access
 from plumage_engine.agent.http.routes import make_app
 from plumage_engine.agent.http.stats import agent_stats
@@ -213,10 +213,10 @@ async def test_drain_waits_for_requests_in_flight(directory, pool, router, make_
         await until(lambda: agent.watch.ready)
         request = asyncio.create_task(ask(engine, prose(1), max_tokens=25, ignore_eos=True))
         await until(lambda: agent.watch.load.running > 0, partial(agent_stats, agent))
-        late = await agent.drain(0.0)
+        late = await agent.watch.drain(0.0)
         assert late["drained"] is False
         assert late["inFlight"] == 1
-        done = await agent.drain(60.0)
+        done = await agent.watch.drain(60.0)
         assert done["drained"] is True
         left = await asyncio.to_thread(engine.stats)
         assert (left["running"], left["waiting"]) == (0, 0)

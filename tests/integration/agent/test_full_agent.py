@@ -19,7 +19,7 @@ from plumage.directory.publisher.held_chunks import ENTRY_BYTES, SERVER_BYTES
 from plumage.directory.server.local_server import LocalServer
 from plumage.hashing.chunks import chain, seed
 from plumage.membership import Member, pack_members
-from plumage_engine.agent.directory import chunk_ranking
+from plumage_engine.agent.directory import memory_share
 from plumage_engine.agent.directory import memory_share as shares
 from plumage_engine.agent.http.stats import agent_stats
 
@@ -36,7 +36,7 @@ def prose(number: int, words: int = 500) -> str:
 async def test_full_index_keeps_reused_prefixes(
     directory: LocalServer, make_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunk_ranking, "INTERVAL", 0.05)
+    monkeypatch.setattr(memory_share, "RANKING_INTERVAL", 0.05)
     engine, shared = make_engine(device={"timeScale": 0.05}), prose(1, words=600)
     chunks = chain((BOS + shared).encode(), seed("tiny"))
     once = [prose(number) for number in range(100, 130)]

@@ -13,7 +13,7 @@ from plumage.errors import ConfigurationError
 from plumage.membership import Member, pack_members
 from plumage.settings.agent_config import AgentConfig, ShareConfig, WarmupConfig
 from plumage_engine.agent.directory.memory_share import share_of
-from plumage_engine.agent.warmup import find_peers
+from plumage_engine.agent.lifecycle.warmup import find_peers
 from plumage_engine.configuration import read_file, read_secret
 
 GOOD: dict[str, Any] = {

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from plumage.hashing.chunks import ENDS, chain, seed
 from plumage.rendering.bytetable import ByteTable
+from plumage_engine.agent.index.block import Checkpoint
 from plumage_engine.agent.index.cache_index import CacheIndex
-from plumage_engine.agent.index.checkpoint import Checkpoint
 from plumage_engine.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, Row
 
 # Several token sequences for the same bytes, as in sampled text.

@@ -13,9 +13,9 @@ from plumage.errors import ConfigurationError
 from plumage.settings.agent_config import AgentConfig, ShareConfig, WarmupConfig
 from plumage_engine.agent import pool_members
 from plumage_engine.agent.directory.memory_share import share_of
-from plumage_engine.agent.engine.operator_figures import EngineFigures, parse_figures
+from plumage_engine.agent.engine.engine_metrics import EngineFigures, parse_figures
+from plumage_engine.agent.lifecycle.warmup import find_peers
 from plumage_engine.agent.pod_token import ensure_token
-from plumage_engine.agent.warmup import find_peers
 from plumage_engine.configuration import read_file
 
 PAGE = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plumage_engine.agent.engine.load import EngineLoad
+from plumage_engine.agent.engine.engine_metrics import EngineLoad
 from plumage_engine.agent.engine.restart_detection import RestartWatch
 
 

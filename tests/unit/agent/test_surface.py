@@ -12,21 +12,23 @@ from starlette.applications import Starlette
 from plumage.errors import CallerRefusedError
 from plumage_engine.agent.http.access import Access
 from plumage_engine.agent.http.routes import make_app
-from plumage_engine.agent.warmup import Hottest
+from plumage_engine.agent.lifecycle.warmup import Hottest
 
 TOKEN = SecretStr("t")
+
+
+class _Watch:
+    async def drain(self, seconds: float) -> dict[str, Any]:
+        return {"drained": True}
 
 
 class _Agent:
     """Answers what the routes need, as far as the requests here get."""
 
-    watch = None
+    watch = _Watch()
 
     def hottest(self, tokens: int) -> Hottest:
         return Hottest([])
-
-    async def drain(self, seconds: float) -> dict[str, Any]:
-        return {"drained": True}
 
 
 def app(access: Access) -> Starlette:

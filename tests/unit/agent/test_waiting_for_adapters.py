@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from plumage.directory.schema import State
-from plumage_engine.agent.engine.load import EngineLoad
+from plumage_engine.agent.engine.engine_metrics import EngineLoad
 from plumage_engine.agent.engine_updates.adapters import AdapterSync
 from plumage_engine.agent.lifecycle.state_watch import StateWatch
-from plumage_engine.agent.warmup import WarmupResult
+from plumage_engine.agent.lifecycle.warmup import WarmupResult
 
 
 @pytest.mark.parametrize(("tokens", "state"), [(1000, State.READY), (0, State.WARMING)])

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 
 from plumage.settings.agent_config import WarmupConfig
 from plumage_engine.agent.engine.client import EngineClient
-from plumage_engine.agent.warmup import Prefix, hottest_of, warm
+from plumage_engine.agent.lifecycle.warmup import Prefix, hottest_of, warm
 
 
 def prefix(first: int, length: int, uses: int, adapter: str = "") -> Prefix:

@@ -10,7 +10,7 @@ from support.offload_tier import chain
 
 from plumage_bench.vllm.engine import plugin_arguments
 from plumage_bench.vllm.pretend import PretendEngine
-from plumage_engine.agent.engine.operator_figures import parse_figures
+from plumage_engine.agent.engine.engine_metrics import parse_figures
 from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
 
 LEVELS = 8  # more shared levels than the Heuristic policy gives up for another request

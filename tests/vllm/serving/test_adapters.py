@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from plumage.api.v1alpha1.model import ModelSpec
 from plumage.settings.vllm import adapter_flags
 from plumage_bench.vllm.server import Server
-from plumage_engine.agent.engine.load import parse_load
+from plumage_engine.agent.engine.engine_metrics import parse_load
 from plumage_engine.vllm.tiny_model import SIZES
 
 RANK = 8

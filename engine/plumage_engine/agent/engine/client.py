@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from plumage.batching.stop.shared import LearnedTable
 from plumage.errors import ConfigurationError
 from plumage.fleet_report import AdapterReport
-from plumage_engine.agent.engine.load import EngineLoad, parse_load
+from plumage_engine.agent.engine.engine_metrics import EngineLoad, parse_load
 from plumage_engine.kv_events import Snapshot, WireError, decode_snapshot
 
 __all__ = ["AdapterAnswer", "EngineClient", "EngineDownError", "bearer", "read_bounded"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumage_engine.agent.engine.load import EngineLoad
+from plumage_engine.agent.engine.engine_metrics import EngineLoad
 
 __all__ = ["StallWatch"]
 

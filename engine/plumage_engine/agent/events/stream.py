@@ -26,9 +26,8 @@ import zmq
 
 from plumage.backoff import Backoff
 from plumage.directory.client.tasks import end
-from plumage_engine.agent.events.live_socket import LiveSocket
-from plumage_engine.agent.events.replay_socket import REPLAY_SILENCE, ReplaySocket
 from plumage_engine.agent.events.sequence import Sequencer, Verdict
+from plumage_engine.agent.events.sockets import REPLAY_SILENCE, LiveSocket, ReplaySocket
 from plumage_engine.kv_events import EventBatch, Snapshot, WireError, decode_batch
 
 __all__ = ["EventStream", "Sink", "StreamCounters"]

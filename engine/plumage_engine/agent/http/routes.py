@@ -29,8 +29,7 @@ from plumage.prometheus.exposition import CONTENT_TYPE
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.http.access import Access, Audience
 from plumage_engine.agent.http.metrics_page import metrics_page
-from plumage_engine.agent.http.replica_report import report_of
-from plumage_engine.agent.http.stats import agent_stats
+from plumage_engine.agent.http.stats import agent_stats, report_of
 
 __all__ = ["make_app"]
 
@@ -65,7 +64,7 @@ def make_app(agent: Agent, access: Access) -> Starlette:
         return Response(msgspec.json.encode(found), media_type="application/json")
 
     async def drain(request: Request) -> Response:
-        result = await agent.drain(_seconds(await _body(request)))
+        result = await watch.drain(_seconds(await _body(request)))
         return JSONResponse(result, 200 if result["drained"] else 504)
 
     guarded: tuple[tuple[str, Handler, str, Audience], ...] = (

@@ -1,4 +1,5 @@
-"""A cached block as the agent knows it, and the origin that separates prompts with the same text.
+"""A cached block as the agent knows it, the origin that separates prompts with the same text, and the form in which a
+checkpoint stores blocks.
 
 `link` is the state of the byte chain after the block; a child continues it with its own tokens' bytes. One child is
 stored without a container, because most blocks have one and a set takes 200 bytes.
@@ -14,7 +15,13 @@ import msgspec
 from plumage_engine.agent.index.tier_counts import GONE
 from plumage_engine.kv_events import BlockHash
 
-__all__ = ["Block", "Link", "Origin", "adopt", "children_of", "disown", "last_chunk"]
+__all__ = [
+    "VERSION", "Block", "Checkpoint", "Link", "Origin", "Saved", "adopt", "block_of", "children_of", "disown",
+    "last_chunk", "row_of",
+]  # fmt: skip
+
+VERSION = 2
+"""Of `Checkpoint`."""
 
 Link = tuple[int, bytes, int]
 """The state of a prompt's chain: the hash of the last whole piece (or the seed), the bytes after it, and the number of
@@ -85,3 +92,45 @@ def disown(parent: Block, child: Block) -> None:
         parent.children.discard(child)
         if not parent.children:
             parent.children = None
+
+
+class Saved(msgspec.Struct, array_like=True, gc=False):
+    """One block. link: where the chain stands, None behind an image. chunks: with their tokens."""
+
+    key: BlockHash
+    parent: BlockHash | None
+    adapter: str
+    salt: str
+    link: Link | None
+    tokens: int
+    fresh: bool
+    copies: int
+    chunks: list[tuple[int, int]]
+
+
+class Checkpoint(msgspec.Struct, gc=False):
+    """An index after batch `seq`, parents before their children."""
+
+    version: int
+    model: str
+    seq: int
+    ts: float | None
+    groups: list[int | None]
+    blocks: list[Saved]
+
+
+def row_of(block: Block, chunks: Iterable[tuple[int, int]]) -> Saved:
+    parent = block.parent.key if block.parent is not None else None
+    origin = block.origin
+    return Saved(
+        block.key, parent, origin.adapter, origin.salt, block.link, block.tokens, block.fresh,
+        block.copies, list(chunks),
+    )  # fmt: skip
+
+
+def block_of(row: Saved, parent: Block | None, origin: Origin) -> Block:
+    """A block that the index must still link to its parent and make reachable."""
+    block = Block(row.key, parent, origin, row.link, row.tokens)
+    block.fresh, block.copies = row.fresh, row.copies
+    block.chunks = tuple(chunk for chunk, _ in row.chunks)
+    return block

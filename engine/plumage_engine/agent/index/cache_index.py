@@ -28,8 +28,18 @@ from itertools import accumulate
 from plumage.directory.schema import Change
 from plumage.hashing.chunks import PIECE, ends_chunk, pieces, seed
 from plumage.rendering.bytetable import ByteTable
-from plumage_engine.agent.index.block import Block, Link, Origin, adopt, children_of, disown
-from plumage_engine.agent.index.checkpoint import VERSION, Checkpoint, block_of, row_of
+from plumage_engine.agent.index.block import (
+    VERSION,
+    Block,
+    Checkpoint,
+    Link,
+    Origin,
+    adopt,
+    block_of,
+    children_of,
+    disown,
+    row_of,
+)
 from plumage_engine.agent.index.local_hotness import ID, LocalHotness
 from plumage_engine.agent.index.tier_counts import BITS, GONE, best, count, minus, of_medium, plus
 from plumage_engine.kv_events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, Event, Row

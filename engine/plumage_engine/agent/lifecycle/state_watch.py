@@ -1,7 +1,7 @@
 """Checks the engine, and derives the replica's state from the answers.
 
 The state is the first that applies: draining, unhealthy, stalled, warming, ready. Each check reports it, with the load,
-to the directory's writer.
+to the directory's writer. A drain, which the pod's preStop hook asks for, waits for checks that find no request.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import Load, State
 from plumage.settings.agent_config import AgentConfig
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
-from plumage_engine.agent.engine.load import EngineLoad
+from plumage_engine.agent.engine.engine_metrics import EngineLoad
 from plumage_engine.agent.engine.restart_detection import RestartWatch
 from plumage_engine.agent.engine.stall_detection import StallWatch
 from plumage_engine.agent.engine_updates.adapters import AdapterSync
-from plumage_engine.agent.warmup import WarmupResult
+from plumage_engine.agent.lifecycle.warmup import WarmupResult
 
 __all__ = ["StateWatch"]
 
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 MISSES = 4  # failed checks in a row until the engine is unhealthy: two seconds at the default interval
 CALM = 4  # factor on the interval while the engine answers and is ready
+QUIET = 0.5  # seconds without requests that end a drain; a router may send one before it reads the new state
 
 
 class StateWatch:
@@ -143,10 +145,24 @@ class StateWatch:
         self.warmup = result
         self.report()
 
-    def start_drain(self) -> None:
-        """Report Draining from now on. It can't be undone, because a pod that drains is about to be deleted."""
+    async def drain(self, seconds: float) -> dict[str, Any]:
+        """Report Draining, then wait until nothing is in flight or `seconds` have passed. It can't be undone, because a
+        pod that drains is about to be deleted."""
+        started = time.monotonic()
         self._draining = True
         self.report()
+        quiet_since: float | None = None
+        while (now := time.monotonic()) - started < seconds:
+            await self.check()
+            if self.in_flight:
+                quiet_since = None
+            elif quiet_since is None:
+                quiet_since = now
+            elif now - quiet_since >= QUIET:
+                break
+            await asyncio.sleep(min(0.1, self._config.load_seconds))
+        left = self.in_flight
+        return {"drained": not left, "inFlight": left, "seconds": round(time.monotonic() - started, 3)}
 
     def _interval(self) -> float:
         """Seconds between two checks. A short interval is for changes of state; the load is published with the

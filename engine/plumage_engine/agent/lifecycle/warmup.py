@@ -15,19 +15,22 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 import httpx
 import msgspec
 from pydantic import SecretStr
 
-from plumage.settings.agent_config import WarmupConfig
+from plumage.errors import ConfigurationError
+from plumage.settings.agent_config import AgentConfig, WarmupConfig
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError, bearer, read_bounded
 from plumage_engine.agent.index.block import Block
 from plumage_engine.agent.index.local_hotness import LocalHotness
 from plumage_engine.agent.pool_members import agents_in, agents_of
+from plumage_engine.configuration import read_secret
 from plumage_engine.kv_events import TokenId
 
-__all__ = ["Hottest", "Prefix", "WarmupResult", "find_peers", "hottest_of", "hottest_prefixes", "warm"]
+__all__ = ["Hottest", "Prefix", "WarmupResult", "WarmupTask", "find_peers", "hottest_of", "hottest_prefixes", "warm"]
 
 log = logging.getLogger(__name__)
 
@@ -175,3 +178,52 @@ async def _compute(
     async with asyncio.TaskGroup() as group:
         for prefix in prefixes:
             group.create_task(compute(prefix))
+
+
+class EngineState(Protocol):
+    """The part of the state watch that is needed here. cold: set when the engine has started and needs a warm-up."""
+
+    cold: asyncio.Event
+
+    def finish_warmup(self, result: WarmupResult) -> None: ...
+
+
+class WarmupTask:
+    """Warms up the engine after each of its starts. token: the agent's own, which opens the routes of its peers outside
+    of a cluster."""
+
+    def __init__(
+        self, config: AgentConfig, engine: EngineClient, watch: EngineState, token: SecretStr | None, rng: random.Random
+    ) -> None:
+        self._config = config
+        self._engine = engine
+        self._watch = watch
+        self._token = token
+        self._rng = rng
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        cold = self._watch.cold
+        while True:
+            await cold.wait()
+            cold.clear()
+            result = await self._warm()
+            if not cold.is_set():  # else the engine has restarted meanwhile
+                log.info("%s warmed: %s", self._config.replica, result)
+                self._watch.finish_warmup(result)
+
+    async def _warm(self) -> WarmupResult:
+        config = self._config.warmup
+        peers = await asyncio.to_thread(find_peers, config, self._config.replica) if config.enabled else []
+        model = self._config.served_model or self._config.model
+        return await warm(self._engine, model, peers, config, self._peer_token(), self._rng)
+
+    def _peer_token(self) -> SecretStr | None:
+        """The token for peers' routes. In a cluster it is the pod's own identity, a file that the kubelet renews, so
+        it is read for each warm-up."""
+        path = self._config.peer_token_file
+        try:
+            return self._token if path is None else read_secret(path)
+        except ConfigurationError as error:
+            log.warning("no peer will answer: %s", error)
+            return None

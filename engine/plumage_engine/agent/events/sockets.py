@@ -1,8 +1,9 @@
-"""Reads the engine's PUB socket cheaply: the listener gets frames in bursts, and learns of new and lost connections.
+"""The engine's two ZMQ sockets of KV events: PUB for live batches, and the replay of those that it still has.
 
-It does not use zmq.asyncio, whose futures cost more than the work on a batch. While idle, the socket wakes the event
-loop. While frames arrive, it is read at a steady interval, because a wake-up for each message costs more than reading
-it. So the changes of several engine steps are written to the directory at once.
+The PUB socket is read cheaply: its listener gets frames in bursts, and learns of new and lost connections. It does not
+use zmq.asyncio, whose futures cost more than the work on a batch. While idle, the socket wakes the event loop. While
+frames arrive, it is read at a steady interval, because a wake-up for each message costs more than reading it. So the
+changes of several engine steps are written to the directory at once.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import asyncio
 from typing import Protocol
 
 import zmq
+import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
-__all__ = ["Listener", "LiveSocket"]
+from plumage_engine.kv_events import END_OF_REPLAY, EventBatch, WireError, decode_batch
+
+__all__ = ["REPLAY_SILENCE", "Listener", "LiveSocket", "ReplayCounter", "ReplaySocket"]
 
 BURST = 64  # messages read before the event loop gets its turn
 JOINING = 0.1  # seconds from a connection until the engine knows our subscription
@@ -21,6 +25,8 @@ PACE = 0.025  # seconds between reads while messages flow: an event waits half o
 EMPTY = 5  # reads in a row with nothing to read until the socket wakes us again
 READABLE = int(zmq.POLLIN)  # as an enum it would cost more to compare than to read
 NUDGE = 1.0  # seconds; ZMQ's descriptor signals edges, a lost one must not stop the stream
+REPLAY_SILENCE = 2.0  # seconds without a replayed batch; vLLM polls its replay socket ten times a second
+REPLAY_LIMIT = 20_000  # batches in one replay
 
 
 class Listener(Protocol):
@@ -140,3 +146,55 @@ def _message(live: zmq.Socket[bytes]) -> list[bytes]:
         frame = live.recv(zmq.NOBLOCK, copy=False)
         frames.append(frame.bytes)
     return frames
+
+
+class ReplayCounter(Protocol):
+    """replays: how many were asked for."""
+
+    replays: int
+
+
+class ReplaySocket:
+    """endpoint: None where the engine has none. silence: seconds without a batch until a replay counts as unanswered.
+
+    silences: replays in a row that had no answer."""
+
+    def __init__(self, endpoint: str | None, counter: ReplayCounter, silence: float = REPLAY_SILENCE) -> None:
+        self.endpoint = endpoint
+        self.silences = 0
+        self._counter = counter
+        self._silence = silence
+
+    async def read(self, start: int) -> list[tuple[int, EventBatch]] | None:
+        """The batches that the engine still has from `start` on. None without an endpoint or an answer."""
+        if self.endpoint is None:
+            return None
+        self._counter.replays += 1
+        context = zmq.asyncio.Context()
+        asked = context.socket(zmq.DEALER)
+        try:
+            asked.set_hwm(0)
+            asked.connect(self.endpoint)
+            async with asyncio.timeout(self._silence):
+                await asked.send_multipart([b"", start.to_bytes(8, "big")])
+            replayed = await self._until_end(asked)
+            self.silences = 0
+        except TimeoutError:
+            self.silences += 1
+            return None
+        else:
+            return replayed
+        finally:
+            context.destroy(linger=0)
+
+    async def _until_end(self, asked: zmq.asyncio.Socket) -> list[tuple[int, EventBatch]]:
+        batches: list[tuple[int, EventBatch]] = []
+        while len(batches) < REPLAY_LIMIT:
+            async with asyncio.timeout(self._silence):
+                frames = await asked.recv_multipart()
+            if len(frames) < 2:
+                raise WireError("a replayed message has no number and payload")
+            if frames[-2] == END_OF_REPLAY:
+                break
+            batches.append((int.from_bytes(frames[-2], "big"), decode_batch(frames[-1])))
+        return batches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plumage_engine.agent.engine.load import EngineLoad, parse_load
+from plumage_engine.agent.engine.engine_metrics import EngineLoad, parse_load
 
 PAGE = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from plumage_engine.agent.index.checkpoint import VERSION, Checkpoint, Saved, read, write
+from plumage_engine.agent.index.block import VERSION, Checkpoint, Saved
+from plumage_engine.agent.lifecycle.checkpoints import read, write
 
 
 def checkpoint(version: int = VERSION, model: str = "m") -> Checkpoint:
