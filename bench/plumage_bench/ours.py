@@ -27,9 +27,8 @@ from plumage.settings.router import router_settings
 from plumage.settings.router_config import AuthConfig, ListenConfig
 from plumage.settings.simulator import simulator_settings
 from plumage.settings.vllm import plugin_settings
-from plumage_engine.simulator.config import engine_settings
 from plumage_engine.simulator.engine.device import Device
-from plumage_engine.simulator.engine.settings import EngineSettings
+from plumage_engine.simulator.engine.settings import EngineSettings, engine_settings
 
 __all__ = ["Ours"]
 

@@ -14,8 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / "engine" / "plumage_engine"
 PLANTED = {
-    "agent/drain.py": "plumage_engine.simulator.config",
-    "simulator/config.py": "plumage_engine.vllm.settings",
+    "agent/drain.py": "plumage_engine.simulator.job",
+    "simulator/job.py": "plumage_engine.vllm.settings",
     "vllm/settings.py": "plumage_engine.agent.drain",
     "configuration.py": "plumage_engine.fetch",
 }

@@ -20,7 +20,7 @@ from plumage.settings.simulator_config import SimulatorConfig
 from plumage_cli.local.plan.paths import LocalPaths
 from plumage_cli.local.plan.processes import plan_replica, plan_router
 from plumage_cli.local.plan.unused_fields import of_unchosen_policies, refuse_cluster_fields, without_local_effect
-from plumage_engine.simulator.config import engine_settings
+from plumage_engine.simulator.engine.settings import engine_settings
 from plumage_engine.simulator.http.prompts import Prompts
 from plumage_router.http.errors import RequestError
 from plumage_router.http.paths import COMPLETION_PATH

@@ -11,7 +11,7 @@ import pytest
 from plumage.errors import ConfigurationError
 from plumage.settings.simulator_config import SimulatorConfig
 from plumage_engine.configuration import read_file
-from plumage_engine.simulator.config import engine_settings
+from plumage_engine.simulator.engine.settings import engine_settings
 
 GOOD: dict[str, Any] = {"model": "tiny", "modelFolder": "/models/tiny", "port": 8101}
 

@@ -21,8 +21,7 @@ from plumage.settings.engine_policies import HostTierConfig
 from plumage.settings.simulator_config import SimulatorConfig
 from plumage_bench.benches.defaults.state import state_of
 from plumage_bench.ours import Ours
-from plumage_engine.simulator.config import engine_settings
-from plumage_engine.simulator.engine.settings import EngineSettings
+from plumage_engine.simulator.engine.settings import EngineSettings, engine_settings
 
 __all__ = ["MEASURED", "WITHOUT", "Made", "differences", "drift", "overrides"]
 

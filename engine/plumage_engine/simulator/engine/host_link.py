@@ -24,12 +24,14 @@ from plumage.errors import ConfigurationError
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.priority_formula import parse_formula
 from plumage.hotness.record import NodeRecord, Recorded
+from plumage.prometheus.histogram import Histogram
 from plumage.tiering import HostTier, PromotionBudget, PromotionTurn
-from plumage_engine.simulator.engine.transfers import Transfers
 
-__all__ = ["HostLink"]
+__all__ = ["HostLink", "Transfers"]
 
 _RANKS: Final[Mapping[str, str]] = {"Frequency": "frequency", "Recency": "clock", "Depth": "0 - depth"}
+SIZES = (1e6, 5e6, 10e6, 20e6, 40e6, 60e6, 80e6, 100e6, 150e6, 200e6)
+"""Bytes; vLLM's buckets."""
 
 
 class HostLink:
@@ -118,3 +120,17 @@ class HostLink:
             self.load(blocks)
             if uses is not None:
                 self.record.table.put(blocks[-1], uses)
+
+
+class Transfers:
+    """Counts the transfers between device and host memory in one direction: total bytes, and a histogram of sizes."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.sizes = Histogram(SIZES)
+
+    def add(self, size: int) -> None:
+        """Count one transfer; 0 bytes are none."""
+        if size:
+            self.bytes += size
+            self.sizes.add(size)

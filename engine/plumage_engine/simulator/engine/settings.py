@@ -1,4 +1,4 @@
-"""The settings of a simulated engine: sizes, policies and device."""
+"""The settings of a simulated engine: sizes, policies and device. `engine_settings` makes them from a settings file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 from plumage import defaults
 from plumage.errors import ConfigurationError
 from plumage.options import refuse_given
-from plumage_engine.simulator.engine.device import GPU, Device
+from plumage.settings.simulator_config import SimulatorConfig
+from plumage_engine.simulator.engine.device import GPU, Device, make_device
 
-__all__ = ["EngineSettings"]
+__all__ = ["EngineSettings", "engine_settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +67,26 @@ class EngineSettings:
                 f"max_batched_tokens ({self.max_batched_tokens}) must be above max_num_seqs ({self.max_num_seqs}): "
                 "each running request decodes one token a step, and prompts need what is left"
             )
+
+
+def engine_settings(config: SimulatorConfig) -> EngineSettings:
+    """The settings that the file describes. ConfigurationError for settings that contradict each other."""
+    refuse_given(f"device {config.device.preset}", config.device.overrides, ("preset", "time_scale"))
+    return EngineSettings(
+        block_size=config.block_size,
+        cache_blocks=config.cache_blocks,
+        host_blocks=config.host_blocks,
+        max_num_seqs=config.max_num_seqs,
+        adapter_slots=config.adapter_slots,
+        max_batched_tokens=config.max_batched_tokens,
+        queue=config.feather.policy,
+        queue_options={"max_wait": config.feather.max_wait_seconds, **config.feather.options},
+        eviction=config.eviction.policy,
+        eviction_options=config.eviction.options,
+        tier_options=config.host_tier.model_dump(exclude={"promotion_bytes", "promotion_lookahead"}),  # vLLM's
+        chunk_blocks=max(1, config.feather.chunk_tokens // config.block_size),
+        order_batch=config.feather.order_batch,
+        batch_limit=config.batch_limit,
+        report_tokens=True,
+        device=make_device(config.device.preset, time_scale=config.device.time_scale, **config.device.overrides),
+    )

@@ -28,11 +28,10 @@ from plumage.blocks.events import EventSink
 from plumage.blocks.pool import BlockPool
 from plumage.errors import StateError
 from plumage.eviction import make_policy
-from plumage_engine.simulator.engine.counters import Counters
 from plumage_engine.simulator.engine.decodes import Decodes
 from plumage_engine.simulator.engine.device import StepShape
 from plumage_engine.simulator.engine.host_link import HostLink
-from plumage_engine.simulator.engine.request import Load, SimRequest, State, StepReport, Tracked
+from plumage_engine.simulator.engine.request import Counters, Load, SimRequest, State, StepReport, Tracked
 from plumage_engine.simulator.engine.settings import EngineSettings
 
 __all__ = ["SimEngine"]

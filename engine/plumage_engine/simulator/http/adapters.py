@@ -11,11 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from plumage_engine.adapters import AdapterError, AdapterLoader, AdapterServer, parse_wanted
-from plumage_engine.simulator.http.protocol import ApiError
+from plumage_engine.simulator.http.protocol import ApiError, fleet_body
 
 __all__ = ["AdapterRoute", "SimulatedAdapters"]
-
-_MOST_BODY = 1 << 20
 
 
 class SimulatedAdapters(AdapterServer):
@@ -49,13 +47,8 @@ class AdapterRoute:
         self._loader = AdapterLoader(adapters)
 
     async def want(self, request: Request) -> Response:
-        data = b""
-        async for part in request.stream():
-            data += part
-            if len(data) > _MOST_BODY:
-                raise ApiError(413, f"a list of adapters has at most {_MOST_BODY} bytes")
         try:
-            wanted = parse_wanted(data)
+            wanted = parse_wanted(await fleet_body(request))
         except ValueError as error:
             raise ApiError(400, str(error), param="adapters") from None
         return JSONResponse(await self._loader.want(wanted))

@@ -19,13 +19,11 @@ from plumage.batching.stop.shared import LearnedTable, SharesTable, checked
 from plumage.errors import ConfigurationError
 from plumage.settings.engine_policies import FeatherConfig, refuse_code
 from plumage.settings.simulator_config import SimulatorConfig
-from plumage_engine.simulator.config import engine_settings
+from plumage_engine.simulator.engine.settings import engine_settings
 from plumage_engine.simulator.engine.sim_engine import SimEngine
-from plumage_engine.simulator.http.protocol import ApiError
+from plumage_engine.simulator.http.protocol import ApiError, fleet_body
 
 __all__ = ["Tables", "fingerprint"]
-
-MOST_BODY = 1 << 20
 
 
 def fingerprint(config: SimulatorConfig) -> str:
@@ -60,7 +58,7 @@ class Tables:
     async def learn(self, request: Request) -> Response:
         learner = self._learner()
         try:
-            table = msgspec.json.decode(await _body(request), type=LearnedTable)
+            table = msgspec.json.decode(await fleet_body(request), type=LearnedTable)
             rows = checked(table.rows)
         except (msgspec.DecodeError, ConfigurationError) as error:
             raise ApiError(400, f"the body must be a learned table: {error}", param="rows") from None
@@ -72,7 +70,7 @@ class Tables:
     async def feather(self, request: Request) -> Response:
         """Change the batching policy. The body has the form of the configuration's `feather`."""
         try:
-            settings = from_json(await _body(request))
+            settings = from_json(await fleet_body(request))
             refuse_code(settings)
             feather = FeatherConfig.parse(settings, "feather")
             config = self._config.model_copy(update={"feather": feather})
@@ -87,12 +85,3 @@ class Tables:
         if self._policy is None:
             raise ApiError(404, f"the queue {self._name} shares nothing", kind="NotFoundError")
         return self._policy
-
-
-async def _body(request: Request) -> bytes:
-    data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > MOST_BODY:
-            raise ApiError(413, f"a learned table has at most {MOST_BODY} bytes")
-    return data

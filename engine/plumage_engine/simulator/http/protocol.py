@@ -12,8 +12,11 @@ from enum import Enum
 from typing import Any
 
 import orjson
+from starlette.requests import Request
 
-__all__ = ["ApiError", "Generation", "StreamUsage", "read_body", "read_generation"]
+__all__ = ["ApiError", "Generation", "StreamUsage", "fleet_body", "read_body", "read_generation"]
+
+_MOST_OF_FLEET = 1 << 20  # bytes of what the agent sends
 
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "n": (1, None),
@@ -48,6 +51,16 @@ class ApiError(Exception):
     def body(self) -> bytes:
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
         return orjson.dumps({"error": error})
+
+
+async def fleet_body(request: Request) -> bytes:
+    """What the agent sent. ApiError 413 past a mebibyte."""
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > _MOST_OF_FLEET:
+            raise ApiError(413, f"the body is larger than {_MOST_OF_FLEET} bytes")
+    return data
 
 
 class StreamUsage(Enum):

@@ -31,7 +31,7 @@ from plumage.models import resolve
 from plumage.rendering import ModelFolder
 from plumage.settings.simulator_config import SimulatorConfig
 from plumage_engine.configuration import read_secret
-from plumage_engine.simulator.config import engine_settings
+from plumage_engine.simulator.engine.settings import engine_settings
 from plumage_engine.simulator.events.publisher import EventPublisher
 from plumage_engine.simulator.http.adapters import AdapterRoute, SimulatedAdapters
 from plumage_engine.simulator.http.audio import Audio
