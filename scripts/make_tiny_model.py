@@ -16,8 +16,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from plumage_engine.vllm.tiny_model import SIZES, llama_config
-from plumage_engine.vllm.tiny_tokenizer import tokenizer_config, train
+from plumage_engine.vllm.tiny_model import SIZES, llama_config, tokenizer_config, train
 
 FOLDER = Path(__file__).parent.parent / "core" / "plumage" / "models" / "tiny_chat"
 VOCABULARY = 8000

@@ -24,8 +24,7 @@ from plumage_cli.local.plan.vllm import VllmInterpreter, needs_weights
 from plumage_cli.local.processes.vllm_interpreter import PYTHON, find_vllm
 from plumage_engine.vllm.offload.disk_tier.options import DiskOptions, read_disk
 from plumage_engine.vllm.settings import read_settings
-from plumage_engine.vllm.tiny_model import SIZES, llama_config
-from plumage_engine.vllm.tiny_tokenizer import bytes_only, tokenizer_config
+from plumage_engine.vllm.tiny_model import SIZES, bytes_only, llama_config, tokenizer_config
 
 
 def pool(

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from plumage_bench.benches.truth.fleet import Answer
-from plumage_engine.vllm.tiny_tokenizer import seeded_text
+from plumage_engine.vllm.tiny_model import seeded_text
 
 __all__ = ["ADAPTERS", "KINDS", "Ask", "Texts"]
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from plumage_engine.vllm.tiny_model import SIZES, VOCABULARY, llama_config
-from plumage_engine.vllm.tiny_tokenizer import bytes_only, seeded_text, train
+from plumage_engine.vllm.tiny_model import SIZES, VOCABULARY, bytes_only, llama_config, seeded_text, train
 
 BYTES = bytes_only()
 SPECIAL = [text for text in BYTES.get_vocab() if text.startswith("<|")]
