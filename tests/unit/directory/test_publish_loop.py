@@ -9,10 +9,9 @@ import pytest
 
 from plumage import backoff
 from plumage.directory.publisher.epoch_writer import EpochWriter
-from plumage.directory.publisher.heartbeat_timer import HeartbeatTimer
 from plumage.directory.publisher.held_chunks import HeldChunks
 from plumage.directory.publisher.publication import Publication
-from plumage.directory.publisher.publish_loop import PublishLoop
+from plumage.directory.publisher.publish_loop import HeartbeatTimer, PublishLoop
 from plumage.directory.schema import Keys
 
 

@@ -10,7 +10,7 @@
 
 User and password are the server's ACL user; characters that URLs reserve are percent-encoded. Options after `?` are
 redis-py's (`ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs`, `db`, …) and two of our own, `password_file`
-and `password_user` (see `client.password_file`). Sentinels get the same TLS options. They get no user, unless
+and `password_user` (see `client.credential_files`). Sentinels get the same TLS options. They get no user, unless
 `sentinel_username` and `sentinel_password` are given.
 
 An ACL user for Plumage needs only `~plumage:* -@all +get +set +incrby +expire +pexpire +unlink +hset +hdel +hget
@@ -36,8 +36,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from plumage.directory.client.ca_file import reload_ca_file
-from plumage.directory.client.password_file import split_file_options
+from plumage.directory.client.credential_files import reload_ca_file, split_file_options
 from plumage.errors import ConfigurationError
 
 __all__ = ["TIMEOUT", "UNAVAILABLE", "Client", "close", "connect", "error_text", "redacted"]

@@ -1,7 +1,7 @@
 """Two options of our own in the directory's URL, which name the file with the password and the user.
 
 They are `password_file=/path` and `password_user=name`. Everything that accepts a URL accepts them, and the URL has no
-secret in it. `password_file.py` reads the file.
+secret in it. `credential_files.py` reads the files.
 """
 
 from __future__ import annotations

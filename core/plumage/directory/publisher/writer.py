@@ -29,10 +29,9 @@ from types import TracebackType
 from plumage.directory.client.connection import redacted
 from plumage.directory.client.tasks import end
 from plumage.directory.publisher.epoch_writer import EpochWriter
-from plumage.directory.publisher.heartbeat_timer import HeartbeatTimer
 from plumage.directory.publisher.held_chunks import HeldChunks
 from plumage.directory.publisher.publication import Publication
-from plumage.directory.publisher.publish_loop import PublishLoop
+from plumage.directory.publisher.publish_loop import HeartbeatTimer, PublishLoop
 from plumage.directory.schema import BEAT_TTL, Change, Keys, Load, State
 
 __all__ = ["DirectoryWriter"]
