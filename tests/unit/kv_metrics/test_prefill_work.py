@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumage.errors import ConfigurationError
-from plumage.kv_metrics import PrefillCost, PrefillWork, SeenBlocks
-from plumage.kv_metrics.seen_blocks import WAYS
+from plumage.kv_metrics import WAYS, PrefillCost, PrefillWork, SeenBlocks
 
 SIZE = 4
 COST = PrefillCost(row=100.0, pair=3.0)

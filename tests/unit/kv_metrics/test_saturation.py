@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage.kv_metrics.saturation import BATCHES, CONTEXTS, Cell, Saturation, class_of, rung_of
+from plumage.kv_metrics import BATCHES, CONTEXTS, Cell, Saturation, class_of, rung_of
 
 
 def run(
