@@ -309,7 +309,7 @@ class UsageSums:
 
 
 class EvictionLatency:
-    """End-to-end latency of requests, and of those that ran while blocks were evicted: the article's P99 under eviction.
+    """End-to-end latency of requests, and of those that ran while blocks were evicted (the article's P99 of these).
 
     A request ran under eviction if the pool evicted a cached block between its first admission and its end.
 

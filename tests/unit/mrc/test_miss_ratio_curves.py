@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from plumage.errors import ConfigurationError
 from plumage.mrc import MissRatioCurve, ReuseSampler
-from plumage.mrc.distances import DistanceHistogram
-from plumage.mrc.sampler import _MASK, _MIX
+from plumage.mrc.sampler import _MASK, _MIX, DistanceHistogram
 
 streams = st.lists(st.integers(0, 40), min_size=1, max_size=200)
 
