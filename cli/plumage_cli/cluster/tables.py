@@ -12,7 +12,7 @@ from rich.text import Text
 
 from plumage.cluster import COMPONENT_LABEL, CORDON
 from plumage.lost_pods import is_lost
-from plumage_cli.cluster.pools import condition, is_paused
+from plumage_cli.cluster.custom_resources import condition, is_paused
 
 __all__ = ["age", "gateway_details", "gateways_table", "pool_details", "pools_table"]
 

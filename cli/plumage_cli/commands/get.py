@@ -34,8 +34,7 @@ def get(
 def show(name: str | None, target: Target, as_json: bool) -> None:
     """Print the pool or gateway `name`, or tables of all."""
     from plumage_cli.cluster.client import connect
-    from plumage_cli.cluster.gateways import find_gateway
-    from plumage_cli.cluster.pools import one_pool
+    from plumage_cli.cluster.custom_resources import find_gateway, one_pool
 
     cluster = connect(target)
     if name is None:
@@ -53,7 +52,7 @@ def show(name: str | None, target: Target, as_json: bool) -> None:
 
 
 def _print_pool(cluster: Cluster, pool: dict[str, Any], as_json: bool) -> None:
-    from plumage_cli.cluster.pools import pods_of
+    from plumage_cli.cluster.custom_resources import pods_of
     from plumage_cli.cluster.tables import pool_details
 
     pods = pods_of(cluster, pool)
@@ -65,7 +64,7 @@ def _print_pool(cluster: Cluster, pool: dict[str, Any], as_json: bool) -> None:
 
 def _print_gateway(cluster: Cluster, gateway: dict[str, Any], as_json: bool) -> None:
     from plumage.cluster import GATEWAY_LABEL
-    from plumage_cli.cluster.pools import pods_of
+    from plumage_cli.cluster.custom_resources import pods_of
     from plumage_cli.cluster.tables import gateway_details
 
     pods = pods_of(cluster, gateway, GATEWAY_LABEL)
@@ -76,8 +75,7 @@ def _print_gateway(cluster: Cluster, gateway: dict[str, Any], as_json: bool) -> 
 
 
 def _print_all(cluster: Cluster, target: Target, as_json: bool) -> None:
-    from plumage_cli.cluster.gateways import gateways
-    from plumage_cli.cluster.pools import pools
+    from plumage_cli.cluster.custom_resources import gateways, pools
     from plumage_cli.cluster.tables import gateways_table, pools_table
 
     found, found_gateways = pools(cluster, target.everywhere), gateways(cluster, target.everywhere)

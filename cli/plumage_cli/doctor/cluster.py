@@ -14,9 +14,8 @@ from plumage.api.v1alpha1 import InferenceGateway, InferencePool
 from plumage.api.v1alpha1.gpus import names_gpu
 from plumage.plural import counted
 from plumage_cli.cluster.client import ApiError, Cluster
-from plumage_cli.cluster.gateways import gateways
+from plumage_cli.cluster.custom_resources import condition, gateways, is_paused, one_pool, pools, root_causes
 from plumage_cli.cluster.operators import operators, setting, settings
-from plumage_cli.cluster.pools import condition, is_paused, one_pool, pools, root_causes
 from plumage_cli.doctor.finding import Finding, Verdict
 from plumage_cli.doctor.integrations import check_integrations
 from plumage_cli.doctor.permissions import check_permissions

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from plumage.cluster import OURS_SELECTOR, pool_of
 from plumage_cli.cluster.client import ApiError, Cluster
+from plumage_cli.cluster.custom_resources import name_of
 from plumage_cli.cluster.operators import operators, settings, user_of
-from plumage_cli.cluster.pools import name_of
 from plumage_cli.doctor.finding import Finding, Verdict
 from plumage_cli.doctor.permissions import may
 from plumage_operator.kinds import INTEGRATIONS, Integration

@@ -1,10 +1,9 @@
 """A request's place by three things: what its prefix saves, the time that it has left, and what it costs to compute.
 
-`PromptCost` has the cost, `slo_score` the place.
 The article's queue ("Cache-aware scheduling", section 2.5) scores requests by these three and prints no formula. This
 one is ours: the tokens to compute, times the share of the waiting time that is left. So requests whose prefix is cached
 go first and cheap ones before costly ones. Each request comes to the front while a fifth of its time is still left: at
-a few choices a second it would otherwise miss its turn.
+a few choices a second it would otherwise miss its turn. `PromptCost` has the cost, `slo_score` the place.
 """
 
 from __future__ import annotations

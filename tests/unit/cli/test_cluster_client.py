@@ -10,7 +10,7 @@ import pytest
 from kubernetes.client import Configuration
 
 from plumage_cli.cluster.client import Cluster
-from plumage_cli.cluster.pools import pools
+from plumage_cli.cluster.custom_resources import pools
 from plumage_cli.errors import CliError
 
 

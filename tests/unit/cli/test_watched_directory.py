@@ -13,7 +13,6 @@ from support.conditions import until
 
 from plumage.errors import PlumageError
 from plumage_cli.errors import CliError
-from plumage_cli.local.pool.views import directory_view
 from plumage_cli.local.processes.directory_server import WatchedDirectory
 
 
@@ -29,10 +28,10 @@ async def running() -> AsyncIterator[WatchedDirectory]:
 async def test_how_a_killed_server_ended_is_shown(running: WatchedDirectory) -> None:
     first = running.pid
     assert first is not None
-    assert directory_view(running)["lastExit"] is None
+    assert running.view["lastExit"] is None
     os.kill(first, signal.SIGKILL)
     await until(lambda: running.running and running.pid != first, pause=0.02)
-    shown = directory_view(running)
+    shown = running.view
     assert (shown["lastExit"], shown["restarts"], shown["replaced"]) == ("was ended by SIGKILL", 1, 0)
 
 
@@ -40,7 +39,7 @@ async def test_replaced_server_did_not_end_by_itself(running: WatchedDirectory) 
     first = running.pid
     running.socket.unlink()
     await running.restart()
-    shown = directory_view(running)
+    shown = running.view
     assert running.pid != first
     assert running.socket.is_socket()
     assert (shown["lastExit"], shown["restarts"], shown["replaced"]) == (

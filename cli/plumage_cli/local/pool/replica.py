@@ -11,6 +11,7 @@ import httpx
 
 from plumage.membership import Member, MemberState
 from plumage_cli.local.plan.processes import ReplicaPlan
+from plumage_cli.local.pool_view import ReplicaView
 from plumage_cli.local.processes.child import Child, ChildState
 
 __all__ = ["Replica"]
@@ -39,6 +40,18 @@ class Replica:
         self._http = http
         self._on_change = on_change
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def view(self) -> ReplicaView:
+        """As other commands see it."""
+        return {
+            "id": self.plan.id,
+            "state": self.state.value,
+            "url": self.plan.engine.url,
+            "agentUrl": self.plan.agent.url,
+            "engine": self.engine.view,
+            "agent": self.agent.view,
+        }
 
     @property
     def member(self) -> Member:

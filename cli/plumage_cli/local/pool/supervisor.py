@@ -36,7 +36,6 @@ from plumage_cli.local.pool.readiness import Readiness
 from plumage_cli.local.pool.replica import Replica
 from plumage_cli.local.pool.sockets import PoolSockets
 from plumage_cli.local.pool.traffic import RouterTraffic
-from plumage_cli.local.pool.views import child_view, directory_view, replica_view
 from plumage_cli.local.pool_view import PoolView
 from plumage_cli.local.processes.child import Child, ChildState
 from plumage_cli.local.processes.child_log import ChildLog
@@ -319,9 +318,9 @@ class Supervisor:
             "model": self.pool.spec.model.served_name,
             "policy": self.pool.spec.router.policy,
             "eviction": self.pool.spec.engine.eviction.policy,
-            "router": child_view(self.router) if self.router else None,
-            "directory": directory_view(self.directory) if self.directory else None,
-            "replicas": [replica_view(replica) for replica in self.replicas.values()],
+            "router": self.router.view if self.router else None,
+            "directory": self.directory.view if self.directory else None,
+            "replicas": [replica.view for replica in self.replicas.values()],
             "traffic": self._traffic.view(directory_runs=self.directory is None or self.directory.running),
             "problems": self._watcher.missing_sockets,
         }

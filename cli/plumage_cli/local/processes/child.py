@@ -15,6 +15,7 @@ from pathlib import Path
 from plumage.backoff import delay
 from plumage_cli.errors import CliError
 from plumage_cli.local.plan.processes import ProcessPlan
+from plumage_cli.local.pool_view import ChildView
 from plumage_cli.local.processes.child_log import PREFIX, ChildLog
 
 __all__ = ["Child", "ChildState", "backoff", "exit_text"]
@@ -67,6 +68,11 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def view(self) -> ChildView:
+        """As other commands see it."""
+        return {"pid": self.pid, "state": self.state.value, "restarts": self.restarts, "lastExit": self.last_exit}
 
     @property
     def pid(self) -> int | None:

@@ -13,7 +13,8 @@ import redis
 from plumage.directory.server.local_server import LocalServer
 from plumage.errors import PlumageError
 from plumage_cli.errors import CliError
-from plumage_cli.local.processes.child import backoff, exit_text
+from plumage_cli.local.pool_view import DirectoryView
+from plumage_cli.local.processes.child import ChildState, backoff, exit_text
 
 __all__ = ["WatchedDirectory"]
 
@@ -46,6 +47,18 @@ class WatchedDirectory:
     @property
     def running(self) -> bool:
         return self._server.running
+
+    @property
+    def view(self) -> DirectoryView:
+        """As other commands see it."""
+        state = ChildState.RUNNING if self.running else ChildState.WAITING
+        return {
+            "pid": self.pid,
+            "state": state.value,
+            "restarts": self.restarts,
+            "lastExit": self.last_exit,
+            "replaced": self.replaced,
+        }
 
     async def start(self) -> None:
         try:

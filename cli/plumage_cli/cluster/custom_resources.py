@@ -1,4 +1,4 @@
-"""The InferencePools of a cluster. Unknown fields of a newer operator are ignored."""
+"""The InferencePools and InferenceGateways of a cluster. Unknown fields of a newer operator are ignored."""
 
 from __future__ import annotations
 
@@ -10,37 +10,52 @@ from plumage.cluster import GROUP, PAUSE, POOL_LABEL, VERSION
 from plumage_cli.cluster.client import ApiError, Cluster
 from plumage_cli.errors import CliError, NoPoolError
 
-__all__ = ["condition", "is_paused", "name_of", "one_pool", "pods_of", "pools", "root_causes"]
+__all__ = [
+    "condition",
+    "find_gateway",
+    "gateways",
+    "is_paused",
+    "name_of",
+    "one_pool",
+    "pods_of",
+    "pools",
+    "root_causes",
+]
 
-_API = f"/apis/{GROUP}/{VERSION}"
 _NOT_HERE = (
     "the cluster does not know InferencePools: install Plumage (helm install), or its CRDs (kubectl apply -f crds/)"
 )
 # Ready depends on these conditions; the others only inform.
 _CAUSES_OF_READY = ("Accepted", "EngineReady", "RouterReady", "DirectoryReady")
 _BAD = ("RolloutHalted", "Degraded")  # reasons of Progressing
+_API = f"/apis/{GROUP}/{VERSION}"
 
 
 def pools(cluster: Cluster, everywhere: bool) -> list[dict[str, Any]]:
     """The pools, sorted by namespace and name. everywhere: of all namespaces. CliError where the CRD is missing."""
-    place = "" if everywhere else f"/namespaces/{quote(cluster.namespace)}"
-    try:
-        found = cluster.get(f"{_API}{place}/inferencepools")["items"]
-    except ApiError as error:
-        if error.status == 404:
-            raise CliError(_NOT_HERE) from None
-        raise
-    return sorted(found, key=name_of)
+    found = _listed(cluster, "inferencepools", everywhere)
+    if found is None:
+        raise CliError(_NOT_HERE)
+    return found
+
+
+def gateways(cluster: Cluster, everywhere: bool) -> list[dict[str, Any]]:
+    """The gateways, sorted by namespace and name. Empty where the CRD is missing. everywhere: of all namespaces."""
+    return _listed(cluster, "inferencegateways", everywhere) or []
 
 
 def one_pool(cluster: Cluster, name: str) -> dict[str, Any]:
     """The pool `name` of the namespace. NoPoolError, with the existing pools, where there is none."""
-    path = f"{_API}/namespaces/{quote(cluster.namespace)}/inferencepools/{quote(name, safe='')}"
-    found: dict[str, Any] | None = cluster.find(path)
+    found = _found(cluster, "inferencepools", name)
     if found is None:
         names = ", ".join(pool["metadata"]["name"] for pool in pools(cluster, False)) or "none"
         raise NoPoolError(f"there is no pool {name} in namespace {cluster.namespace} of {cluster.name}; pools: {names}")
     return found
+
+
+def find_gateway(cluster: Cluster, name: str) -> dict[str, Any] | None:
+    """The gateway `name` of the namespace, or None."""
+    return _found(cluster, "inferencegateways", name)
 
 
 def pods_of(cluster: Cluster, thing: Mapping[str, Any], label: str = POOL_LABEL) -> list[dict[str, Any]]:
@@ -51,9 +66,9 @@ def pods_of(cluster: Cluster, thing: Mapping[str, Any], label: str = POOL_LABEL)
     return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
 
-def name_of(pool: Mapping[str, Any]) -> tuple[str, str]:
+def name_of(thing: Mapping[str, Any]) -> tuple[str, str]:
     """Namespace and name."""
-    return pool["metadata"]["namespace"], pool["metadata"]["name"]
+    return thing["metadata"]["namespace"], thing["metadata"]["name"]
 
 
 def is_paused(pool: Mapping[str, Any]) -> bool:
@@ -75,3 +90,22 @@ def root_causes(pool: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     progress = condition(pool, "Progressing")
     if progress is not None and progress.get("reason") in _BAD:
         yield progress
+
+
+def _listed(cluster: Cluster, plural: str, everywhere: bool) -> list[dict[str, Any]] | None:
+    """The objects of a CRD, sorted by namespace and name; None where the cluster does not know it."""
+    place = "" if everywhere else f"/namespaces/{quote(cluster.namespace)}"
+    try:
+        found = cluster.get(f"{_API}{place}/{plural}")["items"]
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+    return sorted(found, key=name_of)
+
+
+def _found(cluster: Cluster, plural: str, name: str) -> dict[str, Any] | None:
+    """The object `name` of the namespace, or None."""
+    path = f"{_API}/namespaces/{quote(cluster.namespace)}/{plural}/{quote(name, safe='')}"
+    found: dict[str, Any] | None = cluster.find(path)
+    return found
