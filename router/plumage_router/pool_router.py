@@ -20,7 +20,7 @@ from plumage.routing.interface import RoutingPolicy
 from plumage.settings.router_config import PolicyConfig, PoolConfig
 from plumage_router.fleet.engine_keys import SecretLine
 from plumage_router.fleet.health_check import HealthChecker
-from plumage_router.fleet.in_cluster import find_members
+from plumage_router.fleet.membership import find_members
 from plumage_router.fleet.replicas import Replica
 from plumage_router.http.asgi import Application, AsgiRequest
 from plumage_router.http.auth import Auth

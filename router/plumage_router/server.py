@@ -21,8 +21,7 @@ from plumage.settings.router_config import LimitsConfig, ListenConfig, RouterCon
 from plumage_router.admin.app import make_app
 from plumage_router.admin.metrics_port import MetricsPort
 from plumage_router.admin.status import metrics_page
-from plumage_router.fleet.in_cluster import find_callers
-from plumage_router.http.auth import Auth
+from plumage_router.http.auth import Auth, find_callers
 from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.listener import Listener
 from plumage_router.http.listening_sockets import ListeningSockets

@@ -1,22 +1,24 @@
-"""The replicas of a pool, from a file: `{"pool": "chat", "replicas": [{"id", "url", "agent", "state"}]}`.
+"""The replicas of a pool: from the API server in a cluster (`endpoint_slices`), else from a file.
 
-The process that runs the engines replaces the file atomically; it is polled here. Membership never depends on the
-directory. A file that cannot be read changes nothing; `error` says why, and so does the log, once: stale members are
-better than none.
+The file is `{"pool": "chat", "replicas": [{"id", "url", "agent", "state"}]}`. The process that runs the engines
+replaces it atomically; it is polled here. Membership never depends on the directory. A file that cannot be read changes
+nothing; `error` says why, and so does the log, once: stale members are better than none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from pathlib import Path
 from typing import Protocol
 
 from plumage.errors import ConfigurationError
 from plumage.membership import parse_members
+from plumage.settings.router_config import PoolConfig
 from plumage_router.fleet.replicas import Fleet
 
-__all__ = ["Membership", "MembershipFile", "parse_members"]
+__all__ = ["Membership", "MembershipFile", "find_members"]
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,18 @@ class Membership(Protocol):
     async def run(self) -> None:
         """Follows the source forever."""
         ...
+
+
+def find_members(config: PoolConfig, fleet: Fleet, rng: random.Random) -> Membership:
+    """The source of the pool's replicas. The API server's client is imported only if the configuration needs it:
+    `kube` is optional."""
+    if config.membership is None:
+        assert config.membership_file is not None, "a router's configuration has exactly one of the two"
+        return MembershipFile(config.membership_file, config.pool, fleet)
+    from plumage.incluster.api import ApiServer
+    from plumage_router.fleet.endpoint_slices import SliceMembership
+
+    return SliceMembership(config.membership.endpoint_slices, ApiServer(config.api_server), fleet, rng)
 
 
 class MembershipFile:

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Protocol
 
 from plumage.errors import CallerRefusedError, ConfigurationError
+from plumage.incluster.config import ApiServerConfig
 from plumage.settings.router_config import AuthConfig
 from plumage_router.process.secret_file import SecretFile, one_line
 
-__all__ = ["Auth", "CallerCheck", "KeyFile", "Tenant", "bearer"]
+__all__ = ["Auth", "CallerCheck", "KeyFile", "Tenant", "bearer", "find_callers"]
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,17 @@ class CallerCheck(Protocol):
     async def check(self, authorization: str) -> object:
         """Raises CallerRefusedError unless the header belongs to a caller that is allowed."""
         ...
+
+
+def find_callers(auth: AuthConfig, api_server: ApiServerConfig) -> CallerCheck | None:
+    """Checks the service accounts that may read the fleet report; None without any. `kube` is imported for them only,
+    because it is optional."""
+    if not auth.callers:
+        return None
+    from plumage.incluster.api import ApiServer
+    from plumage.incluster.callers import Callers
+
+    return Callers(ApiServer(api_server), auth.callers)
 
 
 class KeyFile:

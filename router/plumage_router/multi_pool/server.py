@@ -20,8 +20,7 @@ from plumage.settings.router_config import MultiPoolConfig, NamedPoolConfig
 from plumage_router.admin.app import make_app
 from plumage_router.admin.metrics_port import MetricsPort
 from plumage_router.config import load_multi_pool
-from plumage_router.fleet.in_cluster import find_callers
-from plumage_router.http.auth import Auth
+from plumage_router.http.auth import Auth, find_callers
 from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.listening_sockets import ListeningSockets
 from plumage_router.multi_pool.app import make_multi_pool_app

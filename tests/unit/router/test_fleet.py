@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError
+from plumage.membership import parse_members
 from plumage.settings.router_config import AuthConfig, BreakerConfig
 from plumage_router.config import load_config
 from plumage_router.fleet.breaker import Breaker
 from plumage_router.fleet.engine_keys import SecretLine
-from plumage_router.fleet.membership import parse_members
 from plumage_router.fleet.replicas import Fleet, Member, MemberState
 from plumage_router.http.auth import Auth
 from plumage_router.routing.hot_prefixes import HotPrefixes
