@@ -54,7 +54,7 @@ def key_id_of(token: str) -> str:
     return name
 
 
-def caller_of(token: str, keys: Mapping[str, jwt.PyJWK], now: float, audience: str = AUDIENCE) -> str:
+def caller_of(token: str, keys: Mapping[str, jwt.PyJWK], now: float) -> str:
     """The service account's full name. now: seconds since 1970."""
     key = keys.get(key_id_of(token))
     if key is None:
@@ -63,7 +63,7 @@ def caller_of(token: str, keys: Mapping[str, jwt.PyJWK], now: float, audience: s
         claims = jwt.decode(token, key, algorithms=_ALGORITHMS, options=_CHECKED_HERE)  # type: ignore[arg-type]
     except jwt.PyJWTError as error:
         raise CallerRefusedError(401, "the token's signature is wrong") from error
-    _check_audience(claims.get("aud"), audience)
+    _check_audience(claims.get("aud"))
     _check_time(claims, now)
     subject = claims.get("sub")
     if not isinstance(subject, str) or not subject.startswith("system:serviceaccount:"):
@@ -71,11 +71,11 @@ def caller_of(token: str, keys: Mapping[str, jwt.PyJWK], now: float, audience: s
     return subject
 
 
-def _check_audience(given: object, wanted: str) -> None:
+def _check_audience(given: object) -> None:
     audiences = [given] if isinstance(given, str) else given if isinstance(given, list) else []
-    if wanted not in audiences:
+    if AUDIENCE not in audiences:
         raise CallerRefusedError(
-            401, f"the token is not for audience {wanted!r}: mount one with it (serviceAccountToken)"
+            401, f"the token is not for audience {AUDIENCE!r}: mount one with it (serviceAccountToken)"
         )
 
 

@@ -40,9 +40,7 @@ class _Cut(Exception):  # noqa: N818 - caught here, never shown
     """A response broke off after its first chunk."""
 
 
-async def send_load(
-    url: str, model: str, sessions: list[Session], *, api_key: str = "demo", done: Callable[[Outcome], None]
-) -> list[Outcome]:
+async def send_load(url: str, model: str, sessions: list[Session], *, done: Callable[[Outcome], None]) -> list[Outcome]:
     """Send every session at its time. done: called after each request."""
     outcomes: list[Outcome] = []
 
@@ -53,7 +51,7 @@ async def send_load(
     http = openai.DefaultAsyncHttpxClient(trust_env=False)  # no proxy: the pool is on this machine
     async with (
         openai.AsyncOpenAI(
-            base_url=f"{url}/v1", api_key=api_key, max_retries=0, timeout=_SECONDS, http_client=http
+            base_url=f"{url}/v1", api_key="demo", max_retries=0, timeout=_SECONDS, http_client=http
         ) as client,
         asyncio.TaskGroup() as users,
     ):

@@ -147,14 +147,7 @@ class ChatRenderer:
         self._disabled_effort: str | None = None
 
     @classmethod
-    def from_folder(
-        cls,
-        folder: ModelFolder,
-        *,
-        clock: Callable[[], datetime],
-        defaults: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-    ) -> ChatRenderer:
+    def from_folder(cls, folder: ModelFolder, *, clock: Callable[[], datetime]) -> ChatRenderer:
         """A tokenizer whose ids can't be turned back into bytes is served too: prompts of ids get no chain then."""
         try:
             table = ByteTable.from_tokenizer_json(folder.tokenizer_json)
@@ -167,8 +160,6 @@ class ChatRenderer:
             normalizer=Normalizer.from_tokenizer_json(folder.tokenizer_json),
             around=folder.around,
             table=table,
-            defaults=defaults,
-            limits=limits,
         )
 
     def render_chat(self, body: Mapping[str, Any]) -> bytes:

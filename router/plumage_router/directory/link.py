@@ -10,7 +10,6 @@ pool's hotness (decision 0064: routers see every hit, engines report none).
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
@@ -49,30 +48,29 @@ class DirectoryLink:
         router: str,
         fleet: Fleet,
         decider: Decider,
-        hot_prefixes: HotPrefixes | None = None,
-        engine: str = "",
-        rng: random.Random | None = None,
+        hot_prefixes: HotPrefixes,
+        engine: str,
     ) -> None:
         self._fleet = fleet
         self._decider = decider
         self._pending = decider.pending_seconds
-        self.sync = DirectorySync(url, pool=pool, mirror=decider.mirror, engine=engine, rng=rng) if url else None
+        self.sync = DirectorySync(url, pool=pool, mirror=decider.mirror, engine=engine) if url else None
         self.work = (
             WorkShare(
                 url, pool=pool, router=router, mirror=decider.mirror, work=self._own_work,
-                policies=lambda: decider.policies, rng=rng,
+                policies=lambda: decider.policies,
             )
             if url
             else None
         )  # fmt: skip
-        self.hotness = HotnessShare(url, pool=pool, capacity=1, receive=False, rng=rng) if url else None
+        self.hotness = HotnessShare(url, pool=pool, capacity=1, receive=False) if url else None
         self.policy_sharing: PolicySharing | None = None
         if self.work is not None:
             decider.share = self.work.sent
             decider.changed = self.work.changed
             self.policy_sharing = PolicySharing(decider.policy, fleet, self.work.learned)
         self.hit_gaps = HitGapWatch()
-        self._hot_prefixes = HotPrefixes() if hot_prefixes is None else hot_prefixes
+        self._hot_prefixes = hot_prefixes
         self._routed = 0
         fleet.listen(self._replica_changed)
         self._update_pending()

@@ -233,8 +233,8 @@ def unknown_model(name: str, served: str) -> RequestError:
     return RequestError(404, message, code="model_not_found", param="model")
 
 
-def overloaded(message: str, retry_after: int = 1) -> RequestError:
-    return RequestError(503, message, code="overloaded", retry_after=retry_after)
+def overloaded(message: str) -> RequestError:
+    return RequestError(503, message, code="overloaded", retry_after=1)
 
 
 def queue_full(retry_after: int) -> RequestError:

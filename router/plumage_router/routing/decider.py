@@ -108,12 +108,11 @@ class Decider:
         policy: RoutingPolicy,
         load_of: Callable[[int], ReplicaState],
         *,
-        rate: TokenRate | None = None,
         pending_seconds: float = 10.0,
     ) -> None:
         self.mirror = mirror
         self.policy = policy
-        self.rate = rate or TokenRate()
+        self.rate = TokenRate()
         self.pending_seconds = pending_seconds
         self.share: Callable[[Sequence[int], int, float], None] | None = None
         self.changed: Callable[[], None] | None = None

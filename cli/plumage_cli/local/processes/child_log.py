@@ -13,6 +13,7 @@ __all__ = ["PREFIX", "ChildLog"]
 
 PREFIX = "[plumage]"  # of the supervisor's own lines
 
+_SHOWN = 5  # lines in an error message
 _TAIL = 200  # lines kept in memory
 _MAX_LINE = 4096  # bytes of one line
 _MAX_FILE = 5_000_000  # bytes of a file; the previous file is kept as `.1`
@@ -52,10 +53,10 @@ class ChildLog:
                 line = await stream.read(error.consumed)
             self.write(_text(line))
 
-    def last_lines(self, lines: int = 5) -> str:
+    def last_lines(self) -> str:
         """The last lines that the child wrote, indented, for an error message."""
         own = [line for line in self.tail if not line.startswith(PREFIX)]
-        return "\n".join(f"    {line}" for line in own[-lines:])
+        return "\n".join(f"    {line}" for line in own[-_SHOWN:])
 
 
 def _text(line: bytes) -> str:

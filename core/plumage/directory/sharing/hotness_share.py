@@ -28,6 +28,7 @@ __all__ = ["HotnessShare"]
 log = logging.getLogger(__name__)
 
 PERIOD = 1.0
+MOST_NODES = 4096  # in one delta
 LONGEST = 5000  # most deltas in the stream, if nobody stores a view
 VIEW_EVERY = 60  # seconds between stored views of a pool
 STORED = struct.Struct("<B32s")  # version, id of the last delta in the view
@@ -36,7 +37,7 @@ STORED = struct.Struct("<B32s")  # version, id of the last delta in the view
 class HotnessShare:
     """One participant.
 
-    capacity: most nodes of the view. nodes: most nodes in one delta. period: seconds per delta.
+    capacity: most nodes of the view. period: seconds per delta.
     receive: read the deltas of others. send: write our own. view: the aged sum."""
 
     def __init__(
@@ -45,7 +46,6 @@ class HotnessShare:
         *,
         pool: str,
         capacity: int = 65_536,
-        nodes: int = 4096,
         period: float = PERIOD,
         receive: bool = True,
         send: bool = True,
@@ -54,7 +54,7 @@ class HotnessShare:
         self._receive = receive
         self.view = FleetHotness(capacity)
         self._keys = PoolKeys(pool)
-        self._counter = DeltaCounter(nodes)
+        self._counter = DeltaCounter(MOST_NODES)
         self.use = self._counter.use
         self.request = self._counter.request
         self._rng = rng or random.Random()

@@ -50,16 +50,15 @@ class WorkShare:
         mirror: Mirror,
         work: Callable[[], Mapping[int, float]],
         policies: Callable[[], Sequence[object]],
-        rng: random.Random | None = None,
     ) -> None:
         keys = PoolKeys(pool)
         self.name = f"{router}.{secrets.token_hex(4)}"
         self.exchange = WorkExchange(self.name, mirror, work, policies)
         self._exchanging: asyncio.Task[None] | None = None
-        self._rng = rng or random.Random()
+        self._rng = random.Random()
         self.stream = SharedStream(
             url, keys.work, make=self._make, take=self._take,
-            period=PERIOD, longest=LONGEST, lifetime=WORK_TTL, rng=rng,
+            period=PERIOD, longest=LONGEST, lifetime=WORK_TTL, rng=self._rng,
         )  # fmt: skip
         self.learned = SharedHash(self.stream.client, keys.estimators, self.name, lifetime=ESTIMATORS_TTL)
 

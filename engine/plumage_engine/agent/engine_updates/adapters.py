@@ -52,13 +52,12 @@ class AdapterSync:
         wanted: Mapping[str, str],
         engine: EngineClient,
         file: Path | None = None,
-        changed: Callable[[], None] = lambda: None,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.reports: list[AdapterReport] | None = None
         self.served: tuple[str, ...] | None = None
-        self.changed = changed
+        self.changed: Callable[[], object] = lambda: None
         self._wanted = dict(wanted)
         self._file = file
         self._leaving: dict[str, str] = {}  # still sent, until the engine has answered after heartbeats left them out

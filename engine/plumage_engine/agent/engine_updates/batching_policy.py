@@ -1,6 +1,6 @@
 """Sends the batching policy of a pool's settings to the running engine (`POST /v1/plumage/feather`).
 
-The agent reads the file with the engine's settings every `period` seconds. In a cluster it is a mounted ConfigMap.
+The agent reads the file with the engine's settings every `PERIOD` seconds. In a cluster it is a mounted ConfigMap.
 It sends the value of `feather` when that changes, and once a minute, because a restarted engine may have read an older
 file. The engine ignores a policy that it has already. An engine without the route (stock vLLM) is asked again a minute
 later. A refused policy or an unreadable file is logged once and shown in `error`. The previous policy stays in force.
@@ -39,7 +39,6 @@ class BatchingPolicySender:
         self,
         path: Path,
         engine: EngineClient,
-        period: float = PERIOD,
         again: float = AGAIN,
         rng: random.Random | None = None,
     ) -> None:
@@ -47,7 +46,6 @@ class BatchingPolicySender:
         self.error: str | None = None
         self._path = path
         self._engine = engine
-        self._period = period
         self._again = again
         self._rng = rng or random.Random()
         self._sent: bytes | None = None
@@ -55,7 +53,7 @@ class BatchingPolicySender:
 
     async def run(self) -> None:
         """Until cancelled."""
-        backoff = Backoff(self._rng, longest=self._period)
+        backoff = Backoff(self._rng, longest=PERIOD)
         await run_forever(self._turn, "batching policy for the engine", backoff=backoff, failed=self._failed)
 
     async def _turn(self) -> None:
@@ -63,8 +61,8 @@ class BatchingPolicySender:
             await self.send_if_due()
         except EngineDownError:  # the load watch reports it
             self.counts["failures"] += 1
-        await asyncio.sleep(self._period)
-        self._quiet += self._period
+        await asyncio.sleep(PERIOD)
+        self._quiet += PERIOD
 
     def _failed(self, error: Exception) -> None:
         self.counts["failures"] += 1

@@ -20,15 +20,15 @@ __all__ = ["ID", "LocalHotness"]
 
 ID = array("I").itemsize
 """Bytes of a token id, packed."""
+MOST_PREFIXES = 20_000  # with uses; beyond it the colder half is forgotten
 
 
 class LocalHotness:
     """Uses by block (a block stands for the prefix up to its end), and the ids of blocks."""
 
-    def __init__(self, max_ids: int = 8_000_000, max_prefixes: int = 20_000, period: int = 100_000) -> None:
+    def __init__(self, max_ids: int = 8_000_000, period: int = 100_000) -> None:
         self.ids = 0
         self._max_ids = max_ids
-        self._max_prefixes = max_prefixes
         self._period = period
         self._total = 0
         self._uses: dict[Block, int] = {}
@@ -42,8 +42,8 @@ class LocalHotness:
         self._total += 1
         if self._total % self._period == 0:
             self._uses = {block: uses // 2 for block, uses in self._uses.items() if uses > 1}
-        if len(self._uses) > self._max_prefixes:
-            self._uses = dict(self.hottest(self._max_prefixes // 2))
+        if len(self._uses) > MOST_PREFIXES:
+            self._uses = dict(self.hottest(MOST_PREFIXES // 2))
 
     def hottest(self, most: int) -> list[tuple[Block, int]]:
         """The most used prefixes that are still cached, with their uses, hottest first."""
@@ -103,7 +103,7 @@ class LocalHotness:
         """Delete the ids of all but the hottest prefixes, which may use half of the room."""
         spared: set[Block] = set()
         room = self._max_ids // 2
-        for block, _ in self.hottest(self._max_prefixes):
+        for block, _ in self.hottest(MOST_PREFIXES):
             path = [part for part in _upwards(block) if part.ids is not None and part not in spared]
             room -= sum(_kept(part) for part in path)
             if room < 0:
