@@ -9,7 +9,7 @@ from typing import get_args
 import yaml
 
 from plumage.api.v1alpha1 import parse_manifest
-from plumage.autoscaling.decision import Reason as ScalingReason
+from plumage.autoscaling.autoscaler import Reason as ScalingReason
 from plumage_operator.status.conditions import Reason, Type
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from plumage.autoscaling.autoscaler import Autoscaler
-from plumage.autoscaling.decision import Decision, Reason
+from plumage.autoscaling.autoscaler import Autoscaler, Decision, Reason
 from plumage.autoscaling.deletion_cost import DELETION_COST, CacheHotness, coldest_first, deletion_costs
 from plumage.autoscaling.judge import CacheJudge
 from plumage.autoscaling.observation import STALE, PoolLoad, ReplicaLoad
