@@ -6,9 +6,9 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from plumage.cluster import COMPONENT_LABEL, Component
+from plumage.cluster import COMPONENT_LABEL, GROUP, Component
 
 __all__ = [
     "AttachedPool",
@@ -33,7 +33,9 @@ Object = Mapping[str, Any]
 """An object as the API server returns it."""
 
 ChildKey = tuple[str, str]
-"""Kind and name, in the pool's namespace."""
+"""Kind, as in `key_of`, and name, in the pool's namespace."""
+
+_OWN_KINDS: Final = ("InferenceGateway", "InferencePool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,13 @@ def meta(thing: Object) -> Mapping[str, Any]:
 
 
 def key_of(thing: Object) -> ChildKey:
-    """Kind and name of an object."""
-    return str(thing.get("kind", "")), str(meta(thing).get("name", ""))
+    """Kind and name of an object. A kind of another group that Plumage has too carries its group: `InferencePool` is a
+    pool, and `InferencePool.inference.networking.k8s.io` the Gateway API's, as kubectl writes it.
+    """
+    kind, group = str(thing.get("kind", "")), str(thing.get("apiVersion", "")).rpartition("/")[0]
+    if kind in _OWN_KINDS and group not in ("", GROUP):
+        kind = f"{kind}.{group}"
+    return kind, str(meta(thing).get("name", ""))
 
 
 def owner_uid(thing: Object) -> str:

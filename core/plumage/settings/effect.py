@@ -13,7 +13,7 @@ __all__ = ["without_effect"]
 
 def without_effect(pool: InferencePool) -> tuple[str, ...]:
     """One sentence each, beginning with the field's path."""
-    return tuple(_client_namespaces(pool))
+    return (*_client_namespaces(pool), *_published_pool(pool))
 
 
 def _client_namespaces(pool: InferencePool) -> Iterator[str]:
@@ -24,4 +24,16 @@ def _client_namespaces(pool: InferencePool) -> Iterator[str]:
             "spec.networkPolicy.clientNamespaces has no effect behind a gateway: every client that reaches the routers "
             f"of {gateway.name} reaches this pool. Require keys there (spec.auth of the gateway), or give the pool a "
             "router of its own"
+        )
+
+
+def _published_pool(pool: InferencePool) -> Iterator[str]:
+    picker = pool.spec.router.endpoint_picker
+    if picker is None or picker.inference_pool is None:
+        return
+    if pool.spec.network_policy.enabled and not picker.proxy_namespaces:
+        yield (
+            "spec.router.endpointPicker.inferencePool has no effect where network policies are enforced, because "
+            "proxyNamespaces is empty: no gateway may reach the picker and the engines. Name the namespaces of the "
+            "gateways' pods there"
         )

@@ -28,7 +28,7 @@ _FIRST: Final = 5.0  # seconds, in which watches start
 
 _EVERY: Final = 300.0  # seconds; each relist reads all metadata, about twenty objects for a pool
 
-_NAMES: Final = {plural: kind for kind, (_, plural) in KINDS.items()} | {"pods": "Pod"}
+_NAMES: Final = {where: kind for kind, where in KINDS.items()} | {("v1", "pods"): "Pod"}
 
 _POOLS: Final = (("InferenceGateway", "inferencegateways"), ("InferencePool", "inferencepools"))
 
@@ -66,7 +66,8 @@ async def relist(api: KubeClient, store: Store, kinds: Iterable[Kind], namespace
 def _lists(kinds: Iterable[Kind]) -> Iterator[tuple[str, str, str, str]]:
     """Kind, apiVersion, plural and label selector."""
     for group, version, plural in kinds:
-        yield _NAMES[plural], f"{group}/{version}" if group else version, plural, OURS_SELECTOR
+        api_version = f"{group}/{version}" if group else version
+        yield _NAMES[api_version, plural], api_version, plural, OURS_SELECTOR
     for kind, plural in _POOLS:
         yield kind, f"{GROUP}/{VERSION}", plural, ""
 

@@ -20,6 +20,7 @@ from plumage_operator.controller.queue import WorkQueue
 from plumage_operator.controller.reconcile import Key
 from plumage_operator.kube.credentials import connection_info
 from plumage_operator.observability.metrics import Metrics
+from plumage_operator.observed import key_of
 
 __all__ = ["INTEGRATIONS", "WATCHED", "Kind", "apply_event", "make_kopf_settings", "make_registry", "watched_kinds"]
 
@@ -79,7 +80,7 @@ def make_registry(
         kopf.on.event(GROUP, VERSION, plural, registry=registry, id=f"saw-{plural}")(changed)
     for group, version, plural in kinds:
         where = (group, version, plural) if group else (version, plural)
-        kopf.on.event(*where, registry=registry, id=f"saw-{plural}", labels=OURS)(changed)
+        kopf.on.event(*where, registry=registry, id=f"saw-{plural}.{group}", labels=OURS)(changed)
     return registry
 
 
@@ -94,7 +95,7 @@ def apply_event(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], *, g
 
 def _enqueue(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], pool: PoolKey | None) -> None:
     """Queues what the object concerns. pool: its pool, if the event changed anything."""
-    kind, meta = thing.get("kind"), thing["metadata"]
+    (kind, _), meta = key_of(thing), thing["metadata"]
     place = (str(meta.get("namespace")), str(meta.get("name")))
     if kind == "InferencePool" and pool is not None:
         queue.add(("InferencePool", *pool))

@@ -92,10 +92,13 @@ class ChildOwner(ABC):
         body: Mapping[str, Any],
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        name: str | None = None,
     ) -> Child:
-        """A child with owner reference, labels and hash. labels: further ones; the operator's own win."""
+        """A child with owner reference, labels and hash. labels: further ones; the operator's own win. name: where it
+        is not the component's.
+        """
         metadata: dict[str, Any] = {
-            "name": self.name(component),
+            "name": self.name(component) if name is None else name,
             "namespace": self.namespace,
             "labels": {**(labels or {}), **self.labels(component)},
             "ownerReferences": [self._owner()],

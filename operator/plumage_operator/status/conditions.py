@@ -26,6 +26,7 @@ class Type(StrEnum):
     DIRECTORY_READY = "DirectoryReady"
     PROGRESSING = "Progressing"
     ADAPTERS_READY = "AdaptersReady"
+    PUBLISHED = "Published"
     SCALING = "Scaling"
     PAUSED = "Paused"
 
@@ -81,6 +82,11 @@ class Reason(StrEnum):
     ADAPTER_LOADING = "AdapterLoading"
     ADAPTER_FAILED = "AdapterFailed"
     ADAPTERS_UNKNOWN = "AdaptersUnknown"
+    # Published: a parent is a Gateway of the Gateway API
+    PARENTS_ACCEPTED = "ParentsAccepted"
+    PARENT_REFUSED = "ParentRefused"
+    NO_PARENT = "NoParent"
+    NOT_PUBLISHED = "NotPublished"
     # Scaling
     MANUAL = "Manual"
     AUTOSCALED = "Autoscaled"

@@ -25,6 +25,7 @@ from plumage_operator.status.component_status import (
     router_condition,
 )
 from plumage_operator.status.conditions import Condition, Reason, Type, set_condition
+from plumage_operator.status.published_condition import published_condition
 
 __all__ = ["invalid_conditions", "is_worth_writing", "make_status", "pool_conditions", "refused_condition"]
 
@@ -47,6 +48,7 @@ def pool_conditions(observed: Observed, context: PoolContext, *, paused: bool) -
         *parts,
         progress_condition(observed, context),
         *_adapters_condition(observed, context),
+        *published_condition(observed, context),
         _scaling(observed, context, paused=paused),
         _paused(paused),
     )

@@ -123,6 +123,7 @@ SAMPLES: dict[str, Any] = {
     "router.http_route": {"parentRefs": [{"name": "front"}]},
     "router.resources": {"limits": {"cpu": "1"}},
     "router.endpoint_picker.proxy_namespaces": ["envoy"],
+    "router.endpoint_picker.inference_pool": {},
     "tracing.endpoint": "http://one:4318",
     "quotas": [{"tenant": "alice", "requestsPerMinute": 60}],
     "flow_control": {"classes": [{"name": "chat", "ttftMilliseconds": 500}]},

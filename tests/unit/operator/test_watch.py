@@ -74,3 +74,11 @@ def test_router_that_leaves_its_gateway_reconciles_it(watch: Watch) -> None:
     router["metadata"]["labels"] = gateway_labels_of("front")
     assert watch.apply(router) == {FRONT}
     assert watch.apply(pod(None, 2)) == {FRONT}
+
+
+def test_inference_pool_of_the_gateway_api_reconciles_its_pool_alone(watch: Watch) -> None:
+    labels = {POOL_LABEL: "chat"}
+    published = {"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool"}
+    assert watch.apply({**published, "metadata": {"namespace": "default", "name": "other", "labels": labels}}) == {CHAT}
+    assert watch.apply({**published, "metadata": {"namespace": "default", "name": "chat"}}) == set()
+    assert watch.store.pools() == [("default", "chat")]

@@ -43,6 +43,7 @@ WITHOUT_EFFECT = (
     "engine.image_pull_secrets",
     "router.replicas",
     "router.endpoint_picker.proxy_namespaces",
+    "router.endpoint_picker.inference_pool",
     "router.service.type",
     "router.service.annotations",
     "router.ingress",
