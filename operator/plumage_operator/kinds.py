@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["INTEGRATIONS", "KINDS", "MADE_ONCE", "PUBLISHED_POOL", "Integration"]
+from plumage.cluster import GROUP, OURS_SELECTOR
+
+__all__ = ["INTEGRATIONS", "KINDS", "MADE_ONCE", "PUBLISHED_POOL", "Integration", "label_selector"]
 
 PUBLISHED_POOL: Final = "InferencePool.inference.networking.k8s.io"
 """The kind of the Gateway API Inference Extension, as `observed.key_of` names it: Plumage's own has that name too."""
@@ -102,6 +104,14 @@ KINDS: Final = {
     PUBLISHED_POOL: ("inference.networking.k8s.io/v1", "inferencepools"),
 }
 """Every kind that a child can have, as `observed.key_of` names it: its apiVersion, and the resource's name in paths."""
+
+
+def label_selector(group: str) -> str:
+    """Of the objects of a kind of this group that are watched: those with the operator's label. Of Plumage's own kinds,
+    and of the Gateway API's InferencePools, which name the engines of others, it is all.
+    """
+    return "" if group in (GROUP, "inference.networking.k8s.io") else OURS_SELECTOR
+
 
 MADE_ONCE: Final = {"Secret": ("v1", "secrets")}
 """Kinds that the operator creates and never reads, changes or deletes. The garbage collector deletes them with their

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from plumage.cluster import COMPONENT_LABEL, GROUP, Component
+from plumage.cluster import COMPONENT_LABEL, Component
 
 __all__ = [
     "AttachedPool",
@@ -22,6 +22,7 @@ __all__ = [
     "component_pods",
     "condition_of",
     "digest",
+    "external_of",
     "key_of",
     "meta",
     "own_child",
@@ -35,7 +36,7 @@ Object = Mapping[str, Any]
 ChildKey = tuple[str, str]
 """Kind, as in `key_of`, and name, in the pool's namespace."""
 
-_OWN_KINDS: Final = ("InferenceGateway", "InferencePool")
+_NAMESAKE: Final = ("InferencePool", "inference.networking.k8s.io")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Observed:
     pool: the object itself, also where it is a gateway.
     children, pods: all objects that carry its label.
     gateway, gateway_pods: the gateway that the pool refers to, if it exists.
+    external: the InferencePool of the Gateway API that names the pool's engines, if it has external ones and it exists.
     lost_children: children that existed and were deleted.
     refused_status: the last status that the API server refused after its events were written; None if there is none.
     """
@@ -91,6 +93,7 @@ class Observed:
     refusals: tuple[Refusal, ...] = ()
     gateway: Object | None = None
     gateway_pods: tuple[Object, ...] = ()
+    external: Object | None = None
     scaling: ScalingDecision | None = None
     lost_children: frozenset[ChildKey] = frozenset()
     refused_status: Mapping[str, Any] | None = None
@@ -120,13 +123,18 @@ def meta(thing: Object) -> Mapping[str, Any]:
 
 
 def key_of(thing: Object) -> ChildKey:
-    """Kind and name of an object. A kind of another group that Plumage has too carries its group: `InferencePool` is a
-    pool, and `InferencePool.inference.networking.k8s.io` the Gateway API's, as kubectl writes it.
+    """Kind and name of an object. `InferencePool` is a pool. That of the Gateway API carries its group, as kubectl
+    writes it: `InferencePool.inference.networking.k8s.io`.
     """
     kind, group = str(thing.get("kind", "")), str(thing.get("apiVersion", "")).rpartition("/")[0]
-    if kind in _OWN_KINDS and group not in ("", GROUP):
-        kind = f"{kind}.{group}"
-    return kind, str(meta(thing).get("name", ""))
+    return f"{kind}.{group}" if (kind, group) == _NAMESAKE else kind, str(meta(thing).get("name", ""))
+
+
+def external_of(pool: Object) -> str | None:
+    """The InferencePool of the Gateway API that names a pool's engines; None for a pool with its own."""
+    external = ((pool.get("spec") or {}).get("engine") or {}).get("external") or {}
+    name = (external.get("inferencePoolRef") or {}).get("name")
+    return None if name is None else str(name)
 
 
 def owner_uid(thing: Object) -> str:

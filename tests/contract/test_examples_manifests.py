@@ -11,7 +11,9 @@ from support.operator_world import CONFIG
 
 from plumage.api.v1alpha1 import InferencePool, load_manifests
 from plumage.settings.effect import without_effect
+from plumage_operator.observed import external_of
 from plumage_operator.resources import PoolContext, build_children
+from plumage_operator.resources.context import external_mistake
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 AUTOSCALED = EXAMPLES[0].parent / "autoscaling" / "pool.yaml"  # the folder also has kinds of other projects
@@ -79,6 +81,19 @@ def test_gateway_api_example_leads_to_the_published_pool() -> None:
         "kind": published["kind"],
         "name": published["metadata"]["name"],
     }
+
+
+def test_example_with_external_engines_leads_both_ways() -> None:
+    theirs, written = yaml.safe_load_all(PICKED.with_name("external.yaml").read_text())
+    (pool,) = load_manifests(yaml.safe_dump(written), "external.yaml")
+    assert isinstance(pool, InferencePool)
+    assert without_effect(pool) == ()
+    assert external_of(written) == theirs["metadata"]["name"]
+    assert external_mistake(theirs) is None
+    made = build_children(PoolContext(pool, CONFIG, 0))
+    reference = theirs["spec"]["endpointPickerRef"]
+    (service,) = [one for one in made if (one["kind"], one["metadata"]["name"]) == ("Service", reference["name"])]
+    assert reference["port"]["number"] in [port["port"] for port in service["spec"]["ports"]]
 
 
 @pytest.mark.parametrize(("name", "gpus"), [("gpu.yaml", "2"), ("vllm-cpu.yaml", None), ("vllm.yaml", "1")])

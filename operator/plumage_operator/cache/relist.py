@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from plumage.cluster import GROUP, OURS_SELECTOR, VERSION
+from plumage.cluster import GROUP, VERSION
 from plumage_operator.cache.store import ObjectKey, PoolKey, Store
-from plumage_operator.kinds import KINDS
+from plumage_operator.kinds import KINDS, label_selector
 from plumage_operator.kube.client import KubeClient
 from plumage_operator.kube.errors import ApiError, GoneError
 from plumage_operator.observed import Object, meta
@@ -67,7 +67,7 @@ def _lists(kinds: Iterable[Kind]) -> Iterator[tuple[str, str, str, str]]:
     """Kind, apiVersion, plural and label selector."""
     for group, version, plural in kinds:
         api_version = f"{group}/{version}" if group else version
-        yield _NAMES[api_version, plural], api_version, plural, OURS_SELECTOR
+        yield _NAMES[api_version, plural], api_version, plural, label_selector(group)
     for kind, plural in _POOLS:
         yield kind, f"{GROUP}/{VERSION}", plural, ""
 
@@ -106,7 +106,7 @@ async def fill_store(
     """
     pools = tuple((GROUP, VERSION, plural) for plural in ("inferencegateways", "inferencepools"))
     for group, version, plural in (*kinds, *pools):
-        selector = "" if group == GROUP else OURS_SELECTOR
+        selector = label_selector(group)
         for namespace in namespaces or (None,):
             async for page in api.list_pages(f"{group}/{version}" if group else version, plural, namespace, selector):
                 for thing in page:

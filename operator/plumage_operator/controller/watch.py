@@ -1,7 +1,8 @@
 """kopf's watches: each change goes into the cache, and its pool into the queue.
 
 Only `on.event` handlers are used. They patch nothing, keep no annotation and add no finalizer, and the operator's own
-queue retries failures. Children and pods are watched by their label, so that the rest of the cluster is never read.
+queue retries failures. Children and pods are watched by their label, so that the rest of the cluster is never read. But
+InferencePools of the Gateway API are all watched: pools get their engines from those of others.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 import kopf
 
-from plumage.cluster import GROUP, OURS, OURS_SELECTOR, VERSION, gateway_of
+from plumage.cluster import GROUP, OURS, VERSION, gateway_of
 from plumage.errors import ConfigurationError
 from plumage_operator import kinds as integrations
 from plumage_operator.cache.store import OwnerKey, PoolKey, Store
@@ -80,7 +81,8 @@ def make_registry(
         kopf.on.event(GROUP, VERSION, plural, registry=registry, id=f"saw-{plural}")(changed)
     for group, version, plural in kinds:
         where = (group, version, plural) if group else (version, plural)
-        kopf.on.event(*where, registry=registry, id=f"saw-{plural}.{group}", labels=OURS)(changed)
+        labels = OURS if integrations.label_selector(group) else None
+        kopf.on.event(*where, registry=registry, id=f"saw-{plural}.{group}", labels=labels)(changed)
     return registry
 
 
@@ -91,6 +93,8 @@ def apply_event(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], *, g
     _enqueue(store, queue, thing, pool)
     if before is not None and before != store.owner(thing):  # it was deleted, or its labels name another owner
         _enqueue_owner(store, queue, thing, before)
+    for external in store.pools_on(thing):
+        queue.add(("InferencePool", *external), _BURST)
 
 
 def _enqueue(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], pool: PoolKey | None) -> None:
@@ -136,7 +140,8 @@ def make_kopf_settings(kinds: Iterable[Kind] = WATCHED) -> kopf.OperatorSettings
     settings.watching.connect_timeout = 10.0
     settings.watching.reconnect_backoff = _RECONNECT
     for group, version, plural in kinds:
-        settings.watching.label_selectors[(group, version, plural) if group else (version, plural)] = OURS_SELECTOR
+        if selector := integrations.label_selector(group):
+            settings.watching.label_selectors[(group, version, plural) if group else (version, plural)] = selector
     return settings
 
 

@@ -15,6 +15,7 @@ from plumage_operator.resources.context import (
     ServedPool,
     model_mistakes,
 )
+from plumage_operator.resources.external_engines import build_external_service
 from plumage_operator.resources.http_route import build_http_route
 from plumage_operator.resources.ingress import build_ingress
 from plumage_operator.resources.network_policy import build_gateway_policy, build_network_policy
@@ -80,6 +81,10 @@ def _directory(context: PoolContext) -> Iterator[Child]:
 
 
 def _engine(context: PoolContext) -> Iterator[Child]:
+    if context.pool.spec.engine.external is not None:
+        if context.external is not None:
+            yield build_external_service(context, context.external)
+        return
     yield build_account(context, "engine")
     if _wants_policies(context):
         yield build_network_policy(context, "engine")

@@ -41,6 +41,8 @@ class Reason(StrEnum):
     STARTING = "Starting"
     WARMING = "Warming"
     EXTERNAL = "External"
+    ENGINES_UNKNOWN = "EnginesUnknown"
+    NO_ENGINE = "NoEngine"
     # Accepted
     VALID = "Valid"
     INVALID_SPEC = "InvalidSpec"

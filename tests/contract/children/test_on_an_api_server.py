@@ -124,8 +124,11 @@ def test_published_pool_is_accepted_and_changed(api_server: ApiServer, sent: Any
     from cluster import kinds
 
     (child,) = children("InferencePool")
+    example, _ = yaml.safe_load_all((EXAMPLES / "endpoint-picker" / "external.yaml").read_text())
+    example["metadata"]["namespace"] = "exposed"
     with defined(api_server, getattr(kinds, release)):
         accepted_and_changed(sent, child, unknown=("spec", "targetPort"))
+        accepted_and_changed(sent, example, unknown=("spec", "targetPort"))
 
 
 def test_route_of_the_example_is_accepted(server: ApiServer, sent: Any) -> None:

@@ -17,6 +17,7 @@ from support.kube import served
 from support.needs import missing, module
 from support.operator_fleet import USER, Fleet, condition, events, pool
 
+from plumage.endpoint_slices import SERVICE_LABEL, members_of
 from plumage_operator.kinds import INTEGRATIONS, Integration
 
 pytestmark = pytest.mark.api_server  # an operator of its own
@@ -45,6 +46,14 @@ PUBLISHED = "inferencepools.inference.networking.k8s.io"
 PUBLISHES = """
   replicas: 1
   router: {{endpointPicker: {{port: 9100, proxyNamespaces: [edge], inferencePool: {{failureMode: {mode}}}}}}}"""
+EXTERNAL = """
+apiVersion: inference.plumage.dev/v1alpha1
+kind: InferencePool
+metadata: {name: chat}
+spec:
+  model: {uri: hf://org/model}
+  engine: {external: {inferencePoolRef: {name: theirs}}}
+"""
 PLAIN = "  replicas: 1"
 EXPOSED = "  replicas: 1\n  router: {ingress: {host: chat.example}}"
 
@@ -276,3 +285,60 @@ def test_published_pool_of_somebody_else_is_left_alone(fleet: Fleet, namespace: 
     apply(fleet, namespace, PLAIN)
     fleet.kubectl("-n", namespace, "delete", "ppool", "chat")
     assert spec_of(fleet, namespace, PUBLISHED, "chat"), "not the pool's"
+
+
+@pytest.mark.timeout(300)
+def test_external_engines_are_the_pods_that_an_inference_pool_selects(fleet: Fleet, namespace: str) -> None:
+    from cluster.kinds import INFERENCE_POOLS
+
+    define(fleet.server, INFERENCE_POOLS)
+    upgrade(fleet, *ALL)
+    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=EXTERNAL)
+    fleet.until(lambda: condition(fleet, namespace, "EngineReady").get("reason") == "EnginesUnknown")
+    assert not spec_of(fleet, namespace, "service", "chat-engine")
+
+    for name, app, address in (("a", "vllm", "10.9.8.1"), ("b", "vllm", "10.9.8.2"), ("c", "other", "10.9.8.3")):
+        run_pod(fleet, namespace, name, app, address)
+    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(inference_pool("vllm", 9000)))
+    fleet.until(lambda: engines(fleet, namespace) == {"a": "http://10.9.8.1:9000", "b": "http://10.9.8.2:9000"})
+    fleet.until(lambda: condition(fleet, namespace, "EngineReady").get("reason") == "Starting")
+    made = fleet.get(namespace, "deployment,serviceaccount,configmap", "-l", "inference.plumage.dev/pool=chat")["items"]
+    assert {one["metadata"]["name"] for one in made} == {"chat-router", "chat-directory"}
+    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(inference_pool("other", 9001)))
+    fleet.until(lambda: engines(fleet, namespace) == {"c": "http://10.9.8.3:9001"})
+    assert spec_of(fleet, namespace, PUBLISHED, "theirs")["endpointPickerRef"]["name"] == "chat-router", (
+        "it is not ours"
+    )
+
+    fleet.kubectl("-n", namespace, "delete", PUBLISHED, "theirs")
+    fleet.until(lambda: condition(fleet, namespace, "EngineReady").get("reason") == "EnginesUnknown")
+    assert engines(fleet, namespace) == {"c": "http://10.9.8.3:9001"}, "stale members are better than none"
+    assert "The routers keep the pods of before" in condition(fleet, namespace, "EngineReady")["message"]
+    assert not [line for line in fleet.log().splitlines() if namespace in line and "cannot" in line], (
+        "its rights suffice"
+    )
+
+
+def inference_pool(app: str, port: int) -> dict[str, Any]:
+    """Of somebody else."""
+    picker = {"name": "chat-router", "port": {"number": 9002}}
+    spec = {"selector": {"matchLabels": {"app": app}}, "targetPorts": [{"number": port}], "endpointPickerRef": picker}
+    kind = {"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool"}
+    return {**kind, "metadata": {"name": "theirs"}, "spec": spec}
+
+
+def run_pod(fleet: Fleet, namespace: str, name: str, app: str, address: str) -> None:
+    """A pod without a node, with the status that a kubelet would write."""
+    spec = {"containers": [{"name": "engine", "image": "vllm:1"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": app}}, "spec": spec}
+    fleet.kubectl("-n", namespace, "create", "-f", "-", stdin=json.dumps(pod))
+    ready = {"type": "Ready", "status": "True"}
+    status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": [ready]}
+    patch = json.dumps({"status": status})
+    fleet.kubectl("-n", namespace, "patch", "pod", name, "--subresource=status", "--type=merge", "-p", patch)
+
+
+def engines(fleet: Fleet, namespace: str) -> dict[str, str]:
+    """The replicas that a router would find, with their addresses."""
+    slices = fleet.get(namespace, "endpointslices", "-l", f"{SERVICE_LABEL}=chat-engine")["items"]
+    return {one.id: one.url for one in members_of(slices) if one.state == "Ready"}

@@ -34,6 +34,8 @@ def test_each_kind_has_a_switch_and_each_switch_a_kind() -> None:
     assert {one.switch for one in INTEGRATIONS} == set(switches)
     for one in INTEGRATIONS:
         assert KINDS[one.kind] == (f"{one.group}/{one.version}", one.plural)
+        named = f"{one.plural}.{one.group}" if one.plural == "inferencepools" else one.plural
+        assert one.resource == named, "Plumage has a resource of that name"
 
 
 @pytest.mark.parametrize("integration", INTEGRATIONS, ids=lambda one: one.kind)

@@ -82,3 +82,13 @@ def test_inference_pool_of_the_gateway_api_reconciles_its_pool_alone(watch: Watc
     assert watch.apply({**published, "metadata": {"namespace": "default", "name": "other", "labels": labels}}) == {CHAT}
     assert watch.apply({**published, "metadata": {"namespace": "default", "name": "chat"}}) == set()
     assert watch.store.pools() == [("default", "chat")]
+
+
+def test_inference_pool_of_the_gateway_api_reconciles_pools_whose_engines_it_names(watch: Watch) -> None:
+    engine = {"external": {"inferencePoolRef": {"name": "theirs"}}}
+    outside = {**pool_object({"engine": engine}), "metadata": {"namespace": "default", "name": "other"}}
+    watch.apply(outside)
+    theirs = {"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool"}
+    assert watch.apply({**theirs, "metadata": {"namespace": "default", "name": "theirs"}}) == {OTHER}
+    assert watch.apply({**theirs, "metadata": {"namespace": "elsewhere", "name": "theirs"}}) == set()
+    assert watch.apply({**theirs, "metadata": {"namespace": "default", "name": "theirs"}}, gone=True) == {OTHER}
