@@ -11,7 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["INTEGRATIONS", "KINDS", "MADE_ONCE", "Integration"]
+from plumage.cluster import GROUP, OURS_SELECTOR
+
+__all__ = ["INTEGRATIONS", "KINDS", "MADE_ONCE", "PUBLISHED_POOL", "Integration", "label_selector"]
+
+PUBLISHED_POOL: Final = "InferencePool.inference.networking.k8s.io"
+"""The kind of the Gateway API Inference Extension, as `observed.key_of` names it: Plumage's own has that name too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,7 @@ class Integration:
     """A kind that not every cluster has.
 
     switch: the chart's value under `integrations` that gives the right.
+    kind: as `observed.key_of` names it.
     field: the field of a pool's spec that asks for it.
     switch_field: the field whose value turns it on, if that is not `field` itself.
     """
@@ -42,6 +48,16 @@ class Integration:
         return f"Give the operator the right: {self._upgrade}. {drop}"
 
     @property
+    def resource(self) -> str:
+        """The resource's name, with its group where Plumage has a resource of that name."""
+        return f"{self.plural}.{self.group}" if "." in self.kind else self.plural
+
+    @property
+    def definition(self) -> str:
+        """What to do when the cluster does not know the kind."""
+        return f"Install its CRD, then restart the operator. Or remove spec.{self.field}."
+
+    @property
     def removal(self) -> str:
         """What to do when the right to delete one is missing, and no spec asks for it any more."""
         return f"The pool no longer asks for it: delete it, or give the operator the right: {self._upgrade}."
@@ -60,6 +76,14 @@ class Integration:
 
 INTEGRATIONS: Final = (
     Integration("gatewayApi", "HTTPRoute", "gateway.networking.k8s.io", "v1", "httproutes", "router.httpRoute"),
+    Integration(
+        "inferenceExtension",
+        PUBLISHED_POOL,
+        "inference.networking.k8s.io",
+        "v1",
+        "inferencepools",
+        "router.endpointPicker.inferencePool",
+    ),
     Integration("ingress", "Ingress", "networking.k8s.io", "v1", "ingresses", "router.ingress"),
     Integration(
         "podMonitors", "PodMonitor", "monitoring.coreos.com", "v1", "podmonitors", "monitoring", "monitoring.enabled"
@@ -77,8 +101,17 @@ KINDS: Final = {
     "Ingress": ("networking.k8s.io/v1", "ingresses"),
     "HTTPRoute": ("gateway.networking.k8s.io/v1", "httproutes"),
     "PodMonitor": ("monitoring.coreos.com/v1", "podmonitors"),
+    PUBLISHED_POOL: ("inference.networking.k8s.io/v1", "inferencepools"),
 }
-"""Every kind that a child can have: its apiVersion, and the resource's name in paths."""
+"""Every kind that a child can have, as `observed.key_of` names it: its apiVersion, and the resource's name in paths."""
+
+
+def label_selector(group: str) -> str:
+    """Of the objects of a kind of this group that are watched: those with the operator's label. Of Plumage's own kinds,
+    and of the Gateway API's InferencePools, which name the engines of others, it is all.
+    """
+    return "" if group in (GROUP, "inference.networking.k8s.io") else OURS_SELECTOR
+
 
 MADE_ONCE: Final = {"Secret": ("v1", "secrets")}
 """Kinds that the operator creates and never reads, changes or deletes. The garbage collector deletes them with their

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from plumage.cluster import COMPONENT_LABEL, Component
 
@@ -22,6 +22,7 @@ __all__ = [
     "component_pods",
     "condition_of",
     "digest",
+    "external_of",
     "key_of",
     "meta",
     "own_child",
@@ -33,7 +34,9 @@ Object = Mapping[str, Any]
 """An object as the API server returns it."""
 
 ChildKey = tuple[str, str]
-"""Kind and name, in the pool's namespace."""
+"""Kind, as in `key_of`, and name, in the pool's namespace."""
+
+_NAMESAKE: Final = ("InferencePool", "inference.networking.k8s.io")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class Observed:
     pool: the object itself, also where it is a gateway.
     children, pods: all objects that carry its label.
     gateway, gateway_pods: the gateway that the pool refers to, if it exists.
+    external: the InferencePool of the Gateway API that names the pool's engines, if it has external ones and it exists.
     lost_children: children that existed and were deleted.
     refused_status: the last status that the API server refused after its events were written; None if there is none.
     """
@@ -89,6 +93,7 @@ class Observed:
     refusals: tuple[Refusal, ...] = ()
     gateway: Object | None = None
     gateway_pods: tuple[Object, ...] = ()
+    external: Object | None = None
     scaling: ScalingDecision | None = None
     lost_children: frozenset[ChildKey] = frozenset()
     refused_status: Mapping[str, Any] | None = None
@@ -118,8 +123,18 @@ def meta(thing: Object) -> Mapping[str, Any]:
 
 
 def key_of(thing: Object) -> ChildKey:
-    """Kind and name of an object."""
-    return str(thing.get("kind", "")), str(meta(thing).get("name", ""))
+    """Kind and name of an object. `InferencePool` is a pool. That of the Gateway API carries its group, as kubectl
+    writes it: `InferencePool.inference.networking.k8s.io`.
+    """
+    kind, group = str(thing.get("kind", "")), str(thing.get("apiVersion", "")).rpartition("/")[0]
+    return f"{kind}.{group}" if (kind, group) == _NAMESAKE else kind, str(meta(thing).get("name", ""))
+
+
+def external_of(pool: Object) -> str | None:
+    """The InferencePool of the Gateway API that names a pool's engines; None for a pool with its own."""
+    external = ((pool.get("spec") or {}).get("engine") or {}).get("external") or {}
+    name = (external.get("inferencePoolRef") or {}).get("name")
+    return None if name is None else str(name)
 
 
 def owner_uid(thing: Object) -> str:

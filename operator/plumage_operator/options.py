@@ -11,6 +11,7 @@ from typing import Final
 
 from plumage.errors import ConfigurationError
 from plumage_operator.config import OperatorConfig
+from plumage_operator.kinds import INTEGRATIONS
 from plumage_operator.permissions import LEASE, ROUTER_ROLE
 
 __all__ = ["AUTOSCALE_SECONDS", "WORKERS", "Options", "read_options"]
@@ -132,7 +133,12 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "",
         "namespaces that may scrape metrics, with commas",
     )
-    option("--integrations", "PLUMAGE_INTEGRATIONS", "", "any of gatewayApi, ingress, podMonitors, with commas")
+    option(
+        "--integrations",
+        "PLUMAGE_INTEGRATIONS",
+        "",
+        f"any of {', '.join(one.switch for one in INTEGRATIONS)}, with commas",
+    )
     option("--lease", "PLUMAGE_LEASE", LEASE, "name of the Lease")
     option(
         "--autoscale-seconds",

@@ -38,6 +38,7 @@ IN_POOLS: Final = (
     Rule("", ("secrets",), ("create",)),
     Rule("apps", ("deployments",), _CHILD),
     Rule("gateway.networking.k8s.io", ("httproutes",), _CHILD),
+    Rule("inference.networking.k8s.io", ("inferencepools",), _CHILD),
     Rule("monitoring.coreos.com", ("podmonitors",), _CHILD),
     Rule("networking.k8s.io", ("ingresses", "networkpolicies"), _CHILD),
     Rule("policy", ("poddisruptionbudgets",), _CHILD),

@@ -14,7 +14,16 @@ from typing import Final
 from cluster.build import go
 from cluster.errors import NotHereError
 
-__all__ = ["HTTP_ROUTES", "KEDA_METRICS_API", "POD_MONITORS", "SCALED_OBJECTS", "Definition", "definition"]
+__all__ = [
+    "FIRST_INFERENCE_POOLS",
+    "HTTP_ROUTES",
+    "INFERENCE_POOLS",
+    "KEDA_METRICS_API",
+    "POD_MONITORS",
+    "SCALED_OBJECTS",
+    "Definition",
+    "definition",
+]
 
 _LIMIT_S = 120.0
 _TRIES = 3
@@ -33,6 +42,17 @@ HTTP_ROUTES: Final = Definition(
     "sigs.k8s.io/gateway-api@v1.6.1",
     "h1:mock6phZbI6rvZerwrVNk7hVNymQgHo+6sJ81Ia7ftY=",
     "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml",
+)
+INFERENCE_POOLS: Final = Definition(
+    "sigs.k8s.io/gateway-api-inference-extension@v1.6.0",
+    "h1:cjtwMJYcTnLXBYE5ffR1/hHhn7U1aIFfe2RITYmOXVA=",
+    "config/crd/bases/inference.networking.k8s.io_inferencepools.yaml",
+)
+# The first release with version v1 of the kind. It has no appProtocol, and one port at most.
+FIRST_INFERENCE_POOLS: Final = replace(
+    INFERENCE_POOLS,
+    module="sigs.k8s.io/gateway-api-inference-extension@v1.0.0",
+    sum="h1:GsHvlu1Cn1t6+vrHoPdNNlpwKxf/y1HuQSlUjd58Ds8=",
 )
 POD_MONITORS: Final = Definition(
     "github.com/prometheus-operator/prometheus-operator@v0.85.0",

@@ -6,16 +6,21 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from support.operator_world import CONFIG
 
 from plumage.api.v1alpha1 import InferencePool, load_manifests
+from plumage.settings.effect import without_effect
+from plumage_operator.observed import external_of
 from plumage_operator.resources import PoolContext, build_children
+from plumage_operator.resources.context import external_mistake
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 AUTOSCALED = EXAMPLES[0].parent / "autoscaling" / "pool.yaml"  # the folder also has kinds of other projects
+PICKED = EXAMPLES[0].parent / "endpoint-picker" / "pool.yaml"
 
 
-@pytest.mark.parametrize("path", [*EXAMPLES, AUTOSCALED], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*EXAMPLES, AUTOSCALED, PICKED], ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_example_is_a_valid_manifest(path: Path) -> None:
     assert load_manifests(path.read_text(), path.name)
 
@@ -61,6 +66,34 @@ def test_baseline_example_differs_in_policies_only() -> None:
     assert ours.spec.engine.simulator == baseline.spec.engine.simulator
     assert ours.spec.initial_replicas == baseline.spec.initial_replicas
     assert ours.metadata == baseline.metadata
+
+
+def test_gateway_api_example_leads_to_the_published_pool() -> None:
+    written, route = yaml.safe_load_all(PICKED.with_name("gateway-api.yaml").read_text())
+    (pool,) = load_manifests(yaml.safe_dump(written), "gateway-api.yaml")
+    assert isinstance(pool, InferencePool)
+    assert without_effect(pool) == ()
+    made = build_children(PoolContext(pool, CONFIG, pool.spec.initial_replicas))
+    (published,) = [one for one in made if one["kind"] == "InferencePool"]
+    ((backend,),) = [rule["backendRefs"] for rule in route["spec"]["rules"]]
+    assert backend == {
+        "group": published["apiVersion"].partition("/")[0],
+        "kind": published["kind"],
+        "name": published["metadata"]["name"],
+    }
+
+
+def test_example_with_external_engines_leads_both_ways() -> None:
+    theirs, written = yaml.safe_load_all(PICKED.with_name("external.yaml").read_text())
+    (pool,) = load_manifests(yaml.safe_dump(written), "external.yaml")
+    assert isinstance(pool, InferencePool)
+    assert without_effect(pool) == ()
+    assert external_of(written) == theirs["metadata"]["name"]
+    assert external_mistake(theirs) is None
+    made = build_children(PoolContext(pool, CONFIG, 0))
+    reference = theirs["spec"]["endpointPickerRef"]
+    (service,) = [one for one in made if (one["kind"], one["metadata"]["name"]) == ("Service", reference["name"])]
+    assert reference["port"]["number"] in [port["port"] for port in service["spec"]["ports"]]
 
 
 @pytest.mark.parametrize(("name", "gpus"), [("gpu.yaml", "2"), ("vllm-cpu.yaml", None), ("vllm.yaml", "1")])

@@ -1,7 +1,8 @@
 """Children and chart are valid by the schemas of each Kubernetes version that the chart supports.
 
 The test cluster runs one version of Kubernetes. The published schemas of the oldest supported and the newest known
-version show fields that another version lacks. Kinds of other projects (PodMonitor, HTTPRoute) have no schema here.
+version show fields that another version lacks. Kinds of other projects (PodMonitor, HTTPRoute, the Gateway API's
+InferencePool) have no schema here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from plumage_operator.resources import GatewayContext, PoolContext, ServedPool, 
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 CHART_VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
-FOREIGN_GROUPS = ("monitoring.coreos.com/", "gateway.networking.k8s.io/")
+FOREIGN_GROUPS = ("monitoring.coreos.com/", "gateway.networking.k8s.io/", "inference.networking.k8s.io/")
 
 
 def _oldest() -> str:

@@ -96,13 +96,13 @@ def apply_pool(access: Access, namespace: str, name: str, manifest: str) -> Pool
     access.namespace(namespace)
     began = time.monotonic()
     access.kubectl("-n", namespace, "apply", "-f", "-", stdin=manifest)
-    access.kubectl("-n", namespace, "wait", "--for=condition=Ready", f"inferencepool/{name}", f"--timeout={_READY_S}s")
+    access.kubectl("-n", namespace, "wait", "--for=condition=Ready", f"ppool/{name}", f"--timeout={_READY_S}s")
     return Pool(name, namespace, time.monotonic() - began)
 
 
 def remove_pool(access: Access, pool: Pool) -> None:
     """Deletes a pool if it exists, and waits until garbage collection has removed its children."""
-    words = ("delete", f"inferencepool/{pool.name}", "--ignore-not-found", "--timeout=60s")
+    words = ("delete", f"ppool/{pool.name}", "--ignore-not-found", "--timeout=60s")
     access.kubectl("-n", pool.namespace, *words)
     until(lambda: not children(access, pool), f"garbage collection removed the children of {pool.name}")
 

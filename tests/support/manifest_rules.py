@@ -18,6 +18,16 @@ def _quotas(*quotas: dict[str, Any], router: dict[str, Any] = _KEYS) -> Mutation
     return mutate
 
 
+def _external(**more: Any) -> Mutation:
+    """A pool with external engines and these further fields of its spec."""
+
+    def mutate(document: dict[str, Any]) -> None:
+        engine = {"external": {"inferencePoolRef": {"name": "theirs"}}}
+        document["spec"] = {"model": {"uri": "hf://org/model"}, "engine": engine, **more}
+
+    return mutate
+
+
 RULES: list[tuple[Mutation, str]] = [
     (
         _quotas({"tenant": "alice", "tokensPerDay": 5}, router={}),
@@ -167,6 +177,35 @@ RULES: list[tuple[Mutation, str]] = [
     (
         put("spec.router.endpointPicker", {"proxyNamespaces": ["edge", "edge"]}),
         "spec.router.endpointPicker.proxyNamespaces: may not name a namespace twice, got 2 entries",
+    ),
+    (
+        put("spec.engine", {"runtime": "Simulator", "external": {"inferencePoolRef": {"name": "theirs"}}}),
+        "spec.engine.external: may not be set with runtime Simulator: Plumage makes no engine then, got 1 entry",
+    ),
+    (
+        put("spec.engine", {"tls": {"secretName": "cert"}, "external": {"inferencePoolRef": {"name": "theirs"}}}),
+        "spec.engine.external: may not be set together with tls: routers know no certificate of these engines, "
+        "got 1 entry",
+    ),
+    (
+        _external(autoscaling={"maxReplicas": 2}),
+        "spec.autoscaling: may not be set with engine.external: the owner of the engines chooses how many, "
+        "got 1 entry",
+    ),
+    (
+        _external(replicas=2),
+        "spec.replicas: must be absent, or 1, with engine.external: the owner of the engines chooses how many, "
+        "got 2",
+    ),
+    (
+        _external(model={"uri": "hf://org/model", "adapters": [{"name": "law", "uri": "hf://org/law"}]}),
+        "spec.model.adapters: must be absent with engine.external: no agent loads them or reports who has them, "
+        "got 1 entry",
+    ),
+    (
+        _external(router={"endpointPicker": {"inferencePool": {}}}),
+        "spec.router.endpointPicker.inferencePool: may not be set with engine.external: name this picker in the "
+        "InferencePool of the engines, got 0 entries",
     ),
     (
         put("spec.router.limits", {"bodyMemory": "63Mi"}),

@@ -42,6 +42,7 @@ class World:
         self.events: list[EmitEvent] = []
         self.known: set[tuple[str, str]] = set()  # children that this operator has ever seen
         self.scaling: ScalingDecision | None = None
+        self.external: dict[str, Any] | None = None  # the InferencePool that names external engines
         self._numbers = itertools.count(2)
 
     def observed(self, **more: Any) -> Observed:
@@ -50,6 +51,7 @@ class World:
             copy.deepcopy(self.pool),
             copy.deepcopy(self.objects),
             tuple(copy.deepcopy(list(self.pods.values()))),
+            external=copy.deepcopy(self.external),
             scaling=self.scaling,
             lost_children=frozenset(self.known - self.objects.keys()),
         )

@@ -105,6 +105,9 @@ seccompProfile:
 {{- if .Values.integrations.gatewayApi }}
 {{ include "plumage.rules.gatewayApi" . }}
 {{- end }}
+{{- if .Values.integrations.inferenceExtension }}
+{{ include "plumage.rules.inferenceExtension" . }}
+{{- end }}
 {{- if .Values.integrations.ingress }}
 {{ include "plumage.rules.ingress" . }}
 {{- end }}

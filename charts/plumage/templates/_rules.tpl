@@ -59,6 +59,12 @@
   verbs: ["create", "delete", "get", "list", "patch", "watch"]
 {{- end }}
 
+{{- define "plumage.rules.inferenceExtension" -}}
+- apiGroups: ["inference.networking.k8s.io"]
+  resources: ["inferencepools"]
+  verbs: ["create", "delete", "get", "list", "patch", "watch"]
+{{- end }}
+
 {{- define "plumage.rules.ingress" -}}
 - apiGroups: ["networking.k8s.io"]
   resources: ["ingresses"]
@@ -87,6 +93,10 @@
 - apiGroups: ["gateway.networking.k8s.io"]
   apiVersions: ["*"]
   resources: ["httproutes"]
+  operations: [CREATE, UPDATE, DELETE]
+- apiGroups: ["inference.networking.k8s.io"]
+  apiVersions: ["*"]
+  resources: ["inferencepools"]
   operations: [CREATE, UPDATE, DELETE]
 - apiGroups: ["monitoring.coreos.com"]
   apiVersions: ["*"]

@@ -199,9 +199,9 @@ def _gpus(cluster: Cluster, found: Sequence[Mapping[str, Any]]) -> Iterator[Find
 
 
 def _gpus_of(pool: Mapping[str, Any]) -> int:
-    """GPUs of one replica: those of its resources, else one for each tensor-parallel rank."""
+    """GPUs of one replica: those of its resources, else one for each tensor-parallel rank; 0 of external engines."""
     engine = pool["spec"].get("engine") or {}
-    if engine.get("runtime", "VLLM") != "VLLM":
+    if engine.get("runtime", "VLLM") != "VLLM" or engine.get("external") is not None:
         return 0
     resources = engine.get("resources") or {}
     limits = resources.get("limits") or {}

@@ -1,4 +1,4 @@
-"""Checks of the Ingresses, HTTPRoutes and PodMonitors that pools ask for.
+"""Checks of the optional kinds that pools ask for: `plumage_operator.kinds.INTEGRATIONS`.
 
 The cluster must serve the kind, and the operator must be allowed to write it. An object that no pool asks for any more
 and that no operator may delete is reported too: it still leads to its pool.
@@ -32,7 +32,7 @@ def check_integrations(cluster: Cluster, pools: Sequence[_Thing], everywhere: bo
     there = operators(cluster) if pools else []
     for integration, asking in asked.items():
         if not _is_served(cluster, integration):
-            kind = f"{integration.kind} ({_group_version(integration)})"
+            kind = f"{integration.kind.partition('.')[0]} ({_group_version(integration)})"
             what = f"the cluster does not serve {kind}, and {_askers(asking)} it"
             remedy = f"install its CRD, then restart the operator; or remove spec.{integration.field}"
             yield Finding(Verdict.BAD, what, remedy)
@@ -51,14 +51,15 @@ def _operator(
 ) -> Iterator[Finding]:
     """One operator's permission, for the pools that it reconciles."""
     kind, plural, user = integration.kind, integration.plural, user_of(operator)
+    resource = integration.resource
     own = [pool for pool in asking if _watches(operator, name_of(pool)[0])]
     spaces = sorted({name_of(pool)[0] for pool in own})
     lacking = [one for one in spaces if not may(cluster, user, integration.group, plural, "create", one)]
     if lacking:
         theirs = [pool for pool in own if name_of(pool)[0] in lacking]
-        yield Finding(Verdict.BAD, f"{user} may not create {plural}, and {_askers(theirs)} them", integration.remedy)
+        yield Finding(Verdict.BAD, f"{user} may not create {resource}, and {_askers(theirs)} them", integration.remedy)
     elif own and integration.switch not in settings(operator, "PLUMAGE_INTEGRATIONS"):
-        what = f"{user} may create {plural}, but does not watch them: drift is not corrected"
+        what = f"{user} may create {resource}, but does not watch them: drift is not corrected"
         yield Finding(Verdict.WARNING, what, f"helm upgrade with integrations.{integration.switch}=true")
     elif own:
         yield Finding(Verdict.GOOD, f"the cluster serves {kind}, and {user} may write it")

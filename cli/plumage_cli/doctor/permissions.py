@@ -14,7 +14,8 @@ from plumage_operator.permissions import IN_POOLS, IN_SYSTEM, Rule
 __all__ = ["check_permissions", "may"]
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-_ON_REQUEST = tuple(one.plural for one in INTEGRATIONS)  # doctor/integrations.py checks them where a pool asks for one
+# doctor/integrations.py checks them where a pool asks for one.
+_ON_REQUEST = tuple((one.group, one.plural) for one in INTEGRATIONS)
 _SHOWN = 4
 
 
@@ -50,7 +51,7 @@ def _missing(cluster: Cluster, user: str, rules: Sequence[Rule], namespace: str,
     found = []
     for rule in rules:
         for resource in rule.resources:
-            if resource in _ON_REQUEST:
+            if (rule.group, resource) in _ON_REQUEST:
                 continue
             names = (role,) if resource == "clusterroles" else rule.names or ("",)
             asked = _asked(rule.group, resource, rule.verbs[0], "" if resource == "clusterroles" else namespace)

@@ -6,14 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pydantic.alias_generators import to_camel
+
 from plumage.api.v1alpha1 import InferencePool
+from plumage.api.v1alpha1.engine import EngineSpec
 
 __all__ = ["without_effect"]
 
 
 def without_effect(pool: InferencePool) -> tuple[str, ...]:
     """One sentence each, beginning with the field's path."""
-    return tuple(_client_namespaces(pool))
+    return (*_client_namespaces(pool), *_published_pool(pool), *_external_engines(pool))
 
 
 def _client_namespaces(pool: InferencePool) -> Iterator[str]:
@@ -24,4 +27,31 @@ def _client_namespaces(pool: InferencePool) -> Iterator[str]:
             "spec.networkPolicy.clientNamespaces has no effect behind a gateway: every client that reaches the routers "
             f"of {gateway.name} reaches this pool. Require keys there (spec.auth of the gateway), or give the pool a "
             "router of its own"
+        )
+
+
+def _published_pool(pool: InferencePool) -> Iterator[str]:
+    picker = pool.spec.router.endpoint_picker
+    if picker is None or picker.inference_pool is None:
+        return
+    if pool.spec.network_policy.enabled and not picker.proxy_namespaces:
+        yield (
+            "spec.router.endpointPicker.inferencePool has no effect where network policies are enforced, because "
+            "proxyNamespaces is empty: no gateway may reach the picker and the engines. Name the namespaces of the "
+            "gateways' pods there"
+        )
+
+
+def _external_engines(pool: InferencePool) -> Iterator[str]:
+    """An API server fills in defaults, so a field counts as set if it differs from its own."""
+    engine, default = pool.spec.engine, EngineSpec()
+    if engine.external is None:
+        return
+    names = [
+        name for name in EngineSpec.model_fields if name not in ("env", "external")
+    ]  # routers read env for the hub
+    if unused := [to_camel(name) for name in names if getattr(engine, name) != getattr(default, name)]:
+        yield (
+            f"spec.engine.{', '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect with engine.external: "
+            "the owner of the engines configures them"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from plumage import defaults
 from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.exposure import EndpointPickerSpec, TracingSpec
 from plumage.api.v1alpha1.flow_control import PoolFlowControlSpec
@@ -175,7 +176,14 @@ def _timeouts(pool: InferencePool, leave: float) -> TimeoutsConfig:
         connect=timeouts.connect_seconds,
         first_byte=timeouts.first_byte_seconds,
         idle=timeouts.idle_seconds,
-        pending_owner=pool.spec.router.lbgr.pending_owner_seconds,
+        pending_owner=_pending_owner(pool),
         leave=leave,
         drain=pool.spec.rollout.drain_timeout_seconds,
     )
+
+
+def _pending_owner(pool: InferencePool) -> int:
+    lbgr = pool.spec.router.lbgr
+    if pool.spec.engine.external is None or "pending_owner_seconds" in lbgr.model_fields_set:
+        return lbgr.pending_owner_seconds
+    return defaults.UNREPORTED_OWNER_SECONDS

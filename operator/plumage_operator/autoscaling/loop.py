@@ -109,11 +109,13 @@ class AutoscalingLoop:
         if scaler is None or scaler.uid != _uid(observed):  # another pool had this name
             scaler = self._scalers[key] = PoolScaler(_uid(observed))
         pods = scaler.pods(observed)
-        autoscaled = scaler.pool(observed).spec.autoscaling is not None
-        self._schedule.record(key, scaled=autoscaled, asleep=not pods.engines)
+        spec = scaler.pool(observed).spec
+        autoscaled, external = spec.autoscaling is not None, spec.engine.external is not None
+        asleep = not pods.engines and not external
+        self._schedule.record(key, scaled=autoscaled or external, asleep=asleep)
         await self._request_all(pods, scaler.reports, now)
-        changing = autoscaled or scaler.lacks_adapters(observed, pods)
-        self._schedule.record(key, scaled=changing, asleep=not pods.engines)
+        changing = autoscaled or external or scaler.lacks_adapters(observed, pods)
+        self._schedule.record(key, scaled=changing, asleep=asleep)
         observed = self._observe(key) or observed  # polling took time
         if scaler.uid != _uid(observed):
             return
@@ -155,5 +157,5 @@ def _notable(decision: ScalingDecision | None) -> object:
     if decision is None:
         return None
     fields = decision.fields
-    shown = (fields.get("hitRatioPercent"), fields.get("adapters"))
+    shown = [fields.get(name) for name in ("hitRatioPercent", "adapters", "replicas", "readyReplicas")]
     return decision.desired, decision.reason, *shown, bool(decision.deletion_costs)

@@ -5,7 +5,7 @@ It has no clock and no I/O of its own. The rules are those of `plumage.autoscali
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,15 +21,16 @@ from plumage.autoscaling import (
     deletion_costs,
     judge_of,
 )
+from plumage.fleet_report import RouterReport
 from plumage_operator.autoscaling.adapters import adapter_fields, some_are_missing
 from plumage_operator.autoscaling.pods import PoolPods, pods_observed
-from plumage_operator.autoscaling.pool_load import PodReports, cache_hotness, pool_load
+from plumage_operator.autoscaling.pool_load import PodReports, ReportWindow, cache_hotness, pool_load
 from plumage_operator.observed import Observed, ScalingDecision, meta
-from plumage_operator.resources.context import deployed_replicas, read_pool
+from plumage_operator.resources.context import deployed_replicas, read_pool, scaled_by_hand
 from plumage_operator.resources.model_files import adapter_files
 from plumage_operator.status.conditions import timestamp
 
-__all__ = ["PoolScaler", "autoscaled_decision", "deletion_costs_of", "manual_decision"]
+__all__ = ["PoolScaler", "autoscaled_decision", "deletion_costs_of", "engines_seen", "manual_decision"]
 
 _STEADY: Final = frozenset({"AtTarget", "Stabilized", "RateLimited", "AtMinimum", "AtMaximum"})
 """Reasons between which a healthy pool alternates.
@@ -74,7 +75,7 @@ class PoolScaler:
     def decide(self, observed: Observed, pods: PoolPods, now: float) -> None:
         """Decides after a poll. Without a Deployment there is nothing to scale yet. now: seconds since 1970."""
         pool = self.pool(observed)
-        wanted = deployed_replicas(observed, pool)
+        wanted = _wanted(observed, pool)
         if wanted is None:
             return
         if self._wanted is not None and wanted != self._wanted:
@@ -96,9 +97,12 @@ class PoolScaler:
     def decision(self, observed: Observed) -> ScalingDecision | None:
         """The decision for a plan; None before there is one, when the status' decision holds."""
         pool = self.pool(observed)
-        wanted = deployed_replicas(observed, pool)
+        wanted = _wanted(observed, pool)
         if self.load is None or wanted is None:
             return None
+        if pool.spec.engine.external is not None:
+            more = engines_seen(self.reports.routers.values())
+            return manual_decision(0, scaled_by_hand(pool), hit_ratio=self._hit_ratio, costs={}, more=more)
         autoscaled = pool.spec.autoscaling is not None
         decision = self._decision if autoscaled else None  # the last one may be of an earlier spec
         if autoscaled and decision is None:
@@ -108,7 +112,8 @@ class PoolScaler:
         adapters = self.adapters(pool, pods)
         costs = deletion_costs_of(pods, cache_hotness(pods, self.reports.agents), wanted - replicas, self.load.warming)
         if decision is None:
-            return manual_decision(replicas, hit_ratio=self._hit_ratio, costs=costs, more=adapters)
+            why = scaled_by_hand(pool)
+            return manual_decision(replicas, why, hit_ratio=self._hit_ratio, costs=costs, more=adapters)
         if decision.reason in _STEADY:
             decision = replace(decision, reason="AtTarget")
         return autoscaled_decision(
@@ -149,11 +154,35 @@ def autoscaled_decision(
 
 
 def manual_decision(
-    replicas: int, *, hit_ratio: float | None, costs: dict[str, int], more: Mapping[str, Any] | None = None
+    replicas: int,
+    message: str,
+    *,
+    hit_ratio: float | None,
+    costs: dict[str, int],
+    more: Mapping[str, Any] | None = None,
 ) -> ScalingDecision:
-    """For a pool without autoscaling: others choose its size, and the coldest replica is still deleted first."""
-    message = "spec.autoscaling is not set: spec.replicas applies"
+    """For a pool without autoscaling: others choose its size, and the coldest replica is still deleted first. message:
+    who they are.
+    """
     return ScalingDecision(replicas, "False", "Manual", message, costs, {**_ratio(hit_ratio), **(more or {})})
+
+
+def engines_seen(routers: Iterable[ReportWindow[RouterReport]]) -> dict[str, int]:
+    """Fields of the status: external engines, and those that can get requests, as the last report of a router has them.
+
+    Routers see the same EndpointSlices, so the one that sees most is right. Empty without a report.
+    """
+    lasts = [window.last for window in routers]
+    seen = [last.replicas for last in lasts if last is not None and last.listed]
+    if not seen:
+        return {}
+    ready = max(sum(one.state == "Ready" for one in replicas) for replicas in seen)
+    return {"replicas": max(map(len, seen)), "readyReplicas": ready}
+
+
+def _wanted(observed: Observed, pool: InferencePool) -> int | None:
+    """The replicas that the pool's Deployment asks for; none of external engines."""
+    return 0 if pool.spec.engine.external is not None else deployed_replicas(observed, pool)
 
 
 def _ratio(hit_ratio: float | None) -> dict[str, Any]:

@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from plumage.cluster import GROUP, OURS_SELECTOR, VERSION
+from plumage.cluster import GROUP, VERSION
 from plumage_operator.cache.store import ObjectKey, PoolKey, Store
-from plumage_operator.kinds import KINDS
+from plumage_operator.kinds import KINDS, label_selector
 from plumage_operator.kube.client import KubeClient
 from plumage_operator.kube.errors import ApiError, GoneError
 from plumage_operator.observed import Object, meta
@@ -28,7 +28,7 @@ _FIRST: Final = 5.0  # seconds, in which watches start
 
 _EVERY: Final = 300.0  # seconds; each relist reads all metadata, about twenty objects for a pool
 
-_NAMES: Final = {plural: kind for kind, (_, plural) in KINDS.items()} | {"pods": "Pod"}
+_NAMES: Final = {where: kind for kind, where in KINDS.items()} | {("v1", "pods"): "Pod"}
 
 _POOLS: Final = (("InferenceGateway", "inferencegateways"), ("InferencePool", "inferencepools"))
 
@@ -66,7 +66,8 @@ async def relist(api: KubeClient, store: Store, kinds: Iterable[Kind], namespace
 def _lists(kinds: Iterable[Kind]) -> Iterator[tuple[str, str, str, str]]:
     """Kind, apiVersion, plural and label selector."""
     for group, version, plural in kinds:
-        yield _NAMES[plural], f"{group}/{version}" if group else version, plural, OURS_SELECTOR
+        api_version = f"{group}/{version}" if group else version
+        yield _NAMES[api_version, plural], api_version, plural, label_selector(group)
     for kind, plural in _POOLS:
         yield kind, f"{GROUP}/{VERSION}", plural, ""
 
@@ -105,7 +106,7 @@ async def fill_store(
     """
     pools = tuple((GROUP, VERSION, plural) for plural in ("inferencegateways", "inferencepools"))
     for group, version, plural in (*kinds, *pools):
-        selector = "" if group == GROUP else OURS_SELECTOR
+        selector = label_selector(group)
         for namespace in namespaces or (None,):
             async for page in api.list_pages(f"{group}/{version}" if group else version, plural, namespace, selector):
                 for thing in page:

@@ -14,7 +14,18 @@ from typing import Any, Final
 import msgspec
 
 from plumage.cluster import gateway_of, pool_of
-from plumage_operator.observed import AttachedPool, ChildKey, Object, Observed, ObservedGateway, key_of, meta, owner_uid
+from plumage_operator.kinds import PUBLISHED_POOL
+from plumage_operator.observed import (
+    AttachedPool,
+    ChildKey,
+    Object,
+    Observed,
+    ObservedGateway,
+    external_of,
+    key_of,
+    meta,
+    owner_uid,
+)
 
 __all__ = ["ObjectKey", "OwnerKey", "PoolKey", "Store"]
 
@@ -50,6 +61,8 @@ class Store:
             OwnerKey, dict[ChildKey, str]
         ] = {}  # deleted children of owners that exist, with the owner's uid
         self._referred: dict[PoolKey, str] = {}  # the gateway of each pool that refers to one
+        self._published: dict[ObjectKey, bytes] = {}  # the Gateway API's InferencePools, of any owner
+        self._external: dict[PoolKey, str] = {}  # the one that names the engines of each pool with external ones
         self._versions: dict[str, dict[ObjectKey, int]] = {}
 
     def put(self, thing: Object) -> PoolKey | None:
@@ -67,6 +80,8 @@ class Store:
         if kind == "InferenceGateway":
             self._gateways[namespace, name] = _encode(_trimmed(thing))
             return None
+        if kind == PUBLISHED_POOL:
+            self._published[namespace, name] = _encode(_trimmed(thing))
         return self._keep(kind, (namespace, name), thing)
 
     def _keep(self, kind: str, place: ObjectKey, thing: Object) -> PoolKey | None:
@@ -92,10 +107,13 @@ class Store:
         if kind == "InferencePool":
             self._pools.pop((namespace, name), None)
             self._referred.pop((namespace, name), None)
+            self._external.pop((namespace, name), None)
             return namespace, name
         if kind == "InferenceGateway":
             self._gateways.pop((namespace, name), None)
             return None
+        if kind == PUBLISHED_POOL:
+            self._published.pop((namespace, name), None)
         return _pool_key(self._drop(kind, (namespace, name)))
 
     def _drop(self, kind: str, place: ObjectKey) -> OwnerKey | None:
@@ -112,8 +130,9 @@ class Store:
 
     def forget(self, kind: str, places: Set[ObjectKey]) -> set[PoolKey]:
         """Removes objects by their place. Returns the pools that they concerned."""
-        concerned = (self.remove(_named(kind, *place)) for place in places)
-        return {pool for pool in concerned if pool}
+        things = [_named(kind, *place) for place in places]
+        concerned = {pool for thing in things if (pool := self.remove(thing))}
+        return concerned.union(*(self.pools_on(thing) for thing in things))
 
     def owner(self, thing: Object) -> OwnerKey | None:
         """The owner that an object is kept for, whatever its labels are now."""
@@ -136,6 +155,14 @@ class Store:
         """The gateway that a pool refers to. It need not exist."""
         name = self._referred.get(pool)
         return None if name is None else (pool[0], name)
+
+    def pools_on(self, thing: Object) -> list[PoolKey]:
+        """The pools whose engines this InferencePool of the Gateway API names; none for any other object."""
+        kind, name = key_of(thing)
+        if kind != PUBLISHED_POOL or not self._external:
+            return []
+        place = (str(meta(thing).get("namespace", "")), name)
+        return [key for key, reference in self._external.items() if (key[0], reference) == place]
 
     def gateways_at(self, namespace: str) -> list[PoolKey]:
         """The gateways of a namespace."""
@@ -165,6 +192,9 @@ class Store:
         if pool is None:
             return None
         observed, place = self._observed(pool, ("InferencePool", *key)), self.gateway_of(key)
+        external = self._published.get((key[0], self._external.get(key, "")))
+        if external is not None:
+            observed = replace(observed, external=_decode(external))
         gateway = None if place is None else self._gateways.get(place)
         if place is None or gateway is None:
             return observed
@@ -175,10 +205,11 @@ class Store:
     def _refer(self, key: PoolKey, pool: Object) -> None:
         router = (pool.get("spec") or {}).get("router") or {}
         name = (router.get("gatewayRef") or {}).get("name")
-        if name is None:
-            self._referred.pop(key, None)
-        else:
-            self._referred[key] = str(name)
+        for references, found in ((self._referred, name), (self._external, external_of(pool))):
+            if found is None:
+                references.pop(key, None)
+            else:
+                references[key] = str(found)
 
     def _observed(self, thing: bytes, key: OwnerKey) -> Observed:
         """A pool or gateway with all its objects."""

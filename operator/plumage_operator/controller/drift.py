@@ -9,14 +9,14 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from plumage.api.v1alpha1 import Quantity
 
-__all__ = ["drift"]
+__all__ = ["additions", "drift"]
 
 _IDENTITIES: Final = ("mountPath", "containerPort", "name", "port", "uid")
 
@@ -27,9 +27,10 @@ _WHOLE: Final = frozenset(
         "roleRef", "subjects",  # of a RoleBinding
     }
 )  # fmt: skip
-"""Fields that are atomic with all their content, wherever they are, and that the API server adds nothing to.
+"""Fields that are compared with all their content, wherever they are, and that the API server adds nothing to.
 
 (It would add a port's protocol, so the operator sends it.) Empty content counts: `namespaceSelector: {}` selects all.
+Definitions call them atomic, but for the selector of the Gateway API's InferencePool: see `additions`.
 """
 
 _BY_POSITION: Final = frozenset({"parentRefs", "backendRefs", "podMetricsEndpoints"})
@@ -45,6 +46,27 @@ def drift(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     _compare(wanted, live, "", found)
     return found[:_MAX_PATHS]
+
+
+def additions(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
+    """JSON pointers of the keys that others added to a field which is compared as a whole.
+
+    Server-side apply removes them only where the definition calls the map atomic.
+    """
+    return list(_added(wanted, live, "", whole=False))
+
+
+def _added(wanted: Any, live: Any, path: str, *, whole: bool) -> Iterator[str]:
+    if not isinstance(wanted, dict) or not isinstance(live, dict):
+        return
+    if whole:
+        yield from (_below(path, key) for key in sorted(live.keys() - wanted.keys()))
+    for key in wanted.keys() & live.keys():
+        yield from _added(wanted[key], live[key], _below(path, key), whole=whole or key in _WHOLE)
+
+
+def _below(path: str, key: str) -> str:
+    return f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
 
 
 def _compare(wanted: Any, live: Any, path: str, found: list[str], *, whole: bool = False) -> None:

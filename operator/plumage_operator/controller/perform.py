@@ -16,6 +16,7 @@ from typing import Any, Final
 from plumage.cluster import MANAGED_BY
 from plumage_operator.cache.store import Store
 from plumage_operator.controller.actions import Action, Annotate, Apply, CreateSecret, Delete, EmitEvent, WriteStatus
+from plumage_operator.controller.drift import additions
 from plumage_operator.controller.event_recorder import EventRecorder
 from plumage_operator.kinds import INTEGRATIONS, KINDS
 from plumage_operator.kube.client import KubeClient, resource_path
@@ -107,7 +108,9 @@ class Performer:
                         raise
             return await self._applied(pool, child, live)
         except GoneError as error:  # the kind or the namespace is missing
-            raise RefusedError(f"{error}. Is kind {child['kind']} installed in this cluster?") from error
+            kind = key_of(child)[0]
+            definition = f" {_ON_REQUEST[kind].definition}" if kind in _ON_REQUEST else ""
+            raise RefusedError(f"{error}. Is kind {kind} installed in this cluster?{definition}") from error
 
     async def _live(self, child: Object) -> Object | None:
         return await self._api.get(*_place(child))
@@ -121,8 +124,11 @@ class Performer:
             return await self._api.create(child)
         entries = as_applied(meta(live).get("managedFields") or ())
         if entries is not None:
-            await self._api.replace_managed_fields({**live, "kind": child["kind"]}, entries)
-        return await self._api.apply(child)
+            read = {**live, "apiVersion": child["apiVersion"], "kind": child["kind"]}
+            await self._api.replace_managed_fields(read, entries)
+        applied = await self._api.apply(child)
+        added = additions(child, applied)
+        return await self._api.remove_fields(applied, added) if added else applied
 
     async def _dry_run(self, child: Object) -> None:
         """Checks whether the API server would create the child under a generated name. Raises RefusedError otherwise.
@@ -133,7 +139,7 @@ class Performer:
         unnamed = {name: value for name, value in meta(child).items() if name != "name"}
         trial = {**child, "metadata": {**unnamed, "generateName": f"{meta(child)['name']}-"}}
         query = {"fieldManager": MANAGED_BY, "fieldValidation": "Strict", "dryRun": "All"}
-        path = resource_path(*KINDS[str(child["kind"])], str(meta(child)["namespace"]))
+        path = resource_path(*KINDS[key_of(child)[0]], str(meta(child)["namespace"]))
         await self._api.request("POST", path, query=query, body=trial)
 
     async def _write_status(self, pool: Object, status: Object) -> None:

@@ -20,6 +20,7 @@ from plumage_operator.observed import (
     Object,
     Observed,
     condition_of,
+    external_of,
     key_of,
     meta,
     own_child,
@@ -87,7 +88,8 @@ def plan_key_secret(observed: Observed, config: OperatorConfig, *, recently: boo
     """
     if is_deleting(observed.pool) or is_paused(observed.pool):
         return ()
-    engines = own_child(observed, ("Deployment", child_name(str(meta(observed.pool).get("name")), "engine")))
+    kind = "Deployment" if external_of(observed.pool) is None else "Service"
+    engines = own_child(observed, (kind, child_name(str(meta(observed.pool).get("name")), "engine")))
     if engines is not None and (recently or not stuck_pods((*observed.pods, *observed.gateway_pods))):
         return ()
     context, mistakes = read_pool_context(observed, config)

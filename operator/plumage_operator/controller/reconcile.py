@@ -276,6 +276,7 @@ def fingerprint_of(observed: Observed) -> int:
         _without_status(observed.pool),
         status_of(observed.pool).get("desiredReplicas"),
         [_without_status(child) for child in observed.children.values()],
+        None if observed.external is None else _without_status(observed.external),
         _annotated(observed.pods, frozenset(scaling.deletion_costs) if scaling else frozenset()),
         None if scaling is None else (scaling.desired, scaling.deletion_costs),
     )

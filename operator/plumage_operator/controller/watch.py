@@ -1,7 +1,8 @@
 """kopf's watches: each change goes into the cache, and its pool into the queue.
 
 Only `on.event` handlers are used. They patch nothing, keep no annotation and add no finalizer, and the operator's own
-queue retries failures. Children and pods are watched by their label, so that the rest of the cluster is never read.
+queue retries failures. Children and pods are watched by their label, so that the rest of the cluster is never read. But
+InferencePools of the Gateway API are all watched: pools get their engines from those of others.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 import kopf
 
-from plumage.cluster import GROUP, OURS, OURS_SELECTOR, VERSION, gateway_of
+from plumage.cluster import GROUP, OURS, VERSION, gateway_of
 from plumage.errors import ConfigurationError
 from plumage_operator import kinds as integrations
 from plumage_operator.cache.store import OwnerKey, PoolKey, Store
@@ -20,6 +21,7 @@ from plumage_operator.controller.queue import WorkQueue
 from plumage_operator.controller.reconcile import Key
 from plumage_operator.kube.credentials import connection_info
 from plumage_operator.observability.metrics import Metrics
+from plumage_operator.observed import key_of
 
 __all__ = ["INTEGRATIONS", "WATCHED", "Kind", "apply_event", "make_kopf_settings", "make_registry", "watched_kinds"]
 
@@ -79,7 +81,8 @@ def make_registry(
         kopf.on.event(GROUP, VERSION, plural, registry=registry, id=f"saw-{plural}")(changed)
     for group, version, plural in kinds:
         where = (group, version, plural) if group else (version, plural)
-        kopf.on.event(*where, registry=registry, id=f"saw-{plural}", labels=OURS)(changed)
+        labels = OURS if integrations.label_selector(group) else None
+        kopf.on.event(*where, registry=registry, id=f"saw-{plural}.{group}", labels=labels)(changed)
     return registry
 
 
@@ -90,11 +93,13 @@ def apply_event(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], *, g
     _enqueue(store, queue, thing, pool)
     if before is not None and before != store.owner(thing):  # it was deleted, or its labels name another owner
         _enqueue_owner(store, queue, thing, before)
+    for external in store.pools_on(thing):
+        queue.add(("InferencePool", *external), _BURST)
 
 
 def _enqueue(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], pool: PoolKey | None) -> None:
     """Queues what the object concerns. pool: its pool, if the event changed anything."""
-    kind, meta = thing.get("kind"), thing["metadata"]
+    (kind, _), meta = key_of(thing), thing["metadata"]
     place = (str(meta.get("namespace")), str(meta.get("name")))
     if kind == "InferencePool" and pool is not None:
         queue.add(("InferencePool", *pool))
@@ -135,7 +140,8 @@ def make_kopf_settings(kinds: Iterable[Kind] = WATCHED) -> kopf.OperatorSettings
     settings.watching.connect_timeout = 10.0
     settings.watching.reconnect_backoff = _RECONNECT
     for group, version, plural in kinds:
-        settings.watching.label_selectors[(group, version, plural) if group else (version, plural)] = OURS_SELECTOR
+        if selector := integrations.label_selector(group):
+            settings.watching.label_selectors[(group, version, plural) if group else (version, plural)] = selector
     return settings
 
 

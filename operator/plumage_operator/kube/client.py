@@ -18,7 +18,7 @@ from kubernetes.aio.client.api_client import ApiClient
 from plumage.cluster import MANAGED_BY
 from plumage_operator.kinds import KINDS, MADE_ONCE
 from plumage_operator.kube.errors import ApiError, ConflictError, GoneError, RefusedError, UnavailableError
-from plumage_operator.observed import Object, meta
+from plumage_operator.observed import Object, key_of, meta
 
 __all__ = ["KubeClient", "resource_path"]
 
@@ -61,27 +61,32 @@ class KubeClient:
         """Creates an object. Raises ConflictError if one of its name exists. The API server refuses unknown fields, as
         in `apply`.
         """
-        path = resource_path(*_CREATED[str(child["kind"])], str(meta(child)["namespace"]))
+        path = resource_path(*_CREATED[key_of(child)[0]], str(meta(child)["namespace"]))
         query = {"fieldManager": MANAGED_BY, "fieldValidation": "Strict"}
         return await self.request("POST", path, query=query, body=child)
 
     async def apply(self, child: Object) -> dict[str, Any]:
         """Forced server-side apply: the operator owns the fields that it writes, even if others wrote them before."""
-        path = _child_path(str(child["kind"]), str(meta(child)["namespace"]), str(meta(child)["name"]))
         query = {"fieldManager": MANAGED_BY, "force": "true"}
-        return await self.request("PATCH", path, query=query, body=child, content=_APPLY)
+        return await self.request("PATCH", _path_of(child), query=query, body=child, content=_APPLY)
 
     async def replace_managed_fields(self, child: Object, entries: Sequence[Mapping[str, Any]]) -> None:
         """Replaces `managedFields` of an object as it was read. Raises ConflictError if the object changed since."""
-        path = _child_path(str(child["kind"]), str(meta(child)["namespace"]), str(meta(child)["name"]))
-        steps = [
-            {"op": "replace", "path": "/metadata/managedFields", "value": [*entries]},
-            {"op": "replace", "path": "/metadata/resourceVersion", "value": meta(child)["resourceVersion"]},
-        ]
-        await self.request("PATCH", path, query={"fieldManager": MANAGED_BY}, body=steps, content=_STEPS)
+        await self._patch_as_read(child, [{"op": "replace", "path": "/metadata/managedFields", "value": [*entries]}])
+
+    async def remove_fields(self, child: Object, pointers: Sequence[str]) -> dict[str, Any]:
+        """Removes fields of an object as it was read, and returns it. pointers: JSON pointers of these fields. Raises
+        ConflictError if the object changed since.
+        """
+        return await self._patch_as_read(child, [{"op": "remove", "path": pointer} for pointer in pointers])
+
+    async def _patch_as_read(self, child: Object, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        version = {"op": "replace", "path": "/metadata/resourceVersion", "value": meta(child)["resourceVersion"]}
+        query = {"fieldManager": MANAGED_BY}
+        return await self.request("PATCH", _path_of(child), query=query, body=[*steps, version], content=_STEPS)
 
     async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
-        """A child, or None."""
+        """A child, or None. kind: as `key_of` names it."""
         try:
             return await self.request("GET", _child_path(kind, namespace, name))
         except GoneError:
@@ -202,6 +207,11 @@ def resource_path(api_version: str, plural: str, namespace: str | None, name: st
     root = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
     where = f"/namespaces/{quote(namespace)}" if namespace else ""
     return f"{root}{where}/{plural}" + (f"/{quote(name)}" if name else "")
+
+
+def _path_of(child: Object) -> str:
+    kind, name = key_of(child)
+    return _child_path(kind, str(meta(child)["namespace"]), name)
 
 
 def _child_path(kind: str, namespace: str, name: str) -> str:

@@ -15,10 +15,12 @@ from plumage_operator.resources.context import (
     ServedPool,
     model_mistakes,
 )
+from plumage_operator.resources.external_engines import build_external_service
 from plumage_operator.resources.http_route import build_http_route
 from plumage_operator.resources.ingress import build_ingress
 from plumage_operator.resources.network_policy import build_gateway_policy, build_network_policy
 from plumage_operator.resources.pod_monitor import build_monitor
+from plumage_operator.resources.published_pool import build_published_pool
 from plumage_operator.resources.router import config_with_cordons
 from plumage_operator.resources.settings import build_key_secret
 from plumage_operator.resources.workload import build_account, build_budget, build_router_binding
@@ -79,6 +81,10 @@ def _directory(context: PoolContext) -> Iterator[Child]:
 
 
 def _engine(context: PoolContext) -> Iterator[Child]:
+    if context.pool.spec.engine.external is not None:
+        if context.external is not None:
+            yield build_external_service(context, context.external)
+        return
     yield build_account(context, "engine")
     if _wants_policies(context):
         yield build_network_policy(context, "engine")
@@ -106,6 +112,8 @@ def _router(context: PoolContext, cordoned: Sequence[str]) -> Iterator[Child]:
         yield build_ingress(context, spec.ingress)
     if spec.http_route is not None:
         yield build_http_route(context, spec.http_route)
+    if spec.endpoint_picker is not None and spec.endpoint_picker.inference_pool is not None:
+        yield build_published_pool(context, spec.endpoint_picker, spec.endpoint_picker.inference_pool)
     if context.pool.spec.monitoring.enabled:
         yield build_monitor(context, "router")
 

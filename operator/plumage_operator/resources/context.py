@@ -18,6 +18,7 @@ from plumage.cluster import (
     gateway_labels_of,
     gateway_selector_of,
     labels_of,
+    pool_of,
     selector_of,
 )
 from plumage.errors import ManifestError
@@ -31,16 +32,19 @@ __all__ = [
     "SERVES_TLS",
     "Child",
     "ChildOwner",
+    "ExternalEngines",
     "GatewayContext",
     "PoolContext",
     "ServedPool",
     "cordoned_replicas",
     "deployed_replicas",
+    "external_mistake",
     "is_deleting",
     "is_paused",
     "model_mistakes",
     "read_pool",
     "read_pool_context",
+    "scaled_by_hand",
     "wanted_replicas",
 ]
 
@@ -92,10 +96,13 @@ class ChildOwner(ABC):
         body: Mapping[str, Any],
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        name: str | None = None,
     ) -> Child:
-        """A child with owner reference, labels and hash. labels: further ones; the operator's own win."""
+        """A child with owner reference, labels and hash. labels: further ones; the operator's own win. name: where it
+        is not the component's.
+        """
         metadata: dict[str, Any] = {
-            "name": self.name(component),
+            "name": self.name(component) if name is None else name,
             "namespace": self.namespace,
             "labels": {**(labels or {}), **self.labels(component)},
             "ownerReferences": [self._owner()],
@@ -118,9 +125,18 @@ class ChildOwner(ABC):
 
 
 @dataclass(frozen=True, slots=True)
+class ExternalEngines:
+    """The pods of engines that somebody else deploys. labels: select them. port: of each engine."""
+
+    labels: Mapping[str, str]
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class PoolContext(ChildOwner):
     """A pool, the operator's configuration, and the number of replicas that the pool should have now.
 
+    external: the engines of a pool that has external ones, where they are known.
     volume_suffix: separates the pool's volumes from those of other pools in a gateway's pod; empty in the pool's own
     pods.
     """
@@ -131,6 +147,7 @@ class PoolContext(ChildOwner):
     config: OperatorConfig
     replicas: int
     volume_suffix: str = ""
+    external: ExternalEngines | None = None
 
     @property
     def metadata(self) -> ObjectMeta:
@@ -194,8 +211,36 @@ def read_pool_context(observed: Observed, config: OperatorConfig) -> tuple[PoolC
         pool = read_pool(observed.pool)
     except ManifestError as error:
         return None, list(error.mistakes)
-    context = PoolContext(pool, config, wanted_replicas(observed, pool))
+    context = PoolContext(pool, config, wanted_replicas(observed, pool), external=_external_engines(observed, pool))
     return context, model_mistakes(context)
+
+
+def _external_engines(observed: Observed, pool: InferencePool) -> ExternalEngines | None:
+    """By the InferencePool of the Gateway API. Where that is missing or can't be used, the pods of before stay: stale
+    members are better than none.
+    """
+    if pool.spec.engine.external is None:
+        return None
+    if observed.external is not None and external_mistake(observed.external) is None:
+        spec = observed.external["spec"]
+        return ExternalEngines(spec["selector"]["matchLabels"], int(spec["targetPorts"][0]["number"]))
+    service = own_child(observed, ("Service", child_name(pool.metadata.name, "engine")))
+    spec = {} if service is None else service.get("spec") or {}
+    labels, ports = spec.get("selector") or {}, list(spec.get("ports") or [])
+    if pool_of(labels) == pool.metadata.name or not labels or len(ports) != 1:
+        return None  # of engines of its own, which it had before
+    return ExternalEngines(labels, int(ports[0]["targetPort"]))
+
+
+def external_mistake(published: Object) -> str | None:
+    """Why an InferencePool of the Gateway API can't name engines; None if it can."""
+    spec = published.get("spec") or {}
+    ports = [one.get("number") for one in spec.get("targetPorts") or ()]
+    if len(ports) != 1:
+        return f"it has {len(ports)} target ports, and routers send to one port of a pod"
+    if (protocol := spec.get("appProtocol") or "http") != "http":
+        return f"its appProtocol is {protocol}, and routers speak HTTP/1.1"
+    return None
 
 
 def is_deleting(pool: Object) -> bool:
@@ -226,6 +271,8 @@ def wanted_replicas(observed: Observed, pool: InferencePool) -> int:
     written before the status: an operator that died between the two would otherwise undo the decision. A paused pool
     keeps its size, and its status shows that size.
     """
+    if pool.spec.engine.external is not None:
+        return 0
     live = deployed_replicas(observed, pool)
     if is_paused(observed.pool) and live is not None:
         return live
@@ -238,6 +285,13 @@ def wanted_replicas(observed: Observed, pool: InferencePool) -> int:
     if last is None:
         return pool.spec.initial_replicas
     return max(bounds.min_replicas, min(bounds.max_replicas, int(last)))
+
+
+def scaled_by_hand(pool: InferencePool) -> str:
+    """Who chooses the number of replicas of a pool without autoscaling."""
+    if pool.spec.engine.external is not None:
+        return "the engines are external: their owner chooses how many there are"
+    return "spec.autoscaling is not set: spec.replicas applies"
 
 
 def cordoned_replicas(pods: Iterable[Object]) -> Sequence[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from plumage.api.v1alpha1 import InferenceGatewaySpec
-from plumage.api.v1alpha1.exposure import TlsSpec
+from plumage.api.v1alpha1.exposure import EndpointPickerSpec, TlsSpec
 from plumage.api.v1alpha1.router import AuthSpec, RouterLimits, RouterSpec
 from plumage.cluster import (
     CONFIG_FOLDER,
@@ -50,6 +50,7 @@ __all__ = [
     "build_pod",
     "build_service",
     "config_with_cordons",
+    "picker_service",
     "port_name",
     "service_port",
     "tls_marks",
@@ -96,6 +97,11 @@ def _picker_ports(router: RouterSpec) -> list[dict[str, Any]]:
         return []
     port = {"port": router.endpoint_picker.port, "targetPort": _PICKER, "protocol": "TCP"}
     return [{"name": _PICKER, **port, "appProtocol": "kubernetes.io/h2c"}]
+
+
+def picker_service(context: PoolContext, picker: EndpointPickerSpec) -> tuple[str, int]:
+    """Name and port of the Service by which proxies reach the endpoint picker."""
+    return context.name("router"), picker.port
 
 
 def port_name(tls: TlsSpec | None) -> str:

@@ -11,6 +11,7 @@ from plumage_operator.observed import Object, Observed, component_pods, conditio
 from plumage_operator.resources import CONFIG_HASH, ChildOwner, PoolContext
 from plumage_operator.status.conditions import Condition, Reason, Status, Type
 from plumage_operator.status.diagnosis import Cause, diagnose, is_ready
+from plumage_operator.status.external_engines import external_engine_condition, external_progress_condition
 
 __all__ = [
     "Counts",
@@ -63,6 +64,8 @@ def engine_condition(observed: Observed, context: PoolContext) -> Condition:
 
     Afterwards it stays ready as long as enough of those replicas are ready: a pool that grows serves as before.
     """
+    if context.pool.spec.engine.external is not None:
+        return external_engine_condition(observed, context)
     found, wanted = count_replicas(observed, context, "engine"), context.replicas
     if wanted == 0 and found.total == 0:
         return Condition(Type.ENGINE_READY, "True", Reason.SCALED_TO_ZERO, "no replica is wanted")
@@ -179,6 +182,8 @@ def _served(type_: Type, observed: Observed, context: ChildOwner, component: Com
 
 def progress_condition(observed: Observed, context: PoolContext) -> Condition:
     """Whether the engines are on their way to the spec, and if they are stuck, why."""
+    if context.pool.spec.engine.external is not None:
+        return external_progress_condition()
     found, wanted = count_replicas(observed, context, "engine"), context.replicas
     replaced = min(found.updated, wanted)
     if not found.settled or (found.total == 0 and wanted):

@@ -26,6 +26,7 @@ class Type(StrEnum):
     DIRECTORY_READY = "DirectoryReady"
     PROGRESSING = "Progressing"
     ADAPTERS_READY = "AdaptersReady"
+    PUBLISHED = "Published"
     SCALING = "Scaling"
     PAUSED = "Paused"
 
@@ -40,6 +41,8 @@ class Reason(StrEnum):
     STARTING = "Starting"
     WARMING = "Warming"
     EXTERNAL = "External"
+    ENGINES_UNKNOWN = "EnginesUnknown"
+    NO_ENGINE = "NoEngine"
     # Accepted
     VALID = "Valid"
     INVALID_SPEC = "InvalidSpec"
@@ -81,6 +84,11 @@ class Reason(StrEnum):
     ADAPTER_LOADING = "AdapterLoading"
     ADAPTER_FAILED = "AdapterFailed"
     ADAPTERS_UNKNOWN = "AdaptersUnknown"
+    # Published: a parent is a Gateway of the Gateway API
+    PARENTS_ACCEPTED = "ParentsAccepted"
+    PARENT_REFUSED = "ParentRefused"
+    NO_PARENT = "NoParent"
+    NOT_PUBLISHED = "NotPublished"
     # Scaling
     MANUAL = "Manual"
     AUTOSCALED = "Autoscaled"

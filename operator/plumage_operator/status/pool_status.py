@@ -14,6 +14,7 @@ from plumage.plural import counted
 from plumage.settings.effect import without_effect
 from plumage_operator.observed import Object, Observed, Refusal, condition_of, meta, status_of
 from plumage_operator.resources import PoolContext
+from plumage_operator.resources.context import scaled_by_hand
 from plumage_operator.resources.router import port_name
 from plumage_operator.status.component_status import (
     count_replicas,
@@ -25,6 +26,8 @@ from plumage_operator.status.component_status import (
     router_condition,
 )
 from plumage_operator.status.conditions import Condition, Reason, Type, set_condition
+from plumage_operator.status.external_engines import COUNTS
+from plumage_operator.status.published_condition import published_condition
 
 __all__ = ["invalid_conditions", "is_worth_writing", "make_status", "pool_conditions", "refused_condition"]
 
@@ -47,6 +50,7 @@ def pool_conditions(observed: Observed, context: PoolContext, *, paused: bool) -
         *parts,
         progress_condition(observed, context),
         *_adapters_condition(observed, context),
+        *published_condition(observed, context),
         _scaling(observed, context, paused=paused),
         _paused(paused),
     )
@@ -133,7 +137,7 @@ def _scaling(observed: Observed, context: PoolContext, *, paused: bool) -> Condi
         return Condition(Type.SCALING, status, decision.reason, decision.message)  # type: ignore[arg-type]
     if context.pool.spec.autoscaling is not None:
         return _undecided(observed.pool)
-    return Condition(Type.SCALING, "False", Reason.MANUAL, "spec.autoscaling is not set: spec.replicas applies")
+    return Condition(Type.SCALING, "False", Reason.MANUAL, scaled_by_hand(context.pool))
 
 
 def _undecided(pool: Object) -> Condition:
@@ -191,7 +195,9 @@ def _autoscaler_fields(observed: Observed, context: PoolContext) -> dict[str, An
     """The autoscaler's fields; the previous ones while it has no decision."""
     if observed.scaling is not None:
         return {name: value for name, value in observed.scaling.fields.items() if name != "adapters"}
-    names = ("hitRatioPercent", "autoscaling") if context.pool.spec.autoscaling else ("hitRatioPercent",)
+    names = ["hitRatioPercent"]
+    names += ["autoscaling"] if context.pool.spec.autoscaling else []
+    names += COUNTS if context.pool.spec.engine.external else []
     return {name: value for name, value in status_of(observed.pool).items() if name in names}
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from plumage import defaults
 from plumage.directory.mirror.sync import DirectorySync, ReplicaStatus
 from plumage.directory.schema import BEAT_TTL, State
 from plumage.directory.sharing.hotness_share import HotnessShare
@@ -30,7 +31,8 @@ from plumage_router.routing.hot_prefixes import HotPrefixes
 __all__ = ["DirectoryLink"]
 
 INTERVAL: Final = 0.1  # seconds between reads of the reports of agents and other routers
-DEGRADED_PENDING: Final = 60.0  # seconds until a pending owner expires while no event can confirm it
+# Seconds until a pending owner expires while no event can confirm it.
+DEGRADED_PENDING: Final = float(defaults.UNREPORTED_OWNER_SECONDS)
 
 
 class DirectoryLink:

@@ -27,6 +27,7 @@ OPERATOR = {
 }
 SWITCHES = {
     "gatewayApi": "gateway.networking.k8s.io/httproutes",
+    "inferenceExtension": "inference.networking.k8s.io/inferencepools",
     "ingress": "networking.k8s.io/ingresses",
     "podMonitors": "monitoring.coreos.com/podmonitors",
 }

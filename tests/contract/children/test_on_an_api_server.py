@@ -1,16 +1,19 @@
 """Children of kinds that not every cluster has, sent strictly to a real API server, as the operator sends them.
 
-Ingress is Kubernetes' own. HTTPRoute and PodMonitor come with the definitions of their projects.
+Ingress is Kubernetes' own. HTTPRoute, PodMonitor and the Gateway API's InferencePool come with the definitions of their
+projects.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from support.needs import missing
 
 from plumage.api.v1alpha1 import parse_pool
@@ -19,7 +22,9 @@ from plumage_operator.resources import PoolContext, build_children
 
 if TYPE_CHECKING:
     from cluster.api_only import ApiServer
+    from cluster.kinds import Definition
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 CONFIG = OperatorConfig(image="plumage:1", engine_image="engine:1")
 EXPOSED: dict[str, Any] = {
     "ingress": {
@@ -34,24 +39,34 @@ EXPOSED: dict[str, Any] = {
         ],
         "hostnames": ["chat.example.com"],
     },
+    "endpointPicker": {"port": 9100, "inferencePool": {"failureMode": "FailOpen"}},
 }
 
 
 @pytest.fixture(scope="module")
 def server(api_server: ApiServer) -> Iterator[ApiServer]:
+    from cluster.kinds import HTTP_ROUTES, POD_MONITORS
+
+    with defined(api_server, HTTP_ROUTES, POD_MONITORS):
+        yield api_server
+
+
+@contextmanager
+def defined(api_server: ApiServer, *kinds: Definition) -> Iterator[None]:
+    """The API server knows these kinds meanwhile."""
     from cluster.errors import NotHereError
-    from cluster.kinds import HTTP_ROUTES, POD_MONITORS, definition
+    from cluster.kinds import definition
 
     with ExitStack() as stack:
-        for wanted in (HTTP_ROUTES, POD_MONITORS):
+        for wanted in kinds:
             try:
                 path = str(definition(wanted))
             except NotHereError as error:
-                missing("definitions of HTTPRoute and PodMonitor", str(error))
+                missing(f"the definition in {wanted.file}", str(error))
             api_server.kubectl("apply", "--server-side", "-f", path)
             stack.callback(api_server.kubectl, "delete", "-f", path)
         api_server.established()
-        yield api_server
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +117,24 @@ def test_pod_monitors_are_accepted_and_changed(server: ApiServer, sent: Any) -> 
     assert len(found) == 2
     for child in found:
         accepted_and_changed(sent, child, unknown=("spec", "endpoints"))
+
+
+@pytest.mark.parametrize("release", ["FIRST_INFERENCE_POOLS", "INFERENCE_POOLS"])
+def test_published_pool_is_accepted_and_changed(api_server: ApiServer, sent: Any, release: str) -> None:
+    from cluster import kinds
+
+    (child,) = children("InferencePool")
+    example, _ = yaml.safe_load_all((EXAMPLES / "endpoint-picker" / "external.yaml").read_text())
+    example["metadata"]["namespace"] = "exposed"
+    with defined(api_server, getattr(kinds, release)):
+        accepted_and_changed(sent, child, unknown=("spec", "targetPort"))
+        accepted_and_changed(sent, example, unknown=("spec", "targetPort"))
+
+
+def test_route_of_the_example_is_accepted(server: ApiServer, sent: Any) -> None:
+    _, route = yaml.safe_load_all((EXAMPLES / "endpoint-picker" / "gateway-api.yaml").read_text())
+    route["metadata"]["namespace"] = "exposed"
+    accepted_and_changed(sent, route, unknown=("spec", "hosts"))
 
 
 def accepted_and_changed(sent: Any, child: dict[str, Any], unknown: tuple[str, str]) -> None:

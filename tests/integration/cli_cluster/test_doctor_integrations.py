@@ -64,7 +64,7 @@ def right_to_ingresses(kinds: Kinds, user: str) -> Iterator[None]:
 def lines(plumage: Plumage, pool: str) -> list[str]:
     """The lines of a report about these kinds."""
     report = plumage("doctor", pool).stdout.splitlines()
-    about = ("Ingress", "HTTPRoute", "PodMonitor", "ingresses", "httproutes", "podmonitors")
+    about = ("Ingress", "HTTPRoute", "PodMonitor", "InferencePool (", "ingresses", "httproutes", "podmonitors")
     return [line.strip() for line in report if any(word in line for word in about)]
 
 
@@ -96,6 +96,12 @@ def test_doctor_names_the_switch_that_grants_a_missing_permission(plumage: Pluma
     [
         ("HTTPRoute", "gateway.networking.k8s.io/v1", "router.httpRoute", {"router": ROUTE}),
         ("PodMonitor", "monitoring.coreos.com/v1", "monitoring", {"monitoring": {"enabled": True}}),
+        (
+            "InferencePool",
+            "inference.networking.k8s.io/v1",
+            "router.endpointPicker.inferencePool",
+            {"router": {"endpointPicker": {"inferencePool": {}}}},
+        ),
     ],
 )
 def test_doctor_reports_a_kind_that_the_cluster_does_not_serve(

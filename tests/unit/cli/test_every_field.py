@@ -40,7 +40,8 @@ ELSEWHERE = {
     "router.service.port": ("commands/up.py", "pool.spec.router.service.port"),
 }
 REFUSED = {
-    "engine.runtime", "engine.args", "engine.tensor_parallel_size", "engine.tls", "router.gateway_ref",
+    "engine.runtime", "engine.args", "engine.tensor_parallel_size", "engine.tls", "engine.external",
+    "router.gateway_ref",
     "router.auth.api_keys_ref", "router.auth.admin_key_ref", "router.tls", "keys_ref.name", "quotas",
     "directory.redis_ref.username", "directory.redis_ref.password_ref", "directory.redis_ref.ca_ref",
 }  # fmt: skip
@@ -91,6 +92,7 @@ SAMPLES: dict[str, Any] = {
     "router.auth.admin_key_ref": SECRET,
     "router.tls": {"secretName": "chat-tls"},
     "engine.tls": {"secretName": "chat-engine-tls"},
+    "engine.external": {"inferencePoolRef": {"name": "theirs"}},
     "router.limits.max_body_bytes": "2Mi",
     "router.allowed_request_fields": ["priority"],
     "router.limits.body_memory": "128Mi",
@@ -123,6 +125,7 @@ SAMPLES: dict[str, Any] = {
     "router.http_route": {"parentRefs": [{"name": "front"}]},
     "router.resources": {"limits": {"cpu": "1"}},
     "router.endpoint_picker.proxy_namespaces": ["envoy"],
+    "router.endpoint_picker.inference_pool": {},
     "tracing.endpoint": "http://one:4318",
     "quotas": [{"tenant": "alice", "requestsPerMinute": 60}],
     "flow_control": {"classes": [{"name": "chat", "ttftMilliseconds": 500}]},

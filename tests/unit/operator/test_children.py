@@ -16,6 +16,7 @@ from plumage.settings.simulator_config import SimulatorConfig
 from plumage_engine.configuration import read_file
 from plumage_engine.vllm.offload.disk_tier.options import DiskOptions, read_disk
 from plumage_engine.vllm.settings import read_settings
+from plumage_operator.kinds import PUBLISHED_POOL
 from plumage_operator.observed import key_of
 from plumage_operator.resources import CONFIG_HASH, PoolContext, build_children
 from plumage_operator.resources.context import read_pool
@@ -430,6 +431,27 @@ def test_endpoint_picker_is_open_to_proxies_only() -> None:
     rules = here["NetworkPolicy", "chat-router"]["spec"]["ingress"]
     assert not [one for one in rules if {"protocol": "TCP", "port": 9002} in one["ports"]], "nobody by default"
     assert "picker" not in json.dumps(children()["Deployment", "chat-router"])
+
+
+def test_published_pool_leads_gateways_to_engines_and_picker() -> None:
+    picker = {"port": 9100, "inferencePool": {"failureMode": "FailOpen"}}
+    made = children(with_(SIMULATOR, "router.endpointPicker", picker))
+    published = made[PUBLISHED_POOL, "chat"]
+    assert published["apiVersion"] == "inference.networking.k8s.io/v1"
+    reference = published["spec"]["endpointPickerRef"]
+    assert reference["failureMode"] == "FailOpen"
+    service = made["Service", reference["name"]]
+    (port,) = [one for one in service["spec"]["ports"] if one["port"] == reference["port"]["number"]]
+    assert port["name"] == "picker"
+    pod = made["Deployment", "chat-engine"]["spec"]["template"]
+    chosen = published["spec"]["selector"]["matchLabels"]
+    assert chosen.items() <= pod["metadata"]["labels"].items()
+    for component in ("router", "directory"):
+        others = made["Deployment", f"chat-{component}"]["spec"]["template"]["metadata"]["labels"]
+        assert not chosen.items() <= others.items()
+    (engine,) = pod["spec"]["containers"]
+    assert published["spec"]["targetPorts"] == [{"number": engine["ports"][0]["containerPort"]}]
+    assert (PUBLISHED_POOL, "chat") not in children(with_(SIMULATOR, "router.endpointPicker", {}))
 
 
 def test_broken_replica_does_not_block_a_node_drain() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage_operator.controller.drift import drift
+from plumage_operator.controller.drift import additions, drift
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -51,3 +51,21 @@ def test_applied_object_is_no_drift(thing: dict[str, Any]) -> None:
 )  # fmt: skip
 def test_drift(wanted: dict[str, Any], live: dict[str, Any], paths: list[str]) -> None:
     assert drift(wanted, live) == paths
+
+
+def test_additions_are_keys_of_fields_that_are_compared_as_a_whole() -> None:
+    spec = {"selector": {"matchLabels": {"a": "1"}}, "ports": [{"n": 1}]}
+    wanted: dict[str, Any] = {"metadata": {"labels": {"a": "1"}}, "spec": spec}
+    live = copy.deepcopy(wanted)
+    assert additions(wanted, live) == []
+    live["metadata"]["labels"]["theirs"] = "1"
+    live["spec"]["appProtocol"] = "http"
+    live["spec"]["ports"].append({"n": 2})
+    assert additions(wanted, live) == [], "others may add labels, definitions add defaults, and lists are replaced"
+    live["spec"]["selector"]["matchLabels"] |= {"example.com/a~b": "", "z": ""}
+    live["spec"]["selector"]["matchExpressions"] = []
+    assert additions(wanted, live) == [
+        "/spec/selector/matchExpressions",
+        "/spec/selector/matchLabels/example.com~1a~0b",
+        "/spec/selector/matchLabels/z",
+    ]

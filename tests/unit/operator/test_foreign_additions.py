@@ -17,7 +17,7 @@ EXPOSED = {
     "model": {"uri": "builtin://tiny-chat"},
     "engine": {"runtime": "Simulator"},
     "replicas": 2,
-    "router": {"httpRoute": {"parentRefs": [{"name": "front"}]}},
+    "router": {"httpRoute": {"parentRefs": [{"name": "front"}]}, "endpointPicker": {"inferencePool": {}}},
     "monitoring": {"enabled": True},
 }
 Edit = Callable[[dict[str, Any]], Any]
@@ -31,6 +31,7 @@ BINDING, BUDGET, ENGINE = (
     ),
 )
 ROUTE, MONITOR = ("HTTPRoute", "chat-router"), ("PodMonitor", "chat-engine")
+PUBLISHED = ("InferencePool.inference.networking.k8s.io", "chat")
 
 
 def settled() -> World:
@@ -89,6 +90,16 @@ TAKEN_OUT: dict[str, tuple[tuple[str, str], Edit, str]] = {
     "an endpoint": (
         MONITOR, lambda one: one["spec"]["podMetricsEndpoints"].append({"port": "theirs"}), "spec.podMetricsEndpoints",
     ),
+    "a label of published engines": (
+        PUBLISHED, lambda one: one["spec"]["selector"]["matchLabels"].update(a="b"), "spec.selector.matchLabels.a",
+    ),
+    "another picker": (
+        PUBLISHED, lambda one: one["spec"]["endpointPickerRef"].update(name="theirs", group="theirs.example"),
+        "spec.endpointPickerRef.group, spec.endpointPickerRef.name",
+    ),
+    "another port of engines": (
+        PUBLISHED, lambda one: one["spec"]["targetPorts"].append({"number": 22}), "spec.targetPorts",
+    ),
     "a halt": (ENGINE, lambda one: one["spec"].update(paused=True), "spec.paused"),
     "its node's network": (ENGINE, lambda one: pod(one).update(hostNetwork=True), "spec.template.spec.hostNetwork"),
     "its node's processes": (ENGINE, lambda one: pod(one).update(hostPID=True), "spec.template.spec.hostPID"),
@@ -101,6 +112,7 @@ LEFT: dict[str, tuple[tuple[str, str], Edit]] = {
     "what definitions write into a route": (
         ROUTE, lambda one: one["spec"]["rules"][0]["backendRefs"][0].update(group="", kind="Service", weight=1),
     ),
+    "what definitions write into a published pool": (PUBLISHED, lambda one: one["spec"].update(appProtocol="http")),
     "what is off and stored": (ENGINE, lambda one: [one["spec"].pop("paused"), pod(one).pop("hostNetwork")]),
 }  # fmt: skip
 

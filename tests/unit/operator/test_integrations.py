@@ -10,6 +10,7 @@ import yaml
 from support.operator_world import CONFIG, pool_object
 
 from plumage_operator.kinds import INTEGRATIONS, KINDS, Integration
+from plumage_operator.observed import key_of
 from plumage_operator.resources import PoolContext, build_children
 from plumage_operator.resources.context import read_pool
 
@@ -20,6 +21,8 @@ SPECS: tuple[dict[str, Any], ...] = (
     {"router": {"replicas": 1}},
     {"router": {"ingress": {"host": "chat.example"}}},
     {"router": {"httpRoute": {"parentRefs": [{"name": "edge"}]}}},
+    {"router": {"endpointPicker": {}}},
+    {"router": {"endpointPicker": {"inferencePool": {"failureMode": "FailClose"}}}},
     {"monitoring": {"enabled": True}},
     {"monitoring": {"enabled": False, "labels": {"release": "prometheus"}}},
     {"router": {"gatewayRef": {"name": "front"}}, "monitoring": {"enabled": True}},
@@ -31,6 +34,8 @@ def test_each_kind_has_a_switch_and_each_switch_a_kind() -> None:
     assert {one.switch for one in INTEGRATIONS} == set(switches)
     for one in INTEGRATIONS:
         assert KINDS[one.kind] == (f"{one.group}/{one.version}", one.plural)
+        named = f"{one.plural}.{one.group}" if one.plural == "inferencepools" else one.plural
+        assert one.resource == named, "Plumage has a resource of that name"
 
 
 @pytest.mark.parametrize("integration", INTEGRATIONS, ids=lambda one: one.kind)
@@ -38,7 +43,7 @@ def test_pool_asks_for_the_kinds_of_its_children(integration: Integration) -> No
     answers = set()
     for spec in SPECS:
         pool = read_pool(pool_object({**BASE, **spec}))
-        made = {child["kind"] for child in build_children(PoolContext(pool, CONFIG, 2))}
+        made = {key_of(child)[0] for child in build_children(PoolContext(pool, CONFIG, 2))}
         asked = integration.requested_by({**BASE, **spec})
         assert asked is (integration.kind in made), spec
         answers.add(asked)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.kube_double import answered_by
-from support.operator_world import CONFIG, World
+from support.operator_world import CONFIG, World, pool_object
 
 from plumage_operator.cache.store import Store
 from plumage_operator.controller.actions import Apply
@@ -33,6 +33,11 @@ class Server:
         self.asked: list[str] = []
         self.quota = False
         self.refused: set[str] = set()  # roles that nobody may bind
+        self.kept: dict[str, str] = {}  # labels of a selector that belong to others, and so outlive an apply
+        self.removed: list[str] = []  # by JSON patch
+
+    def version(self, path: str) -> str:
+        return str(self.objects[path]["metadata"]["resourceVersion"])
 
     async def answer(self, request: web.Request) -> web.Response:
         steps = request.content_type.removeprefix("application/").removesuffix("+yaml").removesuffix("+json")
@@ -56,9 +61,16 @@ class Server:
             )
         if steps == "json-patch":
             assert live is not None
-            live["metadata"]["managedFields"] = body[0]["value"]
+            version = {"path": "/metadata/resourceVersion", "value": self.version(request.path)}
+            assert body[-1] == {"op": "replace", **version}
+            self.removed += [one["path"] for one in body if one["op"] == "remove"]
+            if body[0]["op"] == "replace":
+                live["metadata"]["managedFields"] = body[0]["value"]
             return web.json_response(live)
-        self.objects[request.path] = {**body, "metadata": {**body["metadata"], "resourceVersion": "9"}}
+        spec = body.get("spec")
+        if self.kept:
+            spec = {**spec, "selector": {"matchLabels": {**spec["selector"]["matchLabels"], **self.kept}}}
+        self.objects[request.path] = {**body, "metadata": {**body["metadata"], "resourceVersion": "9"}, "spec": spec}
         return web.json_response(self.objects[request.path])
 
     def _create(self, path: str, body: dict[str, Any]) -> web.Response:
@@ -177,3 +189,21 @@ async def test_binding_stays_if_its_replacement_would_be_refused(server: Server,
     server.refused = set()
     assert await performer.perform(pool, [Apply(binding.child, known=True)]) == ()
     assert [one["roleRef"]["name"] for one in server.objects.values()] == ["plumage-router"]
+
+
+async def test_additions_that_outlive_an_apply_are_removed(server: Server, performer: Performer) -> None:
+    """The definition of the Gateway API's InferencePool does not call its selector atomic."""
+    world = World(pool_object({**pool_object()["spec"], "router": {"endpointPicker": {"inferencePool": {}}}}))
+    actions = [one for one in plan_changes(world.observed(), CONFIG) if isinstance(one, Apply)]
+    (published,) = [one for one in actions if one.child["kind"] == "InferencePool"]
+    await performer.perform(world.pool, [published])
+    again = Apply(published.child, known=True)
+    await performer.perform(world.pool, [again])
+    server.asked.clear()
+    await performer.perform(world.pool, [again])
+    assert (server.asked, server.removed) == (["GET", "apply-patch"], [])
+    server.asked.clear()
+    server.kept = {"example.com/theirs": "1"}
+    assert await performer.perform(world.pool, [again]) == ()
+    assert server.asked == ["GET", "apply-patch", "json-patch"]
+    assert server.removed == ["/spec/selector/matchLabels/example.com~1theirs"]

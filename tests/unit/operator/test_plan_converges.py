@@ -38,6 +38,11 @@ SPECS: dict[str, dict[str, Any]] = {
         "monitoring": {"enabled": True},
         "networkPolicy": {"clientNamespaces": ["apps"]},
     },
+    "published": {
+        "model": {"uri": "builtin://tiny-chat"},
+        "engine": {"runtime": "Simulator"},
+        "router": {"endpointPicker": {"proxyNamespaces": ["edge"], "inferencePool": {"failureMode": "FailOpen"}}},
+    },
     "gateway": {
         "model": {"uri": "builtin://tiny-chat"},
         "engine": {"runtime": "Simulator"},

@@ -20,6 +20,11 @@ def thing(kind: str, name: str, version: int, pool: str = "chat") -> dict[str, A
     return {"kind": kind, "metadata": metadata}
 
 
+def published(name: str, version: int) -> dict[str, Any]:
+    """The Gateway API's kind of the same name and plural."""
+    return {**thing("InferencePool", name, version), "apiVersion": "inference.networking.k8s.io/v1"}
+
+
 class Cluster:
     """An API server. meanwhile: called while it answers."""
 
@@ -28,7 +33,8 @@ class Cluster:
         self.meanwhile = meanwhile
 
     async def list_versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Any]:
-        listed = [one for one in self.things if f"{one['kind'].lower()}s" == plural]
+        theirs = api_version.startswith("inference.networking.k8s.io/")
+        listed = [one for one in self.things if f"{one['kind'].lower()}s" == plural and ("apiVersion" in one) is theirs]
         self.meanwhile()
         return listed
 
@@ -83,3 +89,17 @@ async def test_relist_lists_watched_namespaces_and_drops_an_unknown_kind() -> No
     assert await relist(Without(pool), store, _SERVICES, ("default", "other")) == {_CHAT}  # type: ignore[arg-type]
     assert asked == {"default", "other"}
     assert store.versions("Service") == {}
+
+
+async def test_pools_and_published_pools_are_distinct() -> None:
+    kinds = (("inference.networking.k8s.io", "v1", "inferencepools"),)
+    pool, child = thing("InferencePool", "chat", 1), published("chat", 2)
+    store = holding(pool, child)
+    assert await relist(Cluster(pool, child), store, kinds, ()) == set()  # type: ignore[arg-type]
+    assert await relist(Cluster(pool), store, kinds, ()) == {_CHAT}  # type: ignore[arg-type]
+    observed = store.observe(_CHAT)
+    assert observed is not None
+    assert (observed.pool["metadata"]["resourceVersion"], observed.children) == ("1", {})
+    store.put(child)
+    assert await relist(Cluster(child), store, kinds, ()) == {_CHAT}  # type: ignore[arg-type]
+    assert store.pools() == []

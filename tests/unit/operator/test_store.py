@@ -222,3 +222,20 @@ def test_pool_and_its_gateway_find_each_other() -> None:
     assert gateway is not None
     assert (gateway.attached, gateway.own.children) == ((), {})
     assert store.pools_of(FRONT) == []
+
+
+def test_inference_pool_of_the_gateway_api_is_a_child() -> None:
+    store = Store()
+    store.put(versioned(pool_object(), 5))
+    metadata = {"name": "chat", "namespace": "default", "labels": {POOL_LABEL: "chat"}}
+    published = {"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": metadata}
+    assert store.put(versioned(published, 6)) == POOL
+    observed = store.observe(POOL)
+    assert observed is not None
+    assert observed.pool["apiVersion"] == "inference.plumage.dev/v1alpha1"
+    assert list(observed.children) == [("InferencePool.inference.networking.k8s.io", "chat")]
+    assert store.remove(versioned(published, 7)) == POOL
+    assert store.pools() == [POOL]
+    theirs = {**published, "metadata": {**metadata, "name": "theirs", "labels": {}}}
+    assert store.put(versioned(theirs, 8)) is None
+    assert store.pools() == [POOL]

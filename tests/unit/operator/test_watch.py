@@ -74,3 +74,21 @@ def test_router_that_leaves_its_gateway_reconciles_it(watch: Watch) -> None:
     router["metadata"]["labels"] = gateway_labels_of("front")
     assert watch.apply(router) == {FRONT}
     assert watch.apply(pod(None, 2)) == {FRONT}
+
+
+def test_inference_pool_of_the_gateway_api_reconciles_its_pool_alone(watch: Watch) -> None:
+    labels = {POOL_LABEL: "chat"}
+    published = {"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool"}
+    assert watch.apply({**published, "metadata": {"namespace": "default", "name": "other", "labels": labels}}) == {CHAT}
+    assert watch.apply({**published, "metadata": {"namespace": "default", "name": "chat"}}) == set()
+    assert watch.store.pools() == [("default", "chat")]
+
+
+def test_inference_pool_of_the_gateway_api_reconciles_pools_whose_engines_it_names(watch: Watch) -> None:
+    engine = {"external": {"inferencePoolRef": {"name": "theirs"}}}
+    outside = {**pool_object({"engine": engine}), "metadata": {"namespace": "default", "name": "other"}}
+    watch.apply(outside)
+    theirs = {"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool"}
+    assert watch.apply({**theirs, "metadata": {"namespace": "default", "name": "theirs"}}) == {OTHER}
+    assert watch.apply({**theirs, "metadata": {"namespace": "elsewhere", "name": "theirs"}}) == set()
+    assert watch.apply({**theirs, "metadata": {"namespace": "default", "name": "theirs"}}, gone=True) == {OTHER}

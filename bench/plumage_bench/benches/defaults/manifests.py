@@ -195,6 +195,9 @@ POOLS: Final[Mapping[str, dict[str, Any]]] = {
         VLLM, engine__modelCache={"claimName": "models"}, engine__hostMemory__disk__claimName="kv",
     ),
     "Simulator": SIMULATOR,
+    "external engines": {
+        "model": {"uri": "builtin://tiny-llama"}, "engine": {"external": {"inferencePoolRef": {"name": "theirs"}}},
+    },
     "plain": {"model": {"uri": "builtin://tiny-llama"}, "engine": {"runtime": "Simulator"}},
     "sliding window": _with(SIMULATOR, engine__feather__bandit={"forgetting": "SlidingWindow"}),
     "Q-learning": _with(SIMULATOR, engine__feather__policy="QLearning"),

@@ -22,7 +22,7 @@ from plumage_cli.local.plan.processes import plan_replica, plan_router
 from plumage_cli.local.plan.vllm import VllmInterpreter
 from plumage_operator.config import OperatorConfig
 from plumage_operator.controller.served_pools import find_served_pools
-from plumage_operator.observed import AttachedPool, Observed, ObservedGateway
+from plumage_operator.observed import AttachedPool, Observed, ObservedGateway, external_of
 from plumage_operator.resources import GatewayContext, PoolContext, build_children, build_gateway_children
 
 __all__ = ["NOT_SET", "gateway_makes", "pool_makes", "unread", "unread_of_gateway", "unread_of_pool"]
@@ -38,9 +38,11 @@ _META: Final = {"namespace": "default", "uid": "uid", "generation": 1}
 
 def pool_makes(spec: Mapping[str, Any]) -> Any:
     """Everything that a pool with that spec makes. ValidationError for an invalid spec."""
-    pool = InferencePool.model_validate(_object("InferencePool", "chat", spec))
+    thing = _object("InferencePool", "chat", spec)
+    pool = InferencePool.model_validate(thing)
     made: dict[str, Any] = {
         "operator": build_children(PoolContext(pool, _CONFIG, pool.spec.initial_replicas)),
+        "external": external_of(thing),  # the object that the operator reads the engines' labels from
         "local": (plan_replica(pool, _LOCAL, 0, 20_001, 20_002), plan_router(pool, _LOCAL, 8000)),
     }
     if pool.spec.autoscaling is not None:

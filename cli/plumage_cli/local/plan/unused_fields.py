@@ -43,6 +43,7 @@ WITHOUT_EFFECT = (
     "engine.image_pull_secrets",
     "router.replicas",
     "router.endpoint_picker.proxy_namespaces",
+    "router.endpoint_picker.inference_pool",
     "router.service.type",
     "router.service.annotations",
     "router.ingress",
@@ -81,6 +82,8 @@ def refuse_cluster_fields(pool: InferencePool, source: str) -> None:
         mistakes.append("spec.router.auth: may not refer to Secrets in local mode; use plumage up --api-keys FILE")
     if spec.router.tls is not None:
         mistakes.append("spec.router.tls: may not refer to a Secret in local mode: plumage up serves plain HTTP")
+    if spec.engine.external is not None:
+        mistakes.append("spec.engine.external: may not be set in local mode: plumage up runs the engines")
     if spec.engine.tls is not None:
         mistakes.append("spec.engine.tls: may not refer to Secrets in local mode: engines are on loopback addresses")
     if spec.keys_ref is not None:

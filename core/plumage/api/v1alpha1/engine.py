@@ -16,7 +16,7 @@ from plumage.api.v1alpha1.scheduling import Placement
 from plumage.api.v1alpha1.simulator import SimulatorSpec
 from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct, named_once
 
-__all__ = ["OWNED_ARGS", "VLLM_PLUGIN", "EngineSpec", "EngineTlsSpec", "ModelCacheSpec"]
+__all__ = ["OWNED_ARGS", "VLLM_PLUGIN", "EngineSpec", "EngineTlsSpec", "ExternalEnginesSpec", "ModelCacheSpec"]
 
 # Plumage sets these itself. A second value would break routing, the directory or the drain.
 OWNED_ARGS = (
@@ -96,6 +96,15 @@ class EngineTlsSpec(Struct):
     )
 
 
+class ExternalEnginesSpec(Struct):
+    """Engines that somebody else deploys, such as plain vLLM. They have no agent."""
+
+    inference_pool_ref: ObjectRef = Field(
+        description="An InferencePool of the group inference.networking.k8s.io. The pods that it selects are the "
+        "replicas, at its target port."
+    )
+
+
 class EngineSpec(Placement):
     """The engine of each replica and its settings."""
 
@@ -152,6 +161,11 @@ class EngineSpec(Placement):
         "lets it grow again below 95 % of KV use. Static leaves it at its maximum.",
     )
     simulator: SimulatorSpec = Field(SimulatorSpec(), description="Size and speed of a simulated engine.")
+    external: ExternalEnginesSpec | None = Field(
+        None,
+        description="Engines that somebody else deploys. The pool then has routers and a directory only. Of the other "
+        "fields of engine only the HF_ variables of env have an effect: routers fetch the tokenizer. None when absent.",
+    )
     runtime_class_name: Subdomain | None = Field(None, description="Runtime class of the pods.")
     scheduler_name: Label | None = Field(None, description="Scheduler of the pods.")
     service_account_name: Subdomain | None = Field(None, description="Service account of the pods.")
@@ -215,6 +229,20 @@ class EngineSpec(Placement):
             reads=("runtime", "simulator"),
             holds=lambda engine: engine.runtime == "Simulator" or "simulator" not in engine.model_fields_set,
             written=("simulator",),
+        ),
+        Rule(
+            at="external",
+            must="may not be set with runtime Simulator: Plumage makes no engine then",
+            cel="self.runtime != 'Simulator' || !has(self.external)",
+            reads=("runtime", "external"),
+            holds=lambda engine: engine.runtime == "VLLM" or engine.external is None,
+        ),
+        Rule(
+            at="external",
+            must="may not be set together with tls: routers know no certificate of these engines",
+            cel="!has(self.external) || !has(self.tls)",
+            reads=("external", "tls"),
+            holds=lambda engine: engine.external is None or engine.tls is None,
         ),
         Rule(
             at="args",

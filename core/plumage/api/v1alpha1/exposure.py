@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,7 @@ __all__ = [
     "MonitoringSpec",
     "NetworkPolicySpec",
     "ParentRef",
+    "PublishedPoolSpec",
     "TlsSpec",
     "TracingSpec",
 ]
@@ -31,6 +32,16 @@ class TlsSpec(Struct):
 
     secret_name: Subdomain = Field(
         description="Secret of type kubernetes.io/tls, with tls.crt and tls.key. A change reaches running routers."
+    )
+
+
+class PublishedPoolSpec(Struct):
+    """An InferencePool of the Gateway API Inference Extension, for gateways that send requests to the engines."""
+
+    failure_mode: Literal["FailClose", "FailOpen"] = Field(
+        "FailClose",
+        description="What gateways do while no picker answers. FailClose: they refuse requests. FailOpen: they choose "
+        "an engine themselves, which answers 401 unless the gateway adds the pool's engine key.",
     )
 
 
@@ -52,6 +63,11 @@ class EndpointPickerSpec(Struct):
         description="Namespaces of the proxies, whose pods may reach the picker and the engines. The picker gives "
         "them the engine key. When empty, the network policy lets nobody reach it.",
         json_schema_extra={LIST_KEY: ""},
+    )
+    inference_pool: PublishedPoolSpec | None = Field(
+        None,
+        description="An InferencePool of the group inference.networking.k8s.io with this pool's name, its engines and "
+        "this picker. The backend of HTTPRoutes. None when absent.",
     )
     rules: ClassVar = (named_once("proxyNamespaces", "a namespace"),)
 

@@ -44,11 +44,15 @@ class RolloutSpec(Struct):
 
 def _weights_exist(spec: Any) -> bool:
     built_in = spec.model.uri.startswith("builtin://") and spec.model.uri.rstrip("/") != WITH_WEIGHTS
-    return not built_in or spec.engine.runtime == "Simulator"
+    return not built_in or spec.engine.runtime == "Simulator" or spec.engine.external is not None
 
 
 def _names_tenants(spec: Any) -> bool:
     return spec.flow_control is not None and any(one.tenants for one in spec.flow_control.classes)
+
+
+def _is_published(router: RouterSpec) -> bool:
+    return router.endpoint_picker is not None and router.endpoint_picker.inference_pool is not None
 
 
 def _has_tenants(router: RouterSpec) -> bool:
@@ -104,6 +108,35 @@ class InferencePoolSpec(Struct):
             holds=lambda spec: spec.autoscaling is None or spec.replicas in (None, 1),
         ),
         Rule(
+            at="autoscaling",
+            must="may not be set with engine.external: the owner of the engines chooses how many",
+            cel="!has(self.autoscaling) || !has(self.engine.external)",
+            reads=("autoscaling", "engine"),
+            holds=lambda spec: spec.autoscaling is None or spec.engine.external is None,
+        ),
+        Rule(
+            at="replicas",
+            must="must be absent, or 1, with engine.external: the owner of the engines chooses how many",
+            cel="!has(self.engine.external) || !has(self.replicas) || self.replicas == 1",
+            reads=("replicas", "engine"),
+            holds=lambda spec: spec.engine.external is None or spec.replicas in (None, 1),
+        ),
+        Rule(
+            at="model.adapters",
+            must="must be absent with engine.external: no agent loads them or reports who has them",
+            cel="!has(self.engine.external) || !has(self.model.adapters) || size(self.model.adapters) == 0",
+            reads=("model", "engine"),
+            holds=lambda spec: spec.engine.external is None or not spec.model.adapters,
+        ),
+        Rule(
+            at="router.endpointPicker.inferencePool",
+            must="may not be set with engine.external: name this picker in the InferencePool of the engines",
+            cel="!has(self.engine.external) || !has(self.router) || !has(self.router.endpointPicker) || "
+            "!has(self.router.endpointPicker.inferencePool)",
+            reads=("router", "engine"),
+            holds=lambda spec: spec.engine.external is None or not _is_published(spec.router),
+        ),
+        Rule(
             at="quotas",
             must="must be absent without tenants: set router.auth.apiKeysRef, or router.gatewayRef of a gateway with "
             "keys",
@@ -127,7 +160,7 @@ class InferencePoolSpec(Struct):
             at="model.uri",
             must=f"may not be builtin:// with engine.runtime VLLM, except {WITH_WEIGHTS}: other models have no weights",
             cel="!self.model.uri.startsWith('builtin://') || self.engine.runtime == 'Simulator' || "
-            f"self.model.uri.matches('^{WITH_WEIGHTS}/*$')",
+            f"has(self.engine.external) || self.model.uri.matches('^{WITH_WEIGHTS}/*$')",
             reads=("model", "engine"),
             holds=_weights_exist,
         ),

@@ -49,7 +49,8 @@ class LbgrSpec(Struct):
     pending_owner_seconds: Seconds = Field(
         defaults.PENDING_OWNER_SECONDS,
         description="Seconds for which a replica counts as owner of a prefix that was sent to it and is not reported "
-        "yet.",
+        "yet. Where nobody reports (no directory, or engine.external) it is "
+        f"{defaults.UNREPORTED_OWNER_SECONDS} unless it is set.",
     )
 
 
