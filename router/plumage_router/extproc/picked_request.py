@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Sequence
 from enum import Enum
 from typing import Final
@@ -123,7 +124,7 @@ class PickedRequest:
         self._fallbacks = fallbacks
         self._call = call
         self._stage = _Stage.HEAD
-        self._request = Request()
+        self._request = Request(call.peer)
         self._request_id = ""
         self._modes = (int(BodyMode.FULL_DUPLEX_STREAMED), int(BodyMode.FULL_DUPLEX_STREAMED))
         self._subset: tuple[str, ...] | None = None
@@ -141,6 +142,7 @@ class PickedRequest:
         self._chosen = ""  # the first endpoint that the proxy got
         self._record: Record | None = None
         self.arrived = self._routable_at = monotonic()
+        call.expire_at(pool.tick + pool.timeouts.header)
 
     # -- for the pool's tick ------------------------------------------------------------------------------------------
 
@@ -222,6 +224,16 @@ class PickedRequest:
     def aborted(self) -> None:
         self._leave()
 
+    def crowded(self) -> None:
+        self._cut(_no_memory(), "no memory is left for the proxy's messages")
+
+    def expired(self) -> None:
+        """Nothing came in time. While the pool has the request, its tick ends it instead."""
+        if self._stage is _Stage.BODY:
+            self._fail(RequestError(408, "The request did not arrive in time.", code="request_timeout"))
+        else:
+            self._break(GrpcStatus.DEADLINE_EXCEEDED, "the proxy sent nothing in time")
+
     # -- what the proxy sends -----------------------------------------------------------------------------------------
 
     def _take(self, incoming: Incoming, phase: Phase) -> None:
@@ -250,12 +262,12 @@ class PickedRequest:
         if incoming.modes is not None:
             self._modes = incoming.modes
         self._subset = incoming.subset
-        pool.metrics.requests += 1
-        _read_head(request, incoming.headers)
+        _read_head(request, incoming.headers, pool.limits.max_header_bytes)
         self._request_id = pool.request_id(request)
         refusal = pool.admit(request)
         if refusal is not None:
             raise refusal
+        pool.metrics.requests += request.is_completion
         if request.is_completion and request.reservation is None:  # of a stored response
             raise RequestError(404, _NO_STORED, code="not_found")
         if not request.is_completion:
@@ -270,6 +282,7 @@ class PickedRequest:
         assert request.reservation is not None, "a completion's body has a reservation"
         request.reservation.evict = self._evict
         self._stage = _Stage.BODY
+        self._call.expire_at(pool.tick + pool.timeouts.body)
         if self._modes[0] != BodyMode.FULL_DUPLEX_STREAMED and not incoming.end:
             self._call.send(header_answer(Phase.REQUEST_HEADERS))  # the proxy waits with the body for it
         if incoming.end:
@@ -296,6 +309,7 @@ class PickedRequest:
         assert request.reservation is not None
         pool.body_memory.complete(request.reservation)
         self._stage = _Stage.WAITING
+        self._call.expire_at(math.inf)
         self.arrived = self._routable_at = monotonic()
         steps = self._admit()
         size = len(request.body)
@@ -441,9 +455,9 @@ class PickedRequest:
         record.waited_seconds = now - self._routable_at if self._waited else 0.0
         self._chosen = endpoint_of(replica)
         others = fallbacks(pool.fleet, decision, self._fallbacks) if prompt.previous is None else ()
-        self._answer_proxy(replica, ",".join((self._chosen, *others)), pool.named_response(prompt, replica))
+        payload = pool.named_response(prompt, replica)
         pool.free(prompt)
-        self._free_body()
+        self._answer_proxy(replica, ",".join((self._chosen, *others)), payload)
 
     def _answer_proxy(self, replica: Replica, destination: str, payload: bytes) -> None:
         """Sends destination and body to the proxy."""
@@ -451,21 +465,20 @@ class PickedRequest:
         key = self._pool.engine_keys.of(replica.member.url)
         changed = payload is not self._raw
         headers, removed = self._engine_headers(key, changed=changed)
-        target, call = destination.encode(), self._call
-        phase, end = Phase.REQUEST_BODY, not self._trailers
+        target, phase, end = destination.encode(), Phase.REQUEST_BODY, not self._trailers
         if self._modes[0] == BodyMode.FULL_DUPLEX_STREAMED:
-            call.send(
-                header_answer(Phase.REQUEST_HEADERS, headers, removed, target), *body_answer(phase, payload, end=end)
-            )
+            head = header_answer(Phase.REQUEST_HEADERS, headers, removed, target)
+            answers = [head, *body_answer(phase, payload, end=end)]
         else:
             body = payload if changed else None
-            call.send(
-                *body_answer(
-                    phase, body, end=end, headers=headers, removed=removed, destination=target, whole=True
-                )
+            answers = body_answer(
+                phase, body, end=end, headers=headers, removed=removed, destination=target, whole=True
             )  # fmt: skip
         if self._trailers:
-            call.send(trailer_answer(Phase.REQUEST_TRAILERS))
+            answers.append(trailer_answer(Phase.REQUEST_TRAILERS))
+        held, self._request.reservation = self._request.reservation, None
+        self._free_body()
+        self._call.send(*answers, held=held)
 
     def _engine_headers(self, key: bytes | None, *, changed: bool) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         """What the engine gets: its own key, the request's id, and none of the client's keys."""
@@ -497,6 +510,7 @@ class PickedRequest:
         key = pool.engine_keys.of(replica.member.url)
         headers, removed = self._engine_headers(key, changed=False)
         self._stage = _Stage.PICKED
+        self._call.expire_at(pool.tick + pool.timeouts.request)
         self._call.send(header_answer(Phase.REQUEST_HEADERS, headers, removed, endpoint_of(replica).encode()))
 
     def _why_none(self, now: float) -> str:
@@ -609,6 +623,7 @@ class PickedRequest:
         """Removes the request from the pool's books and closes its account."""
         pool, attempt, record = self._pool, self._attempt, self._record
         pool.in_flight.discard(self)
+        self._call.expire_at(pool.tick + pool.timeouts.write)  # for the proxy to end the call
         self._free_body()
         if self._waited:
             pool.wait_queue.remove(self)
@@ -630,10 +645,10 @@ class PickedRequest:
 
     def _free_body(self) -> None:
         request, self._raw = self._request, b""
+        request.body.clear()
         if request.reservation is not None:
             self._pool.body_memory.release(request.reservation)
             request.reservation = None
-            request.body.clear()
 
     def _spent(self, passage: Passage, outcome: str) -> Spent | None:
         """What the engine computed, for flow control; None if nobody knows. An event of a stream counts as a token."""
@@ -696,9 +711,10 @@ def _no_memory() -> RequestError:
     return overloaded("Too many request bodies are in memory.")
 
 
-def _read_head(request: Request, headers: Sequence[tuple[bytes, bytes]]) -> None:
+def _read_head(request: Request, headers: Sequence[tuple[bytes, bytes]], most_bytes: int) -> None:
     """Sets method, target and headers. Raises RequestError for too many, and for one that may not be repeated."""
-    if len(headers) > _MAX_HEADERS:
+    size = sum([len(name) + len(value) + 4 for name, value in headers])
+    if len(headers) > _MAX_HEADERS or size > most_bytes:
         raise RequestError(431, "The request's headers are too large.", code="headers_too_large")
     found = request.headers
     for name, value in headers:
