@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plumage.api.v1alpha1 import InferencePool
+from plumage.cluster import child_name
 
 __all__ = ["without_effect"]
 
 
 def without_effect(pool: InferencePool) -> tuple[str, ...]:
     """One sentence each, beginning with the field's path."""
-    return tuple(_client_namespaces(pool))
+    return (*_client_namespaces(pool), *_engine_tls(pool))
 
 
 def _client_namespaces(pool: InferencePool) -> Iterator[str]:
@@ -25,3 +26,17 @@ def _client_namespaces(pool: InferencePool) -> Iterator[str]:
             f"of {gateway.name} reaches this pool. Require keys there (spec.auth of the gateway), or give the pool a "
             "router of its own"
         )
+
+
+def _engine_tls(pool: InferencePool) -> Iterator[str]:
+    """Reported, because a proxy without TLS to the engines gets no answer from them."""
+    tls = pool.spec.engine.tls
+    if tls is None or pool.spec.router.endpoint_picker is None:
+        return
+    name = f"{child_name(pool.metadata.name, 'engine')}.{pool.metadata.namespace}.svc"
+    own = tls.client_secret_name
+    client = "" if own is None else f", and to show them a certificate that ca.crt of {own} trusts"
+    yield (
+        "spec.engine.tls has no effect on the proxies of spec.router.endpointPicker, which connect to the engines "
+        f"themselves: set them to trust ca.crt of {tls.secret_name} for the name {name}{client}"
+    )

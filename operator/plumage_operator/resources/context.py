@@ -92,10 +92,12 @@ class ChildOwner(ABC):
         body: Mapping[str, Any],
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        name: str | None = None,
     ) -> Child:
-        """A child with owner reference, labels and hash. labels: further ones; the operator's own win."""
+        """A child with owner reference, labels and hash. labels: further ones; the operator's own win. name: if it is
+        not that of the component."""
         metadata: dict[str, Any] = {
-            "name": self.name(component),
+            "name": name or self.name(component),
             "namespace": self.namespace,
             "labels": {**(labels or {}), **self.labels(component)},
             "ownerReferences": [self._owner()],

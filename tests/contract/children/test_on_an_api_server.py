@@ -79,7 +79,7 @@ def children(kind: str) -> list[dict[str, Any]]:
         "spec": {
             "model": {"uri": "builtin://tiny-chat"},
             "engine": {"runtime": "Simulator"},
-            "router": EXPOSED,
+            "router": {**EXPOSED, "endpointPicker": {}},
             "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
         },
     }
@@ -102,6 +102,11 @@ def test_pod_monitors_are_accepted_and_changed(server: ApiServer, sent: Any) -> 
     assert len(found) == 2
     for child in found:
         accepted_and_changed(sent, child, unknown=("spec", "endpoints"))
+
+
+def test_service_of_the_endpoint_picker_is_accepted_and_changed(sent: Any) -> None:
+    (child,) = [one for one in children("Service") if one["metadata"]["name"] == "chat-picker"]
+    accepted_and_changed(sent, child, unknown=("spec", "protocols"))
 
 
 def accepted_and_changed(sent: Any, child: dict[str, Any], unknown: tuple[str, str]) -> None:
