@@ -674,9 +674,12 @@ class PickedRequest:
                     usage.prompt_tokens, usage.cached_tokens or 0, usage.output_tokens or 0, estimated=False
                 )
             else:
-                output = self._pool.tokens_of_answer(prompt) if prompt is not None and background else attempt.streamed
+                output = attempt.streamed if attempt.streams else 0
+                if prompt is not None and background:
+                    output = self._pool.tokens_of_answer(prompt)
                 used = TokensUsed(self._expected, 0, output, estimated=True)
-            if prompt is not None and prompt.uses_device:
+            answered = outcome == "Finished" or attempt.status > 0
+            if answered and prompt is not None and prompt.uses_device:
                 self._pool.count_usage(self._request.tenant, prompt.model, used)
         spending, self._spending = self._spending, None
         if spending is None:

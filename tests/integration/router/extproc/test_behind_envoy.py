@@ -256,6 +256,23 @@ async def test_client_that_leaves_early_pays_for_its_prompt(behind_envoy: Any, k
         writer.close()
         await kit.until(lambda: not proxy.pool.in_flight)
     assert 0 < len(seen_by_engines(proxy)) < 8
+    assert not proxy.pool.usage.sums, "no engine answered, so there is nothing to bill"
+
+
+async def test_texts_that_look_like_events_are_no_tokens(behind_envoy: Any, kit: Any) -> None:
+    """Of an answer that is no stream and that reports no usage."""
+    proxy = await behind_envoy(engines=1)
+    body = json.dumps({"choices": [{"message": {"content": "data: data: data: "}}]}).encode()
+
+    async def plain(seen: Any, writer: asyncio.StreamWriter) -> None:
+        head = b"HTTP/1.1 200 x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+        writer.write(head + body)
+
+    proxy.running.engines[0].answer = plain
+    assert (await proxy.send(kit.request(kit.chat()), kit.read_answer)).status == 200
+    await kit.until(lambda: not proxy.pool.in_flight)
+    (sums,) = proxy.pool.usage.sums.values()
+    assert (sums.estimated, sums.output) == (1, 0)
 
 
 async def test_trailers_of_a_request_pass(behind_envoy: Any, kit: Any) -> None:
