@@ -65,6 +65,9 @@ class Transport:
     def is_closing(self) -> bool:
         return self.closed
 
+    def get_write_buffer_size(self) -> int:
+        return 1 if self.full else 0
+
     def pause_reading(self) -> None:
         self.reading_paused = True
 

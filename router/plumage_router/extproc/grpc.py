@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 from plumage.settings.router_config import LimitsConfig, TimeoutsConfig
 from plumage_router.extproc.frames import literal
-from plumage_router.extproc.http2 import Http2Connection, Http2Stream, StreamHandler
+from plumage_router.extproc.http2 import Http2Connection
+from plumage_router.extproc.http2_stream import Http2Stream, StreamHandler
 from plumage_router.http.body_memory import BodyMemory, BodyReservation
 
 __all__ = ["MAX_MESSAGE", "Bounds", "Call", "CallHandler", "GrpcStatus", "Methods"]

@@ -1,4 +1,4 @@
-"""The server's side of HTTP/2, as far as gRPC needs it (RFC 9113).
+"""The server's side of an HTTP/2 connection, as far as gRPC needs it (RFC 9113).
 
 A Python gRPC library costs more CPU time than a whole decision
 (docs/decisions/0310-serve-the-picker-by-an-http2-of-its-own.md), so frames are read here.
@@ -17,39 +17,20 @@ from plumage.settings.router_config import TimeoutsConfig
 from plumage_router.extproc import frames
 from plumage_router.extproc.frames import FRAME, MOST_WINDOW, NUMBER, PREFACE, SETTING, PeerError, frame, unpadded
 from plumage_router.extproc.header_blocks import MAX_HEADERS, BlockKind, HeaderBlocks
+from plumage_router.extproc.http2_stream import STREAM_WINDOW, Http2Stream, StreamHandler
 from plumage_router.extproc.peer_budget import PeerBudget
-from plumage_router.http.body_memory import BodyMemory, BodyReservation
+from plumage_router.http.body_memory import BodyMemory
 from plumage_router.http.downstream import LINGER, peer_address
 
-__all__ = ["Http2Connection", "Http2Host", "Http2Stream", "StreamHandler"]
+__all__ = ["Http2Connection", "Http2Host"]
 
 _MAX_FRAME: Final = 65_536  # bytes of a frame that we take
-_STREAM_WINDOW: Final = 1 << 20  # bytes that a peer may send on a stream before we let it send more
-_MAX_QUEUED: Final = 1 << 20  # bytes that wait for a stream's window, before the stream is not read from
 _AT_ONCE: Final = 1 << 18  # bytes of data that are written in one turn of the loop
 _HIGH_WATER: Final = 65_536  # bytes that wait for a slow peer in the transport; loops have more over TLS
 _MOST_CUT: Final = 1024
 _YOUNG: Final = 1.0  # seconds: a stream that its peer drops before counts, unless it was answered
 _NOTICE: Final = b"leaving."  # the PING after the first GOAWAY
 _NOTICE_SECONDS: Final = 1.0  # the longest wait for its answer
-
-
-class StreamHandler(Protocol):
-    """Answers one stream. Ends with `Http2Stream.end` or `reset`, or by `aborted`."""
-
-    def received(self, data: bytes) -> None: ...
-
-    def half_closed(self) -> None:
-        """The peer sends no more."""
-        ...
-
-    def aborted(self) -> None:
-        """The stream is gone: nothing can be sent."""
-        ...
-
-    def expired(self) -> None:
-        """The stream's `deadline` passed."""
-        ...
 
 
 class Http2Host(Protocol):
@@ -89,181 +70,6 @@ class Http2Host(Protocol):
         ...
 
 
-class Http2Stream:
-    """One stream. `open`: something may be sent. `deadline`: when the handler's `expired` is called.
-
-    `window`, `credit`: bytes that we, and the peer, may send.
-    """
-
-    __slots__ = (
-        "_blocked", "_connection", "_ending", "_head", "_kept", "_unread", "_waiting", "credit", "deadline", "handler",
-        "length", "number", "open", "opened_at", "stuck_by", "window",
-    )  # fmt: skip
-
-    def __init__(self, connection: Http2Connection, number: int, window: int, now: float) -> None:
-        self._connection = connection
-        self._blocked = bytearray()  # waits for a window, or for room in the transport
-        self._kept: BodyReservation | None = None  # memory of a body that waits there
-        self._waiting: BodyReservation | None = None  # memory of what else waits there
-        self._ending: bytes | None = None  # trailers that follow what waits
-        self._head: bytes | None = None
-        self._unread = 0  # bytes received for which the peer got no new window
-        self.handler: StreamHandler | None = None
-        self.number = number
-        self.open = True
-        self.window = window
-        self.credit = _STREAM_WINDOW
-        self.length: int | None = None  # bytes that are to come, if the peer said so
-        self.opened_at = now
-        self.deadline = math.inf
-        self.stuck_by = math.inf  # when the stream ends if the peer takes no byte until then
-
-    @property
-    def peer(self) -> str:
-        """The address of the connection's other side; "" on a Unix socket."""
-        return self._connection.peer
-
-    @property
-    def memory(self) -> BodyMemory:
-        return self._connection.memory
-
-    @property
-    def answered(self) -> bool:
-        """Something was sent."""
-        return self._head is None
-
-    def head(self, block: bytes) -> None:
-        """Sets the headers, a block of `literal`s; they are sent before the first data."""
-        self._head = block
-
-    def keep(self, body: BodyReservation) -> None:
-        """The memory of what is sent next. `settle` releases it, or the last byte that waits, or the stream's end."""
-        assert self._kept is None, "a call sends one body"
-        self._kept = body
-
-    def settle(self) -> None:
-        """All that `keep` was for is sent, or waits."""
-        kept = self._kept
-        if kept is not None and not self._blocked:
-            self._kept = None
-            self.memory.release(kept)
-
-    def send(self, data: bytes) -> None:
-        """Sends the bytes, or lets them wait for the peer. Without memory for them the stream is reset."""
-        if not self.open:
-            return
-        self._send_head()
-        sent = 0 if self._blocked else self._connection.send_data(self, data)
-        if sent == len(data):
-            return
-        if not self._blocked:
-            self.stuck_by = self._connection.write_deadline()
-        if self._reserve(len(self._blocked) + len(data) - sent):
-            self._blocked += memoryview(data)[sent:]
-        elif self.open:
-            self._crowded()
-
-    def end(self, trailers: bytes) -> None:
-        """Ends the stream with trailers, a block of `literal`s, after what was sent."""
-        if self.open and self._ending is None:
-            self._send_head()
-            self._ending = trailers
-            self._finish()
-
-    def reset(self) -> None:
-        """Ends the stream at once, as an error."""
-        if self.open:
-            self._connection.reset_stream(self, frames.CANCEL)
-
-    # -- for the connection -------------------------------------------------------------------------------------------
-
-    def unblock(self) -> None:
-        """A window grew, or the transport has room."""
-        if self._blocked:
-            sent = self._connection.send_data(self, self._blocked)
-            del self._blocked[:sent]
-            if sent:
-                self.stuck_by = self._connection.write_deadline()
-            if self._blocked:
-                return
-            self.stuck_by = math.inf
-            self._release()
-        self._finish()
-        if self.open and self._unread:
-            self.consume(0)
-
-    def take(self, size: int) -> bool:
-        """Bytes came. Returns False if the peer had no window for them."""
-        self.credit -= size
-        return self.credit >= 0
-
-    def count(self, size: int, *, ends: bool) -> bool:
-        """Bytes of the content came, and its end perhaps. Returns False if they differ from `length`."""
-        if self.length is None:
-            return True
-        self.length -= size
-        return self.length == 0 if ends else self.length >= 0
-
-    def consume(self, size: int) -> None:
-        """Bytes came. The peer may send as many again, unless it does not read what it gets."""
-        self._unread += size
-        if self._unread >= _STREAM_WINDOW // 2 and len(self._blocked) < _MAX_QUEUED:
-            self._connection.write(frame(frames.WINDOW_UPDATE, 0, self.number, NUMBER.pack(self._unread)))
-            self.credit += self._unread
-            self._unread = 0
-
-    def gone(self) -> None:
-        """Nothing can be sent any more."""
-        self.open = False
-        self.deadline = self.stuck_by = math.inf
-        self._blocked.clear()
-        self._release()
-
-    # -- inside -------------------------------------------------------------------------------------------------------
-
-    def _send_head(self) -> None:
-        head, self._head = self._head, None
-        if head is not None:
-            self._connection.write(frame(frames.HEADERS, frames.END_HEADERS, self.number, head))
-
-    def _finish(self) -> None:
-        if self._ending is not None and not self._blocked and self.open:
-            flags = frames.END_HEADERS | frames.END_STREAM
-            self._connection.write(frame(frames.HEADERS, flags, self.number, self._ending))
-            self._connection.finish_stream(self)
-
-    def _reserve(self, size: int) -> bool:
-        """Reserves memory until there is some for `size` bytes. Returns False without it, or if the stream ended."""
-        if self._kept is not None:
-            size -= self._kept.size
-        if self._waiting is not None:
-            size -= self._waiting.size
-        if size <= 0:
-            return True
-        if self._waiting is None:
-            self._waiting = BodyReservation(self.peer, self._crowded)
-        waiting = self._waiting
-        if not self.memory.reserve(waiting, size):
-            return False
-        if not self.open:  # it made room for its own bytes
-            self.memory.release(waiting)
-            return False
-        self.memory.unfinished(waiting)
-        return True
-
-    def _release(self) -> None:
-        kept, waiting = self._kept, self._waiting
-        self._kept = self._waiting = None
-        if kept is not None:
-            self.memory.release(kept)
-        if waiting is not None:
-            self.memory.release(waiting)
-
-    def _crowded(self) -> None:
-        """The peer does not read, and there is no memory for what waits."""
-        self._connection.abort_stream(self, frames.ENHANCE_YOUR_CALM)
-
-
 class Http2Connection(asyncio.Protocol):
     """One connection of a proxy. The port calls `sweep` with each tick.
 
@@ -273,9 +79,10 @@ class Http2Connection(asyncio.Protocol):
 
     __slots__ = (
         "_blocked", "_budget", "_closing", "_credit", "_cut", "_cut_before", "_final_by", "_headers_by", "_host",
-        "_idle_by", "_initial_window", "_last", "_leaving", "_loop", "_max_frame", "_noticing", "_out", "_paused",
-        "_peer_ended", "_preface", "_receiving", "_rest", "_room", "_scheduled", "_settings_by", "_taken", "_unread",
-        "_whole_window", "_window", "_write_by", "blocks", "established", "memory", "peer", "streams", "transport",
+        "_idle_since", "_initial_window", "_last", "_leaving", "_loop", "_max_frame", "_noticing", "_out", "_paused",
+        "_peer_ended", "_preface", "_receiving", "_rest", "_room", "_scheduled", "_settings_by", "_settled", "_taken",
+        "_unread", "_whole_window", "_window", "_write_by", "blocks", "established", "memory", "peer", "streams",
+        "transport",
     )  # fmt: skip
 
     def __init__(self, host: Http2Host, loop: asyncio.AbstractEventLoop) -> None:
@@ -301,7 +108,9 @@ class Http2Connection(asyncio.Protocol):
         self._peer_ended: set[int] = set()  # open streams whose peer sends no more
         self._cut: dict[int, None] = {}  # streams that we ended first: frames of them may be on their way
         self._cut_before = 0  # older streams may be such
-        self._settings_by = self._headers_by = self._idle_by = self._write_by = self._final_by = math.inf  # deadlines
+        self._settled = False  # the peer's first settings came
+        self._settings_by = self._headers_by = self._write_by = self._final_by = math.inf  # deadlines
+        self._idle_since = math.inf
         self.blocks = HeaderBlocks()
         self.memory = host.memory
         self.streams: dict[int, Http2Stream] = {}
@@ -324,7 +133,7 @@ class Http2Connection(asyncio.Protocol):
         settings = {
             frames.TABLE_SIZE: 0,
             frames.MAX_STREAMS: self._host.max_streams,
-            frames.INITIAL_WINDOW: _STREAM_WINDOW,
+            frames.INITIAL_WINDOW: STREAM_WINDOW,
             frames.FRAME_SIZE: _MAX_FRAME,
             frames.HEADER_LIST: MAX_HEADERS,
         }
@@ -378,7 +187,7 @@ class Http2Connection(asyncio.Protocol):
         """Asks the peer to open its further streams elsewhere. Those on their way are still taken (RFC 9113 §6.8)."""
         if self._closing or self._noticing:
             return
-        if self._settings_by != math.inf:  # nothing is on its way
+        if not self._settled:  # nothing is on its way
             self.go_away()
             return
         self._noticing = True
@@ -408,8 +217,7 @@ class Http2Connection(asyncio.Protocol):
             self._give_up(frames.ENHANCE_YOUR_CALM)
         elif now > self._final_by:
             self.go_away()
-        elif now > self._idle_by and not self.streams:
-            self._idle_by = math.inf
+        elif not self.streams and now > self._idle_since + self._host.timeouts.keep_alive:
             self.leave()
         late = [stream for stream in self.streams.values() if stream.deadline < now or stream.stuck_by < now]
         for stream in late:
@@ -510,7 +318,7 @@ class Http2Connection(asyncio.Protocol):
         self._blocked.pop(stream.number, None)
         self._peer_ended.discard(stream.number)
         if not self.streams:
-            self._idle_by = self._host.tick + self._host.timeouts.keep_alive
+            self._idle_since = self._host.tick
             if self._leaving:
                 self._loop.call_soon(self._close_when_idle)
 
@@ -531,10 +339,23 @@ class Http2Connection(asyncio.Protocol):
 
     def _close_when_idle(self) -> None:
         if not self.streams and not self._closing:
-            self._flush()
-            self._closing = True
-            self._write_by = self.write_deadline()
-            self.transport.close()
+            self._close()
+
+    def _close(self) -> None:
+        """Sends what is written and ends our side, then waits for the peer's end. A close with unread bytes would reset
+        the connection, and the peer could lose what was sent last."""
+        self._closing = True
+        self._flush()
+        transport = self.transport
+        if transport.is_closing():
+            return
+        waiting = transport.get_write_buffer_size() > 0
+        self._write_by = self.write_deadline() if waiting else self._host.tick + LINGER
+        if transport.can_write_eof():
+            transport.resume_reading()  # what comes is dropped
+            transport.write_eof()
+        else:
+            transport.close()
 
     def _end_streams(self) -> None:
         streams, self.streams = self.streams, {}
@@ -546,22 +367,13 @@ class Http2Connection(asyncio.Protocol):
                 stream.handler.aborted()
 
     def _give_up(self, code: int) -> None:
-        """Reports to the peer what it did wrong, and closes. A close with unread bytes would reset the connection, and
-        the peer could lose the report."""
+        """Reports to the peer what it did wrong, and closes."""
         if self._closing:
             return
         self._closing = True
         self._end_streams()
         self.write(frame(frames.GOAWAY, 0, 0, NUMBER.pack(self._taken) + NUMBER.pack(code)))
-        self._flush()
-        self._write_by = self._host.tick + LINGER
-        if self.transport.is_closing():
-            return
-        if self.transport.can_write_eof():
-            self.transport.resume_reading()  # what comes is dropped
-            self.transport.write_eof()
-        else:
-            self.transport.close()
+        self._close()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -592,7 +404,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _take(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         """One frame."""
-        if self._settings_by != math.inf and kind != frames.SETTINGS:
+        if not self._settled and kind != frames.SETTINGS:
             raise PeerError(frames.PROTOCOL_ERROR)  # they come first (RFC 9113 §3.4)
         if self.blocks.stream and (kind != frames.CONTINUATION or number != self.blocks.stream):
             raise PeerError(frames.PROTOCOL_ERROR)
@@ -714,7 +526,6 @@ class Http2Connection(asyncio.Protocol):
             self._refuse(number, frames.REFUSED_STREAM)
             return
         self._taken = number
-        self._idle_by = math.inf
         stream = self.streams[number] = Http2Stream(self, number, self._initial_window, host.tick)
         ends = bool(flags & frames.END_STREAM)
         if b"content-length" in headers:
@@ -810,9 +621,9 @@ class Http2Connection(asyncio.Protocol):
             return
         if len(payload) % 6:
             raise PeerError(frames.FRAME_SIZE_ERROR)
-        if self._settings_by != math.inf:
-            self._settings_by = math.inf
-            self._idle_by = self._host.tick + self._host.timeouts.keep_alive
+        if not self._settled:
+            self._settled, self._settings_by = True, math.inf
+            self._idle_since = self._host.tick
         wider = False
         for name, value in dict(SETTING.iter_unpack(payload)).items():  # the last value of each counts
             if name == frames.INITIAL_WINDOW:
