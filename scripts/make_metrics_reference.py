@@ -106,7 +106,7 @@ def _of_tls() -> str:
     certificate = SimpleNamespace(expires=0.0, failures=0)
     acceptor: Any = SimpleNamespace(certificate=certificate, handshakes=0, failed=Counter())
     engines: Any = SimpleNamespace(expires=0.0, failures=0)
-    return page(tls_lines("plumage_router_", acceptor)) + page(engine_tls_lines("plumage_router_", engines))
+    return page(tls_lines("plumage_router_", [acceptor])) + page(engine_tls_lines("plumage_router_", engines))
 
 
 def _of_the_plugin() -> str:

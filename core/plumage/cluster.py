@@ -36,6 +36,7 @@ __all__ = [
     "gateway_of",
     "gateway_selector_of",
     "labels_of",
+    "picker_service",
     "pool_of",
     "selector_of",
 ]
@@ -94,6 +95,11 @@ def child_name(owner: str, component: Component) -> str:
     """The name of a pool's Deployment, Service, ConfigMap and service account of one part; or of a gateway's, whose one
     part is called so too."""
     return f"{owner}-{component}"
+
+
+def picker_service(pool: str) -> str:
+    """The name of the Service by which proxies reach the endpoint picker of a pool's routers."""
+    return f"{pool}-picker"
 
 
 def selector_of(pool: str, component: Component) -> dict[str, str]:

@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -26,6 +27,7 @@ from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.listener import Listener
 from plumage_router.http.listening_sockets import ListeningSockets
 from plumage_router.http.tls import TlsAcceptor
+from plumage_router.http.tls_connection import TlsConnection
 from plumage_router.pool_router import TICK, PoolRouter
 from plumage_router.process.background import Background
 from plumage_router.process.config_watch import ConfigWatch
@@ -85,6 +87,7 @@ class RouterServer:
         )
         self.metrics_port = MetricsPort(config.listen, lambda accept: metrics_page(self.pool, accept), loop)
         self.endpoint_picker = _endpoint_picker(config, self.pool, loop)
+        self.pool.picker_tls = None if self.endpoint_picker is None else self.endpoint_picker.tls
         self._background = Background(self.pool.metrics)
 
     @property
@@ -93,7 +96,7 @@ class RouterServer:
         return self._sockets.addresses
 
     async def start(self) -> None:
-        raise_file_limit(self.config.limits, tls=self.pool.tls is not None)
+        self._raise_file_limit()
         self.pool.prepare()
         await self._tracing.follow(self.config.tracing)
         await self._sockets.start()
@@ -109,23 +112,29 @@ class RouterServer:
         """Applies the settings that may change at runtime. Raises ConfigurationError when the policy is invalid."""
         self.pool.reconfigure(config)
         self.config = config
-        raise_file_limit(config.limits, tls=self.pool.tls is not None)
+        self._raise_file_limit()
+
+    def _raise_file_limit(self) -> None:
+        proxies = 0 if self.endpoint_picker is None else self.endpoint_picker.max_connections
+        raise_file_limit(self.config.limits, acceptors=len(self.pool.tls_acceptors), proxies=proxies)
 
     async def leave(self) -> None:
         """Still serves requests, but is not ready and keeps no connection alive. Senders need time to notice."""
+        if self.endpoint_picker is not None:
+            self.endpoint_picker.leave()
         if self.config.timeouts.leave:
             self.pool.leaving = True
             await asyncio.sleep(self.config.timeouts.leave)
 
     async def stop(self, drain_seconds: float | None = None) -> None:
         """Stops accepting, waits for requests up to `drain_seconds`, and closes everything."""
-        self.pool.serving = False
-        self._sockets.stop()
-        self.metrics_port.stop()
         seconds = self.config.timeouts.drain if drain_seconds is None else drain_seconds
         ends = self._loop.time() + seconds
         if self.endpoint_picker is not None:
-            self.endpoint_picker.stop_accepting()
+            await self.endpoint_picker.stop_accepting(seconds)
+        self.pool.serving = False
+        self._sockets.stop()
+        self.metrics_port.stop()
         await drain(self.pool, seconds, self.pool.turn_away_waiting)
         if self.endpoint_picker is not None:
             await self._drain_picker(self.endpoint_picker, ends)
@@ -148,6 +157,8 @@ class RouterServer:
             await asyncio.sleep(TICK)
             pool.sweep()
             await self.metrics_port.check()
+            if self.endpoint_picker is not None:
+                await self.endpoint_picker.sweep()
             if not self._sockets.accepting and pool.serving and pool.can_accept:
                 await self._sockets.accept()
 
@@ -171,7 +182,7 @@ def _endpoint_picker(
         return None
     from plumage_router.extproc.port import EndpointPickerPort
 
-    return EndpointPickerPort(config.endpoint_picker, config.listen.host, pool, loop)
+    return EndpointPickerPort(config.endpoint_picker, config.listen, pool, loop)
 
 
 def name_of_router(given: str | None) -> str:
@@ -202,14 +213,18 @@ def tls_acceptor(listen: ListenConfig, listener: Listener, loop: asyncio.Abstrac
     """Accepts a listener's connections over TLS; None without a certificate in its settings."""
     if listen.tls is None:
         return None
-    return TlsAcceptor(listener, ServerCertificate(listen.tls), listener.pause_accepting, loop)
+    connect = partial(TlsConnection, listener, loop)
+    return TlsAcceptor(listener, ServerCertificate(listen.tls), connect, listener.pause_accepting, loop)
 
 
-def raise_file_limit(limits: LimitsConfig, *, tls: bool = False) -> None:
-    """Raises the limit of open files for that many connections, as far as the system allows."""
+def raise_file_limit(limits: LimitsConfig, *, acceptors: int = 0, proxies: int = 0) -> None:
+    """Raises the limit of open files for that many connections, as far as the system allows.
+
+    acceptors: ports with TLS. proxies: connections to the endpoint picker.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    handshakes = limits.max_handshakes if tls else 0
-    wanted = files_of_router(limits.max_connections + handshakes, limits.max_in_flight)
+    handshakes = limits.max_handshakes * acceptors
+    wanted = files_of_router(limits.max_connections + handshakes + proxies, limits.max_in_flight)
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

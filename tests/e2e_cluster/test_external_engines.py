@@ -69,7 +69,7 @@ def engines(image: str) -> list[dict[str, Any]]:
     published = {
         "selector": {"matchLabels": LABELS},
         "targetPorts": [{"number": 9000}],
-        "endpointPickerRef": {"name": "chat-router", "port": {"number": 9002}},
+        "endpointPickerRef": {"name": "chat-picker", "port": {"number": 9002}},
     }
     return [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "engines"}, "data": data},

@@ -167,10 +167,6 @@ RULES: list[tuple[Mutation, str]] = [
         "a gateway, got 1 entry",
     ),
     (
-        put("spec.router", {"endpointPicker": {"port": 9002}, "tls": {"secretName": "cert"}}),
-        "spec.router.endpointPicker: may not be set together with tls: its port has none, got 1 entry",
-    ),
-    (
         put("spec.router", {"endpointPicker": {"port": 8000}}),
         "spec.router.endpointPicker.port: must be another one than service.port, got 8000",
     ),

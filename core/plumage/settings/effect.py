@@ -10,13 +10,14 @@ from pydantic.alias_generators import to_camel
 
 from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.engine import EngineSpec
+from plumage.cluster import child_name
 
 __all__ = ["without_effect"]
 
 
 def without_effect(pool: InferencePool) -> tuple[str, ...]:
     """One sentence each, beginning with the field's path."""
-    return (*_client_namespaces(pool), *_published_pool(pool), *_external_engines(pool))
+    return (*_client_namespaces(pool), *_published_pool(pool), *_engine_tls(pool), *_external_engines(pool))
 
 
 def _client_namespaces(pool: InferencePool) -> Iterator[str]:
@@ -55,3 +56,17 @@ def _external_engines(pool: InferencePool) -> Iterator[str]:
             f"spec.engine.{', '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect with engine.external: "
             "the owner of the engines configures them"
         )
+
+
+def _engine_tls(pool: InferencePool) -> Iterator[str]:
+    """Reported, because a proxy without TLS to the engines gets no answer from them."""
+    tls = pool.spec.engine.tls
+    if tls is None or pool.spec.router.endpoint_picker is None:
+        return
+    name = f"{child_name(pool.metadata.name, 'engine')}.{pool.metadata.namespace}.svc"
+    own = tls.client_secret_name
+    client = "" if own is None else f", and to show them a certificate that ca.crt of {own} trusts"
+    yield (
+        "spec.engine.tls has no effect on the proxies of spec.router.endpointPicker, which connect to the engines "
+        f"themselves: set them to trust ca.crt of {tls.secret_name} for the name {name}{client}"
+    )

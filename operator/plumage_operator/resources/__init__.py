@@ -106,6 +106,8 @@ def _router(context: PoolContext, cordoned: Sequence[str]) -> Iterator[Child]:
         yield build_network_policy(context, "router")
     yield router.build_config(context, cordoned)
     yield router.build_service(context)
+    if spec.endpoint_picker is not None:
+        yield router.build_picker_service(context, spec.endpoint_picker)
     yield router.build_deployment(context)
     yield build_budget(context, "router")
     if spec.ingress is not None:

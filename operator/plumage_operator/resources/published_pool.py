@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from plumage.api.v1alpha1.exposure import EndpointPickerSpec, PublishedPoolSpec
-from plumage.cluster import ENGINE_PORT
+from plumage.cluster import ENGINE_PORT, picker_service
 from plumage_operator.kinds import KINDS, PUBLISHED_POOL
 from plumage_operator.resources.context import Child, PoolContext
-from plumage_operator.resources.router import picker_service
 
 __all__ = ["build_published_pool"]
 
@@ -23,15 +22,14 @@ def build_published_pool(context: PoolContext, picker: EndpointPickerSpec, publi
     The selector also matches pods that are not ready: gateways send requests only where the picker says. Group and kind
     are the definition's defaults. They are written, so that nobody leads gateways to another picker by changing them.
     """
-    service, port = picker_service(context, picker)
     spec: dict[str, Any] = {
         "selector": {"matchLabels": context.selector("engine")},
         "targetPorts": [{"number": ENGINE_PORT}],
         "endpointPickerRef": {
             "group": "",
             "kind": "Service",
-            "name": service,
-            "port": {"number": port},
+            "name": picker_service(context.pool.metadata.name),
+            "port": {"number": picker.port},
             "failureMode": published.failure_mode,
         },
     }

@@ -1,4 +1,4 @@
-"""The routers of a pool: Deployment, Service, ConfigMap. Gateways share the pod. Pure."""
+"""The routers of a pool: Deployment, Services, ConfigMap. Gateways share the pod. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from plumage.cluster import (
     ROUTER_METRICS_PORT,
     ROUTER_PORT,
     Component,
+    picker_service,
 )
 from plumage.settings.router_config import CordonedReplicas
 from plumage.version_skew import marked
@@ -47,10 +48,10 @@ __all__ = [
     "ROLLING",
     "build_config",
     "build_deployment",
+    "build_picker_service",
     "build_pod",
     "build_service",
     "config_with_cordons",
-    "picker_service",
     "port_name",
     "service_port",
     "tls_marks",
@@ -59,7 +60,6 @@ __all__ = [
 ROLLING: Final = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 
 _AFTER_DRAIN = 15  # seconds
-_PICKER: Final = "picker"  # the port's name
 
 
 def build_config(context: PoolContext, cordoned: Sequence[str]) -> Child:
@@ -86,22 +86,25 @@ def build_service(context: PoolContext) -> Child:
     spec = {
         "type": service.type,
         "selector": context.selector("router"),
-        "ports": [service_port(port_name(router.tls), service.port, router.tls), *_picker_ports(router)],
+        "ports": [service_port(port_name(router.tls), service.port, router.tls)],
     }
     return context.child("v1", "Service", "router", {"spec": spec}, dict(service.annotations))
 
 
-def _picker_ports(router: RouterSpec) -> list[dict[str, Any]]:
-    """The Service's port for proxies. `appProtocol`: HTTP/2 without TLS."""
-    if router.endpoint_picker is None:
-        return []
-    port = {"port": router.endpoint_picker.port, "targetPort": _PICKER, "protocol": "TCP"}
-    return [{"name": _PICKER, **port, "appProtocol": "kubernetes.io/h2c"}]
+def build_picker_service(context: PoolContext, picker: EndpointPickerSpec) -> Child:
+    """Where proxies ask the endpoint picker. It is not the clients' Service, which may be open to other networks: the
+    picker gives the engine key away. `appProtocol`: HTTP/2, without TLS or with it."""
+    tls = context.pool.spec.router.tls
+    name = _picker_port_name(tls)
+    protocol = "kubernetes.io/h2c" if tls is None else "https"
+    port = {"name": name, "port": picker.port, "targetPort": name, "protocol": "TCP", "appProtocol": protocol}
+    spec = {"type": "ClusterIP", "selector": context.selector("router"), "ports": [port]}
+    return context.child("v1", "Service", "router", {"spec": spec}, name=picker_service(context.pool.metadata.name))
 
 
-def picker_service(context: PoolContext, picker: EndpointPickerSpec) -> tuple[str, int]:
-    """Name and port of the Service by which proxies reach the endpoint picker."""
-    return context.name("router"), picker.port
+def _picker_port_name(tls: TlsSpec | None) -> str:
+    """As for clients, a port with TLS has another name."""
+    return "picker" if tls is None else "picker-tls"
 
 
 def port_name(tls: TlsSpec | None) -> str:
@@ -199,7 +202,8 @@ def _container(
     tls = spec.tls
     secure = tls is not None
     picks = isinstance(spec, RouterSpec) and spec.endpoint_picker is not None
-    picker = [{"name": _PICKER, "containerPort": ENDPOINT_PICKER_PORT, "protocol": "TCP"}] if picks else []
+    port = {"name": _picker_port_name(tls), "containerPort": ENDPOINT_PICKER_PORT, "protocol": "TCP"}
+    picker = [port] if picks else []
     return {
         "name": "router",
         "image": config.image,

@@ -180,7 +180,7 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
         text = "Lines of the usage log that could not be written."
         yield from counter(_PREFIX + "usage_log_dropped", text, pool.usage_lines.dropped)
     yield from _entries(pool)
-    yield from tls_lines(_PREFIX, pool.tls)
+    yield from tls_lines(_PREFIX, pool.tls_acceptors)
     yield from engine_tls_lines(_PREFIX, pool.engine_tls)
     yield from _shadow_lines(pool.decider.shadow)
     yield from pool.usage.lines()

@@ -30,6 +30,7 @@ _SUBSET_NAMESPACE: Final = b"envoy.lb.subset_hint"
 _SUBSET: Final = b"x-gateway-destination-endpoint-subset"
 _OVERWRITE: Final = 2  # HeaderAppendAction: OVERWRITE_IF_EXISTS_OR_ADD
 _PIECE: Final = 65_536  # bytes of a body in one answer
+_MOST_FIELDS: Final = 4_096  # of one message, or items of one list; bounds the time to read it
 
 
 class Phase(IntEnum):
@@ -114,9 +115,12 @@ def read(data: bytes) -> Incoming:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message: number, and an integer or bytes. Fixed-size values come as bytes."""
-    at, size = 0, len(data)
+    """The fields of a message: number, and an integer or bytes. Fixed-size values come as bytes. Raises ValueError."""
+    at, size, count = 0, len(data), 0
     while at < size:
+        count += 1
+        if count > _MOST_FIELDS:
+            raise ValueError("the message has too many fields")
         key = data[at]
         at += 1
         if key >= 0x80:
@@ -233,17 +237,25 @@ def _struct_field(struct: bytes, name: bytes) -> bytes | None:
 
 
 def _texts(value: bytes) -> tuple[str, ...]:
-    """The texts in a Value: of a string, which may have commas, or of a list."""
+    """The texts in a Value: of a string, which may have commas, or of a list of strings. Lists in that are left out,
+    since their depth has no bound."""
     found: list[str] = []
     for field, content in _fields(value):
         if field == 3:
-            text = _bytes(content).decode("utf-8", "replace")
-            found += [part.strip() for part in text.split(",") if part.strip()]
+            found += _split(_bytes(content))
         elif field == 6:
             for item, inner in _fields(_bytes(content)):
                 if item == 1:
-                    found += _texts(_bytes(inner))
+                    for kind, text in _fields(_bytes(inner)):
+                        if kind == 3:
+                            found += _split(_bytes(text))
+    if len(found) > _MOST_FIELDS:
+        raise ValueError("the metadata has too many endpoints")
     return tuple(found)
+
+
+def _split(text: bytes) -> list[str]:
+    return [part.strip() for part in text.decode("utf-8", "replace").split(",") if part.strip()]
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------

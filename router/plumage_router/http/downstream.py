@@ -25,7 +25,7 @@ from plumage_router.http.request import Handler, Request
 from plumage_router.http.request_parser import RequestParser
 from plumage_router.http.wire import CONTINUE, JSON, LAST_CHUNK, chunk, header_lines, response_head
 
-__all__ = ["LINGER", "DownstreamConnection", "DownstreamHost", "EngineAnswer"]
+__all__ = ["LINGER", "DownstreamConnection", "DownstreamHost", "EngineAnswer", "peer_address"]
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class DownstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.peer = _peer(transport.get_extra_info("peername"))
+        self.peer = peer_address(transport.get_extra_info("peername"))
         self.deadline = self._host.tick + self._timeouts.header
         error = self._host.opened(self)
         if error is not None:
@@ -336,8 +336,8 @@ class DownstreamConnection(asyncio.Protocol):
         self.deadline = self._host.tick + (self._timeouts.write if waiting else LINGER)
 
 
-def _peer(name: object) -> str:
-    """name: what the system says of a socket's other side; a tuple for TCP."""
+def peer_address(name: object) -> str:
+    """The address of a socket's other side, as in `DownstreamConnection.peer`. name: what the system says of it."""
     if not isinstance(name, tuple):
         return ""
     host = str(name[0])

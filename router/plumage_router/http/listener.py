@@ -44,7 +44,7 @@ class Listener(ABC):
     `serving`: False once the router shuts down. `leaving`: True before that, while it serves but is not ready.
     `config_error`: why a changed configuration file is not in force; None while it is.
     `config_ignored`: number of fields from a newer operator that are ignored.
-    `tls`: accepts the port's connections; None for plain HTTP.
+    `tls`: accepts the port's connections; None for plain HTTP. `picker_tls`: the same of the endpoint picker.
     pause_accepting: called when too many connections are open.
     """
 
@@ -72,6 +72,7 @@ class Listener(ABC):
         self.config_error: str | None = None
         self.config_ignored = 0
         self.tls: TlsAcceptor | None = None
+        self.picker_tls: TlsAcceptor | None = None
         self.started = wall()
         self.tick = monotonic()
         self.date = wall_date(wall())
@@ -88,14 +89,19 @@ class Listener(ABC):
     @property
     def port_keys_error(self) -> str | None:
         """Why a file with keys or the certificate is not in force; None while all are."""
-        certificate = None if self.tls is None else self.tls.certificate.error
-        return "; ".join(error for error in (self.auth.error, certificate) if error) or None
+        certificates = [acceptor.certificate.error for acceptor in self.tls_acceptors]
+        return "; ".join(dict.fromkeys(error for error in (self.auth.error, *certificates) if error)) or None
+
+    @property
+    def tls_acceptors(self) -> list[TlsAcceptor]:
+        """Of the ports with TLS."""
+        return [acceptor for acceptor in (self.tls, self.picker_tls) if acceptor is not None]
 
     def refresh_keys(self) -> None:
         """Reads changed files of clients' keys and of the certificate again. Call it every few seconds."""
         self.auth.refresh()
-        if self.tls is not None:
-            self.tls.certificate.refresh()
+        for acceptor in self.tls_acceptors:
+            acceptor.certificate.refresh()
 
     # -- for connections ----------------------------------------------------------------------------------------------
 

@@ -12,18 +12,17 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol, cast
 
 from plumage.prometheus import exposition
+from plumage.settings.router_config import LimitsConfig, TimeoutsConfig
 from plumage_router.clock import monotonic
-from plumage_router.http.downstream import DownstreamHost
-from plumage_router.http.tls_connection import TlsConnection
 from plumage_router.process.server_certificate import ServerCertificate
 
-__all__ = ["HandshakeFailure", "TlsAcceptor", "tls_lines"]
+__all__ = ["AcceptedConnection", "HandshakeFailure", "HandshakeHost", "TlsAcceptor", "tls_lines"]
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +41,25 @@ class HandshakeFailure(StrEnum):
     REPLACED = "replaced"
 
 
+class HandshakeHost(Protocol):
+    """The bounds of handshakes."""
+
+    limits: LimitsConfig
+    timeouts: TimeoutsConfig
+
+
+class AcceptedConnection(Protocol):
+    """The asyncio protocol of a connection. `established`: the handshake has ended well."""
+
+    established: bool
+
+
 class _Handshake:
     """replaced: it gave its place to a newer one."""
 
     __slots__ = ("began", "connection", "replaced", "sock")
 
-    def __init__(self, sock: socket.socket, connection: TlsConnection) -> None:
+    def __init__(self, sock: socket.socket, connection: AcceptedConnection) -> None:
         self.sock = sock
         self.connection = connection
         self.began = monotonic()
@@ -61,21 +73,24 @@ class _Handshake:
 
 
 class TlsAcceptor:
-    """The accepting side of one port. pause: see `Listener.pause_accepting`.
+    """The accepting side of one port.
 
+    connect: makes the asyncio protocol of each connection. pause: see `Listener.pause_accepting`.
     `failed`: handshakes that failed, by reason.
     """
 
     def __init__(
         self,
-        host: DownstreamHost,
+        host: HandshakeHost,
         certificate: ServerCertificate,
+        connect: Callable[[], AcceptedConnection],
         pause: Callable[[], object],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.certificate = certificate
         self.failed: Counter[HandshakeFailure] = Counter()
         self._host = host
+        self._connect = connect
         self._pause = pause
         self._loop = loop
         self._open: dict[asyncio.Task[None], _Handshake] = {}  # the oldest first
@@ -119,7 +134,7 @@ class TlsAcceptor:
         if len(self._open) >= self._host.limits.max_handshakes:
             self._replace_oldest()
         sock.setblocking(False)
-        handshake = _Handshake(sock, TlsConnection(self._host, self._loop))
+        handshake = _Handshake(sock, self._connect())
         task = self._loop.create_task(self._shake(handshake))
         self._open[task] = handshake
         task.add_done_callback(self._forget)
@@ -140,7 +155,7 @@ class TlsAcceptor:
         error: OSError | None = None
         try:
             await self._loop.connect_accepted_socket(
-                lambda: connection,
+                lambda: cast(asyncio.BaseProtocol, connection),
                 handshake.sock,
                 ssl=self.certificate.context,
                 ssl_handshake_timeout=timeouts.handshake,
@@ -163,25 +178,25 @@ def _reason(error: OSError | None) -> HandshakeFailure:
     return HandshakeFailure.CLOSED
 
 
-def tls_lines(prefix: str, tls: TlsAcceptor | None) -> Iterator[str]:
-    """The metrics of a port with TLS; none of another one."""
-    if tls is None:
+def tls_lines(prefix: str, acceptors: Sequence[TlsAcceptor]) -> Iterator[str]:
+    """The metrics of the ports with TLS, which have one certificate; none without such a port."""
+    if not acceptors:
         return
-    certificate = tls.certificate
     yield from exposition.gauge(
         prefix + "certificate_expiry_timestamp_seconds",
         "When the certificate in use expires, in seconds since 1970.",
-        certificate.expires,
+        min(acceptor.certificate.expires for acceptor in acceptors),
     )
     yield from exposition.counter(
         prefix + "certificate_reload_failures",
         "Changes of the certificate or its key that could not be used.",
-        certificate.failures,
+        max(acceptor.certificate.failures for acceptor in acceptors),
     )
+    handshakes = sum(acceptor.handshakes for acceptor in acceptors)
     yield from exposition.gauge(
-        prefix + "tls_handshakes", "Client connections whose TLS handshake has not ended.", tls.handshakes
+        prefix + "tls_handshakes", "Client connections whose TLS handshake has not ended.", handshakes
     )
-    failed = {reason.value: tls.failed[reason] for reason in HandshakeFailure}
+    failed = {reason.value: sum(one.failed[reason] for one in acceptors) for reason in HandshakeFailure}
     yield from exposition.counters(
         prefix + "tls_handshakes_failed", "TLS handshakes that failed, by reason.", "reason", failed
     )

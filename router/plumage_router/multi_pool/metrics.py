@@ -73,4 +73,4 @@ def _port(dispatcher: PoolDispatcher) -> Iterator[str]:
         yield from exposition.gauge(_PREFIX + name, text, value)
     text = "Requests for models with several pools or a fallback, by the pool that got them."
     yield from exposition.counters_by(_PREFIX + "split_requests", text, ("model", "pool"), dispatcher.routed)
-    yield from tls_lines(_PREFIX, dispatcher.tls)
+    yield from tls_lines(_PREFIX, dispatcher.tls_acceptors)

@@ -78,7 +78,7 @@ class MultiPoolServer:
         return self._sockets.addresses
 
     async def start(self) -> None:
-        raise_file_limit(self.config.limits, tls=self.dispatcher.tls is not None)
+        raise_file_limit(self.config.limits, acceptors=len(self.dispatcher.tls_acceptors))
         await self.reconfigure(self.config)
         await self._sockets.start()
         await self.metrics_port.start()

@@ -94,7 +94,7 @@ def children(kind: str) -> list[dict[str, Any]]:
         "spec": {
             "model": {"uri": "builtin://tiny-chat"},
             "engine": {"runtime": "Simulator"},
-            "router": EXPOSED,
+            "router": {**EXPOSED, "endpointPicker": {}},
             "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
         },
     }
@@ -135,6 +135,11 @@ def test_route_of_the_example_is_accepted(server: ApiServer, sent: Any) -> None:
     _, route = yaml.safe_load_all((EXAMPLES / "endpoint-picker" / "gateway-api.yaml").read_text())
     route["metadata"]["namespace"] = "exposed"
     accepted_and_changed(sent, route, unknown=("spec", "hosts"))
+
+
+def test_service_of_the_endpoint_picker_is_accepted_and_changed(sent: Any) -> None:
+    (child,) = [one for one in children("Service") if one["metadata"]["name"] == "chat-picker"]
+    accepted_and_changed(sent, child, unknown=("spec", "protocols"))
 
 
 def accepted_and_changed(sent: Any, child: dict[str, Any], unknown: tuple[str, str]) -> None:

@@ -220,7 +220,7 @@ def test_published_pool_needs_its_definition_and_follows_spec(fleet: Fleet, name
     published = fleet.get(namespace, PUBLISHED, "chat")
     uid = fleet.get(namespace, "ppool", "chat")["metadata"]["uid"]
     assert [(one["uid"], one["controller"]) for one in published["metadata"]["ownerReferences"]] == [(uid, True)]
-    reference = {"name": "chat-router", "group": "", "kind": "Service", "failureMode": "FailClose"}
+    reference = {"name": "chat-picker", "group": "", "kind": "Service", "failureMode": "FailClose"}
     assert published["spec"]["endpointPickerRef"] == {**reference, "port": {"number": 9100}}
     labels = {"inference.plumage.dev/pool": "chat", "app.kubernetes.io/component": "engine"}
     assert published["spec"]["selector"] == {"matchLabels": labels}
@@ -306,7 +306,7 @@ def test_external_engines_are_the_pods_that_an_inference_pool_selects(fleet: Fle
     assert {one["metadata"]["name"] for one in made} == {"chat-router", "chat-directory"}
     fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(inference_pool("other", 9001)))
     fleet.until(lambda: engines(fleet, namespace) == {"c": "http://10.9.8.3:9001"})
-    assert spec_of(fleet, namespace, PUBLISHED, "theirs")["endpointPickerRef"]["name"] == "chat-router", (
+    assert spec_of(fleet, namespace, PUBLISHED, "theirs")["endpointPickerRef"]["name"] == "chat-picker", (
         "it is not ours"
     )
 
@@ -321,7 +321,7 @@ def test_external_engines_are_the_pods_that_an_inference_pool_selects(fleet: Fle
 
 def inference_pool(app: str, port: int) -> dict[str, Any]:
     """Of somebody else."""
-    picker = {"name": "chat-router", "port": {"number": 9002}}
+    picker = {"name": "chat-picker", "port": {"number": 9002}}
     spec = {"selector": {"matchLabels": {"app": app}}, "targetPorts": [{"number": port}], "endpointPickerRef": picker}
     kind = {"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool"}
     return {**kind, "metadata": {"name": "theirs"}, "spec": spec}

@@ -165,6 +165,24 @@ def test_child_dropped_from_spec_is_deleted(fleet, namespace, apply) -> None:
     fleet.until(lambda: condition(fleet, namespace, "DirectoryReady").get("reason") == "External")
 
 
+def test_service_of_the_endpoint_picker_follows_spec(fleet, namespace, apply) -> None:
+    apply("  router: {service: {type: NodePort}, endpointPicker: {port: 9100}}")
+    fleet.until(lambda: ("Service", "chat-picker") in children(fleet, namespace))
+    service = children(fleet, namespace)["Service", "chat-picker"]
+    (port,) = service["spec"]["ports"]
+    assert (service["spec"]["type"], port["port"]) == ("ClusterIP", 9100)
+    assert "picker" not in json.dumps(children(fleet, namespace)["Service", "chat-router"]["spec"])
+    fleet.kubectl("-n", namespace, "delete", "service", "chat-picker")
+    fleet.until(lambda: ("Service", "chat-picker") in children(fleet, namespace))
+    apply("  router: {endpointPicker: {port: 9100}, tls: {secretName: chat-tls}}")
+    fleet.until(
+        lambda: children(fleet, namespace)["Service", "chat-picker"]["spec"]["ports"][0]["name"] == "picker-tls"
+    )
+    apply("  replicas: 1")
+    fleet.until(lambda: ("Service", "chat-picker") not in children(fleet, namespace))
+    assert ("Service", "chat-router") in children(fleet, namespace)
+
+
 def ingress(fleet: Fleet, namespace: str) -> dict[str, Any]:
     """The pool's Ingress; empty if there is none."""
     return fleet.get(namespace, "ingress", "chat-router")

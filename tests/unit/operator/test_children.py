@@ -417,8 +417,6 @@ def test_network_policies_allow_router_agent_operator_and_monitoring_only() -> N
 def test_endpoint_picker_is_open_to_proxies_only() -> None:
     picker = {"port": 9100, "fallbacks": 2, "proxyNamespaces": ["edge"]}
     made = children(with_(SIMULATOR, "router.endpointPicker", picker))
-    (port,) = [one for one in made["Service", "chat-router"]["spec"]["ports"] if one["name"] == "picker"]
-    assert (port["port"], port["targetPort"], port["appProtocol"]) == (9100, "picker", "kubernetes.io/h2c")
     (container,) = made["Deployment", "chat-router"]["spec"]["template"]["spec"]["containers"]
     (inside,) = [one for one in container["ports"] if one["name"] == "picker"]
     settings = json.loads(made["ConfigMap", "chat-router"]["data"]["router.json"])
@@ -452,6 +450,30 @@ def test_published_pool_leads_gateways_to_engines_and_picker() -> None:
     (engine,) = pod["spec"]["containers"]
     assert published["spec"]["targetPorts"] == [{"number": engine["ports"][0]["containerPort"]}]
     assert (PUBLISHED_POOL, "chat") not in children(with_(SIMULATOR, "router.endpointPicker", {}))
+
+
+@pytest.mark.parametrize(
+    ("tls", "name", "protocol"), [(None, "picker", "kubernetes.io/h2c"), ({"secretName": "s"}, "picker-tls", "https")]
+)
+def test_endpoint_picker_has_a_service_of_its_own(tls: dict[str, Any] | None, name: str, protocol: str) -> None:
+    """The clients' Service may be open to other networks, and the picker gives the engine key away."""
+    router = {"service": {"type": "LoadBalancer", "annotations": {"a": "b"}}, **({} if tls is None else {"tls": tls})}
+    without = children({**SIMULATOR, "router": router})
+    assert ("Service", "chat-picker") not in without
+    made = children({**SIMULATOR, "router": {**router, "endpointPicker": {"port": 9100}}})
+    assert made["Service", "chat-router"]["spec"] == without["Service", "chat-router"]["spec"]
+    service = made["Service", "chat-picker"]
+    assert service["spec"] == {
+        "type": "ClusterIP",
+        "selector": made["Service", "chat-router"]["spec"]["selector"],
+        "ports": [{"name": name, "port": 9100, "targetPort": name, "protocol": "TCP", "appProtocol": protocol}],
+    }
+    assert "a" not in service["metadata"]["annotations"]
+    (container,) = pod(made, "router")["containers"]
+    (inside,) = [one for one in container["ports"] if one["name"] == name]
+    settings = json.loads(made["ConfigMap", "chat-router"]["data"]["router.json"])
+    assert settings["endpointPicker"]["port"] == inside["containerPort"]
+    assert ("tls" in settings["listen"]) is (tls is not None)
 
 
 def test_broken_replica_does_not_block_a_node_drain() -> None:

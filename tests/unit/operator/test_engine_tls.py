@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.gateway_world import ROUTER, Gateway, attached
-from support.operator_world import CONFIG, pool_object
+from support.operator_world import CONFIG, World, pool_object
 
 from plumage_operator.observed import key_of
 from plumage_operator.resources import PoolContext, build_children
@@ -200,3 +200,25 @@ def test_gateway_has_a_folder_for_each_pool_and_starts_without_its_secrets() -> 
         assert tls["serverName"] == f"{pool['pool']}-engine.default.svc"
         assert {str(Path(tls[file]).parent) for file in ("caFile", "keyFile")} <= set(folders.values())
     assert len({pool["engineTls"]["caFile"] for pool in world.config["pools"]}) == 2
+
+
+@pytest.mark.parametrize(
+    ("tls", "picker", "reported"),
+    [(ONE_SIDE, {}, "chat-engine.default.svc"), (BOTH, {}, "ca.crt of chat-client-tls trusts"), (None, {}, ""),
+     (ONE_SIDE, None, "")],
+)  # fmt: skip
+def test_proxies_of_an_endpoint_picker_need_tls_of_their_own(
+    tls: dict[str, Any] | None, picker: dict[str, Any] | None, reported: str
+) -> None:
+    """They connect to the engines themselves. The pool is served, and `Accepted` names what they need."""
+    spec: dict[str, Any] = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}, "router": {}}
+    if tls is not None:
+        spec["engine"]["tls"] = tls
+    if picker is not None:
+        spec["router"]["endpointPicker"] = picker
+    world = World(pool_object(spec))
+    world.converge()
+    accepted = world.condition("Accepted")
+    assert accepted["status"] == "True"
+    assert accepted["message"].startswith("spec.engine.tls has no effect on the proxies") is bool(reported)
+    assert reported in accepted["message"]

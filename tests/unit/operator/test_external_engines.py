@@ -34,7 +34,7 @@ def theirs(*ports: int, name: str = "theirs", labels: dict[str, str] | None = No
         "spec": {
             "selector": {"matchLabels": labels or {"app": "vllm"}},
             "targetPorts": [{"number": port} for port in ports],
-            "endpointPickerRef": {"name": "chat-router", "port": {"number": 9002}},
+            "endpointPickerRef": {"name": "chat-picker", "port": {"number": 9002}},
             **spec,
         },
     }

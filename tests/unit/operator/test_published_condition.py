@@ -50,11 +50,11 @@ def test_condition_follows_the_parents() -> None:
     assert condition(pool, parent("edge", says("Accepted", "Unknown", "Pending")))[:2] == ("Unknown", "NoParent")
     accepted = parent("edge", says("Accepted", "True"), says("ResolvedRefs", "True"), namespace="gateways")
     assert condition(pool, accepted) == ("True", "ParentsAccepted", "accepted by Gateway gateways/edge")
-    lost = says("ResolvedRefs", "False", "InvalidExtensionRef", "no Service chat-router")
+    lost = says("ResolvedRefs", "False", "InvalidExtensionRef", "no Service chat-picker")
     assert condition(pool, accepted, parent("second", says("Accepted", "True"), lost)) == (
         "False",
         "ParentRefused",
-        "Gateway second: ResolvedRefs is False, InvalidExtensionRef: no Service chat-router",
+        "Gateway second: ResolvedRefs is False, InvalidExtensionRef: no Service chat-picker",
     )
     refused = says("Accepted", "False", "HTTPRouteNotAccepted", "see the route")
     assert condition(pool, accepted, parent("second", refused))[:2] == ("False", "ParentRefused")

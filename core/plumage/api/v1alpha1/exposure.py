@@ -49,7 +49,7 @@ class EndpointPickerSpec(Struct):
     """A port of the routers that chooses replicas for Envoy proxies, which send the requests themselves."""
 
     port: Annotated[int, Field(ge=1, le=65_535)] = Field(
-        defaults.ENDPOINT_PICKER_PORT, description="Port of the Service; in local mode, of this machine."
+        defaults.ENDPOINT_PICKER_PORT, description="Port of the Service NAME-picker; in local mode, of this machine."
     )
     fallbacks: Annotated[int, Field(ge=0, le=8)] = Field(
         0,

@@ -161,7 +161,9 @@ class RouterSpec(Placement):
     )
     lbgr: LbgrSpec = Field(LbgrSpec(), description="Settings of the Lbgr policies.")
     auth: AuthSpec = Field(AuthSpec(), description="Keys of clients and of the admin.")
-    tls: TlsSpec | None = Field(None, description="TLS for clients. When absent, plain HTTP.")
+    tls: TlsSpec | None = Field(
+        None, description="TLS for clients, and for proxies of endpointPicker. When absent, plain HTTP."
+    )
     endpoint_picker: EndpointPickerSpec | None = Field(
         None, description="A port that chooses replicas for Envoy proxies. None when absent."
     )
@@ -203,13 +205,6 @@ class RouterSpec(Placement):
             reads=("gateway_ref",),
             holds=_gateway_alone,
             written=_OWN,
-        ),
-        Rule(
-            at="endpointPicker",
-            must="may not be set together with tls: its port has none",
-            cel="!has(self.endpointPicker) || !has(self.tls)",
-            reads=("endpoint_picker", "tls"),
-            holds=lambda router: router.endpoint_picker is None or router.tls is None,
         ),
         Rule(
             at="endpointPicker.port",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.port_certificates import PortCertificate
 
 
 def routed(proxy: Any) -> float:
@@ -104,6 +106,7 @@ async def test_keys_quotas_and_salts_are_those_of_the_router(behind_envoy: Any, 
     refused = await proxy.send(mine, kit.read_answer)
     assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
     assert int(refused.headers["retry-after"]) > 0
+    assert proxy.pool.metrics.requests == 3, "each counts once"
 
 
 async def test_client_that_leaves_frees_the_replica(behind_envoy: Any, kit: Any) -> None:
@@ -253,6 +256,23 @@ async def test_client_that_leaves_early_pays_for_its_prompt(behind_envoy: Any, k
         writer.close()
         await kit.until(lambda: not proxy.pool.in_flight)
     assert 0 < len(seen_by_engines(proxy)) < 8
+    assert not proxy.pool.usage.sums, "no engine answered, so there is nothing to bill"
+
+
+async def test_texts_that_look_like_events_are_no_tokens(behind_envoy: Any, kit: Any) -> None:
+    """Of an answer that is no stream and that reports no usage."""
+    proxy = await behind_envoy(engines=1)
+    body = json.dumps({"choices": [{"message": {"content": "data: data: data: "}}]}).encode()
+
+    async def plain(seen: Any, writer: asyncio.StreamWriter) -> None:
+        head = b"HTTP/1.1 200 x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+        writer.write(head + body)
+
+    proxy.running.engines[0].answer = plain
+    assert (await proxy.send(kit.request(kit.chat()), kit.read_answer)).status == 200
+    await kit.until(lambda: not proxy.pool.in_flight)
+    (sums,) = proxy.pool.usage.sums.values()
+    assert (sums.estimated, sums.output) == (1, 0)
 
 
 async def test_trailers_of_a_request_pass(behind_envoy: Any, kit: Any) -> None:
@@ -337,6 +357,103 @@ async def test_fallback_that_serves_gets_the_account(behind_envoy: Any, kit: Any
     assert totals["chat-0"].finished == 0
     assert totals["chat-1"].finished == 4
     assert routed(proxy) == 0
+
+
+async def test_picker_over_tls(behind_envoy: Any, kit: Any, tmp_path: Path) -> None:
+    """The proxy verifies the router's certificate. What it began with it keeps; a new one is used from then on."""
+    certificate = PortCertificate(tmp_path / "tls")
+
+    def with_tls(settings: Any, running: Any) -> None:
+        cluster(settings, "picker")["transport_socket"] = verified(certificate, "localhost", alpn=["h2"])
+
+    listen = {"port": 0, "tls": certificate.settings}
+    proxy = await behind_envoy(
+        engines=1, change=with_tls, listen=listen, timeouts={"keepAlive": 0.3}, model={"maxLength": 400_000}
+    )
+    methods = proxy.running.router.endpoint_picker._methods
+    assert (await proxy.send(kit.request(kit.chat()), kit.read_answer)).status == 200
+    certificate.renew(days=60)
+    proxy.pool.refresh_keys()
+    await kit.until(lambda: not methods.connections)
+    body = json.dumps(kit.chat("word " * 90_000)).encode()
+    for _ in range(3):
+        assert (await proxy.send(kit.request(body), kit.read_answer)).status == 200
+    assert proxy.running.router.endpoint_picker.tls.failed.total() == 0
+
+
+async def test_picker_over_tls_is_verified(behind_envoy: Any, kit: Any, tmp_path: Path) -> None:
+    certificate = PortCertificate(tmp_path / "tls")
+
+    def with_tls(settings: Any, running: Any) -> None:
+        cluster(settings, "picker")["transport_socket"] = verified(certificate, "another.example", alpn=["h2"])
+
+    proxy = await behind_envoy(engines=1, change=with_tls, listen={"port": 0, "tls": certificate.settings})
+    assert (await proxy.send(kit.request(kit.chat()), kit.read_answer)).status == 500
+    assert not seen_by_engines(proxy)
+
+
+async def test_proxy_makes_tls_to_engines_itself(behind_envoy: Any, kit: Any, tmp_path: Path) -> None:
+    """With `engine.tls`, as the how-to says: it trusts the authority, and asks for the name of the engines' Service."""
+    certificate = PortCertificate(tmp_path / "tls", ["chat-engine.default.svc"])
+
+    def with_tls(settings: Any, running: Any) -> None:
+        cluster(settings, "replicas")["transport_socket"] = verified(certificate, "chat-engine.default.svc")
+
+    trust = {"caFile": str(certificate.authority_file), "serverName": "chat-engine.default.svc"}
+    proxy = await behind_envoy(engines=2, change=with_tls, tls=certificate.server(), engineTls=trust)
+    for number in range(4):
+        assert (await proxy.send(kit.request(kit.chat(f"{number}")), kit.read_answer)).status == 200
+    assert len(seen_by_engines(proxy)) == 4
+
+
+async def test_drain_ends_requests_that_began(behind_envoy: Any, kit: Any) -> None:
+    proxy = await behind_envoy(engines=1)
+    engine, go = proxy.running.engines[0], asyncio.Event()
+
+    async def in_two_parts(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD + kit.chunked(kit.token("before ")))
+        await go.wait()
+        writer.write(kit.chunked(kit.token("after")) + kit.chunked(kit.event("[DONE]")) + b"0\r\n\r\n")
+
+    engine.answer = in_two_parts
+    reader, writer = await proxy.connect()
+    writer.write(kit.request(kit.chat(stream=True)))
+    async with asyncio.timeout(30):
+        await reader.readuntil(b"before ")
+    stopping = asyncio.ensure_future(proxy.running.router.stop(drain_seconds=30))
+    (connection,) = proxy.running.router.endpoint_picker._methods.connections
+    await kit.until(lambda: connection._leaving)
+    assert (await proxy.send(kit.request(kit.chat()), kit.read_answer)).status == 500, "nothing new"
+    assert not stopping.done()
+    go.set()
+    async with asyncio.timeout(30):
+        await reader.readuntil(b"0\r\n\r\n")
+        await stopping
+    (record,) = proxy.pool.audit.latest(1)
+    assert record.outcome == "Finished"
+
+
+def cluster(settings: Any, name: str) -> Any:
+    (found,) = (one for one in settings["static_resources"]["clusters"] if one["name"] == name)
+    return found
+
+
+def verified(certificate: PortCertificate, name: str, *, alpn: Sequence[str] = ()) -> Any:
+    """Envoy's settings to verify a server by its authority and DNS name."""
+    return {
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            "sni": name,
+            "common_tls_context": {
+                "alpn_protocols": [*alpn],
+                "validation_context": {
+                    "trusted_ca": {"filename": str(certificate.authority_file)},
+                    "match_typed_subject_alt_names": [{"san_type": "DNS", "matcher": {"exact": name}}],
+                },
+            },
+        },
+    }
 
 
 def ext_proc(settings: Any) -> Any:

@@ -6,141 +6,36 @@ import struct
 from typing import Any
 
 import pytest
-from hpack import Encoder
+from support.http2_peer import (
+    BEGIN,
+    CONTINUATION,
+    DATA,
+    GOAWAY,
+    HEADERS,
+    PATH,
+    PING,
+    PREFACE,
+    PRIORITY,
+    PUSH,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    Peer,
+    Transport,
+    frame,
+    goaway,
+    message,
+)
 
-from plumage_router.extproc.grpc import MAX_MESSAGE, Call, Methods
+from plumage_router.extproc.grpc import MAX_MESSAGE
 from plumage_router.extproc.http2 import Http2Connection
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
-PATH = b"/test.Service/Echo"
-
-
-def frame(kind: int, flags: int, number: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3) + bytes((kind, flags)) + number.to_bytes(4) + payload
-
-
-def message(data: bytes) -> bytes:
-    return b"\x00" + len(data).to_bytes(4) + data
-
-
-class Transport:
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        self.out = bytearray()
-        self.closed = self.aborted = self.reading_paused = False
-
-    def write(self, data: bytes) -> None:
-        self.out += data
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.closed = self.aborted = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def pause_reading(self) -> None:
-        self.reading_paused = True
-
-    def resume_reading(self) -> None:
-        self.reading_paused = False
-
-
-class Loop:
-    """Runs what is scheduled when a test says so."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-
-    def call_soon(self, call: Any) -> None:
-        self.calls.append(call)
-
-    def turn(self) -> None:
-        calls, self.calls = self.calls, []
-        for call in calls:
-            call()
-
-
-class Echo:
-    """Sends each message back, and ends with the peer."""
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-        self.got: list[bytes] = []
-        self.state = "open"
-
-    def message(self, data: bytes) -> None:
-        self.got.append(data)
-        self.call.send(data)
-
-    def half_closed(self) -> None:
-        self.state = "half closed"
-        self.call.end()
-
-    def aborted(self) -> None:
-        self.state = "aborted"
-
-
-class Peer:
-    """A connection and its far side."""
-
-    def __init__(self, *, max_streams: int = 8, max_connections: int = 8) -> None:
-        self.calls: list[Echo] = []
-        self.methods = Methods({PATH: self._make}, max_connections=max_connections, max_streams=max_streams)
-        self.loop: Any = Loop()
-        self.transport: Any = Transport()
-        self.connection = Http2Connection(self.methods, self.loop)
-        self.connection.connection_made(self.transport)
-        self.encoder = Encoder()
-        self._at = 0
-
-    def _make(self, call: Call) -> Echo:
-        self.calls.append(Echo(call))
-        return self.calls[-1]
-
-    def send(self, *data: bytes, whole: bool = True) -> list[tuple[int, int, int, bytes]]:
-        """Returns the frames that come back."""
-        joined = b"".join(data)
-        for piece in [joined] if whole else [joined[at : at + 1] for at in range(len(joined))]:
-            self.connection.data_received(piece)
-        return self.frames()
-
-    def frames(self) -> list[tuple[int, int, int, bytes]]:
-        self.loop.turn()
-        found, out = [], bytes(self.transport.out)
-        while self._at < len(out):
-            size = int.from_bytes(out[self._at : self._at + 3])
-            kind, flags = out[self._at + 3], out[self._at + 4]
-            number = int.from_bytes(out[self._at + 5 : self._at + 9])
-            found.append((kind, flags, number, out[self._at + 9 : self._at + 9 + size]))
-            self._at += 9 + size
-        return found
-
-    def headers(self, path: bytes = PATH) -> bytes:
-        fields = [(b":method", b"POST"), (b":path", path), (b":scheme", b"http"), (b":authority", b"x"),
-                  (b"content-type", b"application/grpc"), (b"te", b"trailers")]  # fmt: skip
-        return bytes(self.encoder.encode(fields))
-
-    def start(self, number: int = 1, **more: Any) -> bytes:
-        return frame(HEADERS, 0x4, number, self.headers(**more))
-
-
-@pytest.fixture
-def peer() -> Peer:
-    made = Peer()
-    made.send(PREFACE, frame(SETTINGS, 0, 0))
-    return made
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_call_is_answered_however_its_bytes_arrive(whole: bool) -> None:
     peer = Peer()
     got = peer.send(
-        PREFACE, frame(SETTINGS, 0, 0), peer.start(), frame(DATA, 0, 1, message(b"one") + message(b"two")[:4]),
+        BEGIN, peer.start(), frame(DATA, 0, 1, message(b"one") + message(b"two")[:4]),
         frame(DATA, 0x1, 1, message(b"two")[4:]), whole=whole,
     )  # fmt: skip
     assert peer.calls[0].got == [b"one", b"two"]
@@ -158,7 +53,7 @@ def test_equal_headers_are_read_once_and_rightly_with_a_table(peer: Peer) -> Non
         peer.send(frame(HEADERS, 0x4, number, peer.headers()))
     assert len(peer.calls) == 3
     other = Peer()  # its far side keeps a table, so equal bytes would have another meaning later
-    other.send(PREFACE, frame(SETTINGS, 0, 0))
+    other.send(BEGIN)
     for number, path in ((1, PATH), (3, b"/other"), (5, PATH), (7, PATH)):
         other.send(other.start(number, path=path))
     assert len(other.calls) == 3
@@ -177,28 +72,28 @@ def test_continued_and_padded_headers(peer: Peer) -> None:
     ("frames", "code"),
     [
         (b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", 1),
-        (PREFACE + frame(DATA, 0, 0, b"x"), 1),
-        (PREFACE + frame(DATA, 0, 1, b"x"), 1),
-        (PREFACE + frame(HEADERS, 0x4, 2, b""), 1),
-        (PREFACE + frame(CONTINUATION, 0x4, 1, b""), 1),
-        (PREFACE + frame(PUSH, 0, 1, b""), 1),
-        (PREFACE + frame(PING, 0, 0, b"short"), 6),
-        (PREFACE + frame(SETTINGS, 0, 0, b"short"), 6),
-        (PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 31)), 3),
-        (PREFACE + frame(WINDOW_UPDATE, 0, 0, b"\x00\x00\x00\x00"), 1),
-        (PREFACE + frame(WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff"), 3),
-        (PREFACE + frame(HEADERS, 0x4, 1, b"\xff\xff\xff\xff\xff"), 9),
-        (PREFACE + (65_537).to_bytes(3) + b"\x00\x00\x00\x00\x00\x01", 6),
-        (PREFACE + frame(HEADERS, 0, 1, b"") + frame(PING, 0, 0, b"8" * 8), 1),
-        (PREFACE + frame(HEADERS, 0, 1, b"") + frame(CONTINUATION, 0, 1, b"x" * 40_000) * 2, 11),
-        (PREFACE + frame(RST_STREAM, 0, 1, b"\x00" * 4), 1),
+        (BEGIN + frame(DATA, 0, 0, b"x"), 1),
+        (BEGIN + frame(DATA, 0, 1, b"x"), 1),
+        (BEGIN + frame(HEADERS, 0x4, 2, b""), 1),
+        (BEGIN + frame(CONTINUATION, 0x4, 1, b""), 1),
+        (BEGIN + frame(PUSH, 0, 1, b""), 1),
+        (BEGIN + frame(PING, 0, 0, b"short"), 6),
+        (BEGIN + frame(SETTINGS, 0, 0, b"short"), 6),
+        (BEGIN + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 31)), 3),
+        (BEGIN + frame(WINDOW_UPDATE, 0, 0, b"\x00\x00\x00\x00"), 1),
+        (BEGIN + frame(WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff"), 3),
+        (BEGIN + frame(HEADERS, 0x4, 1, b"\xff\xff\xff\xff\xff"), 9),
+        (BEGIN + (65_537).to_bytes(3) + b"\x00\x00\x00\x00\x00\x01", 6),
+        (BEGIN + frame(HEADERS, 0, 1, b"") + frame(PING, 0, 0, b"8" * 8), 1),
+        (BEGIN + frame(HEADERS, 0, 1, b"") + frame(CONTINUATION, 0, 1, b"x" * 40_000) * 2, 11),
+        (BEGIN + frame(RST_STREAM, 0, 1, b"\x00" * 4), 1),
     ],
 )  # fmt: skip
 def test_peer_that_breaks_the_rules_gets_the_reason(frames: bytes, code: int) -> None:
     peer = Peer()
     got = peer.send(frames)
-    kind, _, number, payload = got[-1]
-    assert (kind, number, int.from_bytes(payload[4:8])) == (GOAWAY, 0, code)
+    assert got[-1][0] == GOAWAY
+    assert goaway(got) == (0, code)
     assert peer.transport.closed
     assert peer.send(frame(PING, 0, 0, b"8" * 8)) == []
 
@@ -242,14 +137,15 @@ def test_peer_may_send_again_what_was_read(peer: Peer) -> None:
 
 def test_peer_that_does_not_read_may_not_send(peer: Peer) -> None:
     peer.send(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)), peer.start())
-    piece, granted = frame(DATA, 0, 1, message(b"x" * 65_000)), 0
-    for _ in range(48):
-        granted += sum(int.from_bytes(payload) for kind, _, number, payload in peer.send(piece)
-                       if kind == WINDOW_UPDATE and number == 1)  # fmt: skip
-    assert granted < 2 << 20, "its window is not renewed"
+    piece, credit = frame(DATA, 0, 1, message(b"x" * 65_000)), 1 << 20
+    while credit >= 65_005:
+        credit += sum(int.from_bytes(payload) for kind, _, number, payload in peer.send(piece)
+                      if kind == WINDOW_UPDATE and number == 1) - 65_005  # fmt: skip
     got = peer.send(frame(WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4)),
                     frame(WINDOW_UPDATE, 0, 1, (1 << 30).to_bytes(4)))  # fmt: skip
     assert any(kind == WINDOW_UPDATE and number == 1 for kind, _, number, _ in got)
+    assert peer.calls[0].state == "open"
+    assert peer.memory.used == 0
 
 
 def test_slow_reader_is_not_read_from(peer: Peer) -> None:
@@ -277,7 +173,7 @@ def test_stream_that_is_gone_reaches_its_handler(peer: Peer, how: str) -> None:
 
 def test_streams_are_bounded() -> None:
     peer = Peer(max_streams=2)
-    got = peer.send(PREFACE, frame(SETTINGS, 0, 0), peer.start(1), peer.start(3), peer.start(5))
+    got = peer.send(BEGIN, peer.start(1), peer.start(3), peer.start(5))
     assert got[-1] == (RST_STREAM, 0, 5, (7).to_bytes(4))
     assert len(peer.calls) == 2
 
@@ -306,7 +202,7 @@ def test_message_that_is_not_read_ends_its_call(peer: Peer, data: bytes, status:
 def test_unknown_method_and_wrong_media_type(peer: Peer) -> None:
     got = peer.send(peer.start(path=b"/other"))
     assert b"grpc-status\x0212" in got[-2][3]
-    block = bytes(peer.encoder.encode([(b":method", b"GET"), (b":path", b"/")]))
+    block = bytes(peer.encoder.encode([(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/")]))
     got = peer.send(frame(HEADERS, 0x5, 3, block))
     assert b"415" in got[-1][3]
 
@@ -322,3 +218,86 @@ def test_leaving_connection_ends_its_streams_first(peer: Peer) -> None:
     peer.frames()
     assert peer.transport.closed
     assert peer.calls[0].state == "half closed"
+
+
+REQUEST = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", PATH), (b"content-type", b"application/grpc")]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        REQUEST[1:],
+        [REQUEST[0], *REQUEST[2:]],
+        [*REQUEST[:2], *REQUEST[3:]],
+        [*REQUEST[:2], (b":path", b""), *REQUEST[3:]],
+        [*REQUEST[:1], *REQUEST],
+        [*REQUEST, (b":authority", b"late")],
+        [(b":status", b"200"), *REQUEST],
+        [*REQUEST, (b"Upper", b"x")],
+        [*REQUEST, (b"connection", b"close")],
+        [*REQUEST, (b"te", b"gzip")],
+        [*REQUEST, (b"x", b"a\r\nb: c")],
+        [*REQUEST, (b"content-length", b"none")],
+    ],
+)
+def test_malformed_request_ends_its_stream(peer: Peer, fields: list[tuple[bytes, bytes]]) -> None:
+    got = peer.send(frame(HEADERS, 0x4, 1, bytes(peer.encoder.encode(fields))), peer.start(3))
+    assert got == [(RST_STREAM, 0, 1, (1).to_bytes(4))]
+    assert len(peer.calls) == 1, "the next one is served"
+
+
+@pytest.mark.parametrize(("length", "kept"), [(b"6", True), (b"5", False), (b"7", False)])
+def test_content_has_the_length_that_was_said(peer: Peer, length: bytes, kept: bool) -> None:
+    block = bytes(peer.encoder.encode([*REQUEST, (b"content-length", length)]))
+    got = peer.send(frame(HEADERS, 0x4, 1, block), frame(DATA, 0x1, 1, message(b"x")))
+    assert ((RST_STREAM, 0, 1, (1).to_bytes(4)) in got) is not kept
+    assert [call.state for call in peer.calls] == ["half closed" if kept else "aborted"]
+
+
+@pytest.mark.parametrize("fields", [[(b"x-end", b"1")], [(b":path", b"/")]])
+def test_trailers_have_no_pseudo_headers(peer: Peer, fields: list[tuple[bytes, bytes]]) -> None:
+    got = peer.send(peer.start(1), frame(HEADERS, 0x5, 1, bytes(peer.encoder.encode(fields))))
+    malformed = fields[0][0].startswith(b":")
+    assert ((RST_STREAM, 0, 1, (1).to_bytes(4)) in got) is malformed
+    assert peer.calls[0].state == ("aborted" if malformed else "half closed")
+
+
+def test_changed_settings_are_acknowledged_before_they_have_an_effect(peer: Peer) -> None:
+    peer.send(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)), peer.start(1), frame(DATA, 0, 1, message(b"x")))
+    got = peer.send(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 3)))
+    assert [one[:2] for one in got] == [(SETTINGS, 1), (DATA, 0)]
+
+
+def test_first_frame_is_settings() -> None:
+    peer = Peer()
+    assert goaway(peer.send(PREFACE, frame(PING, 0, 0, b"12345678"))) == (0, 1)
+
+
+def test_leaving_peer_is_asked_twice(peer: Peer) -> None:
+    """RFC 9113 §6.8: what is on its way after the first GOAWAY is still served."""
+    peer.send(peer.start(1))
+    peer.connection.leave()
+    got = peer.frames()
+    assert goaway(got) == ((1 << 31) - 1, 0)
+    (ping,) = [payload for kind, _, _, payload in got if kind == PING]
+    assert not peer.connection.noticed
+    peer.send(peer.start(3))
+    assert len(peer.calls) == 2
+    assert goaway(peer.send(frame(PING, 1, 0, b"another.."[:8]))) is None
+    assert goaway(peer.send(frame(PING, 1, 0, ping))) == (3, 0)
+    assert peer.connection.noticed
+    assert peer.send(peer.start(5)) == [(RST_STREAM, 0, 5, (7).to_bytes(4))]
+    peer.send(frame(DATA, 0x1, 1, message(b"x")))
+    assert not peer.transport.closed
+    peer.send(frame(DATA, 0x1, 3, message(b"y")))
+    assert peer.transport.closed
+    assert [call.got for call in peer.calls] == [[b"x"], [b"y"]]
+
+
+def test_peer_that_does_not_answer_is_asked_again(peer: Peer) -> None:
+    peer.send(peer.start(1))
+    peer.connection.leave()
+    peer.frames()
+    assert goaway(peer.after(0.5)) is None
+    assert goaway(peer.after(0.6)) == (1, 0)
+    assert not peer.transport.closed

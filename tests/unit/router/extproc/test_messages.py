@@ -147,3 +147,41 @@ def test_trailers_and_immediate_answers() -> None:
     answer = parsed(immediate(429, [(b"retry-after", b"3")], b"{}", "queue_full")).immediate_response
     assert (answer.status.code, answer.body, answer.details) == (429, b"{}", "queue_full")
     assert [(one.header.key, one.header.raw_value) for one in answer.headers.set_headers] == [("retry-after", b"3")]
+
+
+def field(number: int, content: bytes) -> bytes:
+    size, parts = len(content), bytearray()
+    while size >= 0x80:
+        parts.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes((number << 3 | 2, *parts, size)) + content
+
+
+def subset(value: bytes) -> bytes:
+    """A message whose metadata has this Value as the subset hint."""
+    struct = field(1, field(1, b"x-gateway-destination-endpoint-subset") + field(2, value))
+    return field(8, field(1, field(1, b"envoy.lb.subset_hint") + field(2, struct)))
+
+
+def test_lists_in_lists_are_not_followed() -> None:
+    """Their depth has no bound."""
+    value = field(3, b"10.0.0.1:80")
+    assert read(subset(field(6, field(1, value)))).subset == ("10.0.0.1:80",)
+    for _ in range(2_000):
+        value = field(6, field(1, value))
+    assert read(subset(value)).subset == ()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xc0\x0c\x01" * 5_000,
+        field(2, field(1, field(1, field(1, b"x")) * 5_000)),
+        subset(field(6, field(1, field(3, b"10.0.0.1:80")) * 5_000)),
+        subset(field(3, b"10.0.0.1:80," * 5_000)),
+    ],
+    ids=["unknown", "headers", "list", "text"],
+)
+def test_messages_of_many_fields_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="too many"):
+        read(data)
