@@ -20,13 +20,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, inf, log
 from typing import Final
 
 from plumage_bench.workloads.arrivals import Arrival
 from plumage_bench.workloads.prompts import BlockNames, Prompt
 
-__all__ = ["Call", "WorkflowShape", "WorkflowSessions"]
+__all__ = ["Call", "WorkflowSessions", "WorkflowShape"]
 
 LEAST_PAUSE: Final = 1.0
 MOST_PAUSE: Final = 60.0
@@ -113,6 +113,17 @@ class WorkflowSessions:
 
     def __len__(self) -> int:
         return sum(len(calls) for calls in self.calls)
+
+    def until_continued(self, client: int) -> float:
+        """The seconds of pauses until a later call of the session continues its present prompt; infinity if none
+        does. The calls between are not counted."""
+        place, calls = self.place[client], self.calls[client]
+        now, seconds = calls[place], 0.0
+        for call in calls[place + 1 :]:
+            seconds += call.delay
+            if call.agent == now.agent and call.prompt.blocks[: len(now.prompt.blocks)] == now.prompt.blocks:
+                return seconds
+        return inf
 
     def _draw_starts(self) -> list[float]:
         starts, now = [], 0.0
