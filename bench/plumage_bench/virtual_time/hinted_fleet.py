@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, cast
 
 from plumage.blocks.run import Run
+from plumage.blocks.tree import PrefixTree
 from plumage.eviction.hotness_formula import Hotness
 from plumage.routing.former import MOST_HELD
 from plumage.routing.interface import Choice, Query, ReplicaState, RoutingPolicy
@@ -34,12 +35,14 @@ class Hints:
     """affinity: prefer the replica of the session's last request, or of the agent's (`prompt_cache_key`), where no
     replica holds half of the prompt. expects: how eviction expects an answer's next call: "ToolCall" soon after a tool
     call and after `HORIZON` otherwise; "Learned" by the mean for this agent and tool; "Truth" exactly. precaches:
-    compute an evicted prefix again before its expected call, on an idle replica."""
+    compute an evicted prefix again before its expected call, on an idle replica. late: seconds after the answer until
+    eviction knows what it expects; 0 if it knows when the answer ends."""
 
     label: str
     affinity: Literal["", "Session", "Agent"] = ""
     expects: Literal["", "ToolCall", "Learned", "Truth"] = ""
     precaches: bool = False
+    late: float = 0.0
 
 
 class ReturnTimes:
@@ -96,6 +99,21 @@ class HintedHotness(Hotness):
             self._waits[block] = min(seconds, 10.0 * HORIZON)
         while len(self._waits) > _MOST_OPEN:
             del self._waits[next(iter(self._waits))]
+
+    def expect_late(self, tree: PrefixTree, chain: Sequence[int], seconds: float, now: float) -> None:
+        """As `expect`, for a chain that a request used before. Blocks that are evicted or in use are left out."""
+        known = tree.match(chain)
+        early = seconds * self._time / max(now, 1.0)
+        run = tree.run_at(chain[known - 1]) if known else None
+        while run is not None and run.children <= 1 and run in self._idle and run.hashes[-1] in chain:
+            past, blocks = self._idle[run], len(run.hashes)
+            self._idle[run] = later = past._replace(since=past.since - early)
+            self._shadows.again(past.since, past.worth, blocks)
+            self._shadows.idle(later.since, later.worth, blocks, self._cached)
+            if run.evictable:
+                self.hold(run)
+                self.release(run)
+            run = run.parent
 
     def idle(self, run: Run) -> None:
         if self._below is None or self._below.parent is not run or run.children > 1:
@@ -173,7 +191,7 @@ class HintedRouting(FleetRouting):
         slot = super().route(request, now)
         self._homes[key] = slot
         seconds = self._expected(client, call)
-        if seconds is not None and self._hints.expects:
+        if seconds is not None and self._hints.expects and not self._hints.late:
             self._expect(slot, _chain(call), seconds, now)
         return slot
 
@@ -193,7 +211,15 @@ class HintedRouting(FleetRouting):
         if self._hints.precaches and expected is not None and expected < HORIZON / 2:
             waiting = self._waiting[client, call.agent] = _PreCache(_chain(call), slot, now, expected)
             self._later(now + _BEGINS * expected, (client, call.agent), waiting)
+        if self._hints.late:
+            chain, seconds = _chain(call), self._expected(client, call) or 0.0
+            self.fleet.call_at(now + self._hints.late, lambda: self._expect_late(slot, chain, seconds))
         super().finished(request, slot, now, cached_tokens)
+
+    def _expect_late(self, slot: int, chain: Sequence[int], seconds: float) -> None:
+        pool = self.workers[slot].engine.pool
+        assert isinstance(pool.policy, HintedHotness)
+        pool.policy.expect_late(pool.tree, chain, seconds, self.fleet.now)
 
     def _call(self, client: int) -> Call:
         return self._sessions.calls[client][self._sessions.place[client]]

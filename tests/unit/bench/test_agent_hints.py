@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from plumage.blocks.pool import BlockPool
 from plumage.routing.interface import Choice, Query, ReplicaState
 from plumage.routing.load_policies import LeastLoad
 from plumage_bench.benches.agents import hints
@@ -127,3 +128,20 @@ def test_report_has_each_gain_with_its_interval_and_names_the_best_hint() -> Non
     assert report.keys["hints_best"] == "tool_call"
     assert report.keys["held_share_3584"] == 0.55
     assert len(report.tables[0].rows) == len(keys)
+
+
+@pytest.mark.parametrize("children", [0, 2])
+def test_hint_that_comes_late_moves_idle_blocks_behind_all_others(children: int) -> None:
+    """A prefix with several continuations keeps its place."""
+    policy = HintedHotness(100)
+    pool = BlockPool(100, policy)
+    chains = [(1, 2, 3, 4), (11, 12, 13, 14), *((1, 2, 3, 4, 50 + child) for child in range(children))]
+    for now, chain in enumerate(chains, start=1):
+        held = pool.pin(chain, now)
+        assert pool.allocate(len(chain) - held, now)
+        pool.commit(chain[held:], chain[held - 1] if held else None, now)
+        pool.release(chain, 0, now)
+    policy.expect_late(pool.tree, chains[1], HORIZON, 10.0)
+    assert policy.victim(10.0).hashes[-1] == 14
+    policy.expect_late(pool.tree, chains[0], 100.0 * HORIZON, 10.0)
+    assert policy.victim(10.0).hashes[-1] == (14 if children else 4)

@@ -34,7 +34,7 @@ from plumage_bench.workloads.workflows import WorkflowSessions, WorkflowShape
 from plumage_engine.simulator.engine.device import make_device
 from plumage_engine.simulator.engine.settings import EngineSettings
 
-__all__ = ["CONTENDERS", "SHAPE", "Contender", "Outcome", "held_share", "measure", "run"]
+__all__ = ["CONTENDERS", "SHAPE", "Contender", "Outcome", "engine", "held_share", "measure", "ours", "run"]
 
 REPLICAS: Final = 8
 SECONDS: Final = 600.0
@@ -61,6 +61,8 @@ CONTENDERS: Final = (
     Contender("session", Hints("session header", affinity="Session")),
     Contender("cache_key", Hints("prompt_cache_key", affinity="Agent")),
     Contender("tool_call", Hints("tool call kept", expects="ToolCall")),
+    Contender("tool_call_1s", Hints("tool call kept, known 1 s later", expects="ToolCall", late=1.0)),
+    Contender("tool_call_10s", Hints("tool call kept, known 10 s later", expects="ToolCall", late=10.0)),
     Contender("pause", Hints("pause learned by tool", expects="Learned")),
     Contender("prefill", Hints("pre-caching", precaches=True)),
     Contender("pause_prefill", Hints("pause learned, and pre-caching", expects="Learned", precaches=True)),
@@ -68,7 +70,7 @@ CONTENDERS: Final = (
     Contender("host", Hints("host memory"), host=HOST),
     Contender("loads_free", Hints("host memory, copies free"), host=HOST, loads_free=True),
 )
-QUICK: Final = ("ours", "session", "tool_call", "pause", "prefill")
+QUICK: Final = ("ours", "session", "tool_call", "pause", "prefill", "host")
 _NO_HINTS: Final = ("known", "host", "loads_free")
 
 
@@ -115,7 +117,7 @@ def measure(key: str, cache: int, seed: int) -> Outcome:
     policy = ours(cache).routing_policy(random.Random(f"policy-{seed}"))
     if contender.hints.affinity:
         policy = AffinePolicy(policy)
-    fleet = run_fleet([_engine(contender, cache)] * REPLICAS, policy, source, seed=seed, until=SECONDS, make=make)
+    fleet = run_fleet([engine(contender, cache)] * REPLICAS, policy, source, seed=seed, until=SECONDS, make=make)
     return _sum_up(fleet, source, made[0].precomputed, cache)
 
 
@@ -125,12 +127,13 @@ def ours(cache: int, host: int = 0) -> Ours:
     return Ours({"engine.simulator.cacheBlocks": cache, **tier})
 
 
-def _engine(contender: Contender, cache: int) -> EngineSettings:
+def engine(contender: Contender, cache: int) -> EngineSettings:
+    """Each replica's."""
     device = make_device("gpu", pcie=_FREE) if contender.loads_free else None
-    engine = ours(cache, contender.host * cache).engine(device)
+    made = ours(cache, contender.host * cache).engine(device)
     if contender.hints.expects:
-        engine = replace(engine, eviction=f"{HintedHotness.__module__}:{HintedHotness.__name__}", eviction_options={})
-    return engine
+        made = replace(made, eviction=f"{HintedHotness.__module__}:{HintedHotness.__name__}", eviction_options={})
+    return made
 
 
 def _sum_up(fleet: FleetRun, source: WorkflowSessions, precomputed: int, blocks: int) -> Outcome:
