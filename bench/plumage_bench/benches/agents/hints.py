@@ -2,7 +2,7 @@
 
 Eight replicas serve sessions of twelve workflows (`workloads.workflows`), on the simulator's gpu preset, as the default
 manifest deploys them. Sessions start for ten minutes; requests of the last 400 s count. Two sizes of the caches hold
-about two and three fifths of the blocks that live sessions will use again (`held_share`, measured). Each contender adds
+a half and three fifths of the blocks that live sessions will use again (`held_share`, measured). Each contender adds
 one hint to the default (`hinted_fleet`). Pairs have the same sessions and starting times.
 
 `prefill_gain`: prompt tokens that requests waited for, the default ÷ pre-caching; its target is 1.45, the least that
