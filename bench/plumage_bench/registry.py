@@ -259,10 +259,14 @@ _ALL = (
     ),
     Benchmark(
         "agents",
-        "agents whose clients change early bytes of their prompts: what that costs, and what sorting tools repairs",
-        quick_budget=240,
-        quick_omits="half of the agents and of their turns",
-        options=(("pairs", "pairs of runs, five"),),
+        "agents: what changing early bytes costs and sorting tools repairs; what hints and pre-caching gain",
+        quick_budget=480,
+        quick_omits="half of the agents and of their turns, the smaller cache, half of the hints",
+        options=(
+            ("pairs", "pairs of runs, five"),
+            ("parts", "breakers or hints, instead of both"),
+            ("contenders", "these hints, by the names of their gains, with ; between them"),
+        ),
     ),
     Benchmark(
         "storm",

@@ -8,7 +8,7 @@ from the prompts that they routed, as in their products. There is no wall clock,
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isnan, nan
 from typing import Protocol, cast
@@ -22,7 +22,7 @@ from plumage_engine.simulator.engine.request import SimRequest, StepReport
 from plumage_engine.simulator.engine.settings import EngineSettings
 from plumage_engine.simulator.engine.sim_engine import SimEngine
 
-__all__ = ["FleetRun", "Observer", "Served", "Worker", "run_fleet"]
+__all__ = ["FleetRouting", "FleetRun", "Observer", "Served", "Worker", "run_fleet"]
 
 _SLICE = 5.0  # virtual seconds between two checks of late requests
 _GOLDEN = 0.6180339887498949  # the fractional parts of its multiples are evenly distributed
@@ -114,12 +114,14 @@ def run_fleet(
     until: float = inf,
     observer: Observer | None = None,
     adapters: AdapterRule | None = None,
+    make: Callable[..., FleetRouting] | None = None,
 ) -> FleetRun:
     """Serve everything that the source sends. A share `in_one_piece` of its requests does not stream, so the policy
     sees no first token of them. Stops early, with `complete=False`, when more than `late_share` of all waited longer
     than `late_after` for their first token: then the percentile is over its limit in any case. It also stops after
-    `until` seconds, to `_SLICE` exactly. adapters: the requests are for LoRA adapters, one for each of their groups."""
-    routing = _Routing(
+    `until` seconds, to `_SLICE` exactly. adapters: the requests are for LoRA adapters, one for each of their groups.
+    make: makes the router's part, for one that does more than `FleetRouting`."""
+    routing = (make or FleetRouting)(
         engines, policy, source, seed, directory_lag, load_interval, late_after, in_one_piece, observer, adapters
     )
     for arrival in source.initial():
@@ -134,7 +136,7 @@ def run_fleet(
     return FleetRun(routing.served, routing.workers, routing.fleet.now, complete=True)
 
 
-class _Routing(Hooks):
+class FleetRouting(Hooks):
     """The router's part: routes arrivals, is informed about tokens, and keeps its view of caches and loads."""
 
     def __init__(
@@ -155,8 +157,8 @@ class _Routing(Hooks):
         self.done = 0
         self._policy = policy
         self._source = source
-        self._view = DirectoryView(lag=directory_lag)
-        self._block_size = engines[0].block_size
+        self.view = DirectoryView(lag=directory_lag)
+        self.block_size = engines[0].block_size
         self._load_interval = load_interval
         self._loads_at = -inf
         self._late_after = late_after
@@ -172,7 +174,7 @@ class _Routing(Hooks):
 
     def _worker(self, slot: int, settings: EngineSettings, seed: int) -> Worker:
         rng = random.Random(f"engine-{seed}-{slot}")
-        return Worker(SimEngine(settings, rng=rng, sink=self._view.sink(slot)), ReplicaState(slot))
+        return Worker(SimEngine(settings, rng=rng, sink=self.view.sink(slot)), ReplicaState(slot))
 
     def plan(self, arrival: Arrival) -> None:
         """Put an arrival into the event heap. The request's id is the arrival's number."""
@@ -210,7 +212,7 @@ class _Routing(Hooks):
             self._observer.routed(number, served)
         if not query.stream and ticket.predicted_ttft is not None:  # as routers do
             self.fleet.call_at(now + ticket.predicted_ttft, lambda: self._prefilled(served))
-        self._view.hold_pending(arrival.prompt.blocks, choice.slot, now, ticket.predicted_ttft or 0.0)
+        self.view.hold_pending(arrival.prompt.blocks, choice.slot, now, ticket.predicted_ttft or 0.0)
         self._count(served, routed=1, prefill=uncached, tokens=request.prompt_tokens)
         return choice.slot
 
@@ -219,8 +221,8 @@ class _Routing(Hooks):
 
     def _query(self, arrival: Arrival, now: float, *, stream: bool) -> Query:
         blocks = arrival.prompt.blocks
-        held = self._view.match(blocks, now)
-        hits: Mapping[int, float] = {slot: float(depth * self._block_size) for slot, depth in held.items()}
+        held = self.view.match(blocks, now)
+        hits: Mapping[int, float] = {slot: float(depth * self.block_size) for slot, depth in held.items()}
         return Query(now, float(arrival.prompt.tokens), hits, blocks, stream=stream)
 
     def _count(self, served: Served, *, routed: int, prefill: float, tokens: int) -> None:
@@ -267,7 +269,7 @@ class _Routing(Hooks):
             self._count(served, routed=0, prefill=-served.uncached, tokens=0)
 
     def stepped(self, slot: int, now: float, report: StepReport) -> None:
-        self._view.stepped(slot, now)
+        self.view.stepped(slot, now)
         worker = self.workers[slot]
         worker.kv_usage.add(report.seconds, worker.engine.pool.usage)
         if self._observer is not None:

@@ -76,8 +76,11 @@ class VirtualFleet:
 
     def _route(self, request: SimRequest) -> None:
         slot = self.hooks.route(request, self.now)
-        if slot is None:
-            return
+        if slot is not None:
+            self.submit(slot, request)
+
+    def submit(self, slot: int, request: SimRequest) -> None:
+        """Send a request to an engine now, without asking `Hooks.route`."""
         self.engines[slot].submit(request, self.now)
         self._requests[slot][request.request_id] = request
         if slot not in self._busy:

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from plumage_bench.benches import agents
-from plumage_bench.benches.agents import Served, Shape
+from plumage_bench.benches.agents import breakers as agents
+from plumage_bench.benches.agents.breakers import Served, Shape
 from plumage_router.request.tools import sorted_tools
 
 

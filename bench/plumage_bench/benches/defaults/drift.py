@@ -48,7 +48,6 @@ WITHOUT: Final[Mapping[str, str]] = {
     "hostile-bodies": "its router has a router's own defaults, and its engines answer at once",
     "storm": "its pool is a manifest, which plumage up reads",
     "soak": "its pool is a manifest, which plumage up reads",
-    "agents": "its pools are manifests, which plumage up reads",
     "overload": "its pools are manifests, which plumage up reads",
     "sloscore": "its pools are manifests, which plumage up reads",
     "fairness": "its pools are manifests, which plumage up reads",
@@ -225,6 +224,15 @@ def _flood() -> Iterator[Made]:
         yield Made(f"engine, {one.label}", ours.engine(), Ours(ours.overrides).engine(), ours.overrides)
 
 
+def _agents() -> Iterator[Made]:
+    from plumage_bench.benches.agents.hints import CACHES, CONTENDERS, engine, ours
+
+    for one in CONTENDERS:
+        if not one.hints.expects and not one.loads_free:
+            pool = ours(CACHES[0], one.host * CACHES[0])
+            yield Made(f"engine, {one.key}", engine(one, CACHES[0]), Ours(pool.overrides).engine(), pool.overrides)
+
+
 def _router_process() -> Iterator[Made]:
     from plumage_bench.benches.router.rig import OURS
 
@@ -264,6 +272,7 @@ MEASURED: Final[Mapping[str, Callable[[], Iterator[Made]]]] = {
     "trace": _trace,
     "kvmetrics": _kvmetrics,
     "flood": _flood,
+    "agents": _agents,
     "autoscale": _elastic,
     "victim": _elastic,
     "decision": _decision,

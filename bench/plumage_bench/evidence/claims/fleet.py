@@ -11,6 +11,7 @@ __all__ = ["CLUSTER", "HOT_PATH", "SIZING"]
 _FAULTS = "PLUMAGE_E2E_REPORT=DIR pytest tests/e2e_cluster/test_faults_under_load.py"
 _ROUTER = "plumage bench router peers=1"
 _AGENTS = "plumage bench agents --quick"
+_AGENT_HINTS = "plumage bench agents --quick parts=hints"
 _OVERLOAD = "plumage bench overload"
 _SLOSCORE = "plumage bench sloscore --quick"
 _SOAK = "plumage bench soak"
@@ -108,6 +109,17 @@ HOT_PATH = (
     Claim("… causes named where nothing changed", "agents", Key("false_breaks"), exactly(0), "", _AGENTS),
     Claim("… a time of day in the system prompt: prompt tokens computed ÷ those without it", "agents",
           Key("cost_of_date", low="cost_of_date_low"), command=_AGENTS),
+    Claim("Agents' sessions, 0.56 of them cached: prompt tokens computed in requests, default ÷ with pre-caching",
+          "agents-hints", Key("prefill_gain"), at_least(1.45), "article: 1.45–1.68", _AGENT_HINTS),
+    Claim("… mean time to the first token, default ÷ with pre-caching", "agents-hints", Key("prefill_ttft_gain"),
+          command=_AGENT_HINTS),
+    Claim("… computed, default ÷ with a session header (not in the product)", "agents-hints", Key("session_gain"),
+          command=_AGENT_HINTS),
+    Claim("… computed, default ÷ with prompts evicted first whose answer calls no tool (not in the product)",
+          "agents-hints", Key("tool_call_gain"), command=_AGENT_HINTS),
+    Claim("… computed, default ÷ with pauses learned by tool (not in the product)", "agents-hints", Key("pause_gain"),
+          command=_AGENT_HINTS),
+    Claim("… computed, default ÷ with `engine.hostMemory`", "agents-hints", Key("host_gain"), command=_AGENT_HINTS),
     Claim("Virtual time: 30 replicas, 10,000 requests in all, seconds", "scale", Key("wall_s"), at_most(60)),
     Claim("… different outcomes of one seed", "scale", Key("distinct_outcomes"), exactly(1)),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`agents`: what a client loses when it changes early bytes of its prompts, whether the router names the cause, and
+"""What a client loses when it changes early bytes of its prompts, whether the router names the cause, and
 what sorting tools repairs.
 
 Two local pools of two simulated engines, made from manifests: the default, and one with `router.sortTools`. Agents of
