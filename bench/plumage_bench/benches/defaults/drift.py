@@ -229,8 +229,8 @@ def _agents() -> Iterator[Made]:
 
     for one in CONTENDERS:
         if not one.hints.expects and not one.loads_free:
-            pool = ours(CACHES[0], one.host * CACHES[0])
-            yield Made(f"engine, {one.key}", engine(one, CACHES[0]), Ours(pool.overrides).engine(), pool.overrides)
+            pool = ours(CACHES[-1], one.host * CACHES[-1])
+            yield Made(f"engine, {one.key}", engine(one, CACHES[-1]), Ours(pool.overrides).engine(), pool.overrides)
 
 
 def _router_process() -> Iterator[Made]:
