@@ -94,7 +94,7 @@ def children(kind: str) -> list[dict[str, Any]]:
         "spec": {
             "model": {"uri": "builtin://tiny-chat"},
             "engine": {"runtime": "Simulator"},
-            "router": {**EXPOSED, "endpointPicker": {}},
+            "router": EXPOSED,
             "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
         },
     }

@@ -105,8 +105,6 @@ async def test_restarted_engine_gets_its_adapters_before_it_is_ready(
     replica.want({"sql": "/sql"})
     async with running(replica.config, file=replica.file) as agent:
         await until(lambda: agent.watch.ready and replica.models() == ["sql"])
-        replica.engine.kill()
-        await until(lambda: not agent.watch.ready)
         go, ask = asyncio.Event(), agent.engine.want_adapters
 
         async def held_back(wanted: Any) -> Any:
@@ -114,6 +112,8 @@ async def test_restarted_engine_gets_its_adapters_before_it_is_ready(
             return await ask(wanted)
 
         monkeypatch.setattr(agent.engine, "want_adapters", held_back)
+        replica.engine.kill()  # afterwards, so that no request is on its way to the next engine
+        await until(lambda: not agent.watch.ready)
         replica.engine.start()
         await until(lambda: agent.watch.not_ready_reason == "its engine loads adapters")
         assert (replica.models(), agent.adapters.served) == ([], ())
