@@ -94,16 +94,25 @@ class HostTier:
     def offer(self, run: Run, evicted: Sequence[int], *, always: bool = False) -> int:
         """The GPU is about to drop `evicted` from the end of `run`. Returns the number of blocks to copy to host memory
         (0: refused). always: admit them however cold they are, if the tier can hold them at all."""
-        new = [block for block in evicted if block not in self._entry_of]
-        if not new:
-            return 0
-        first = len(run.hashes) - len(evicted) + evicted.index(new[0])
-        entry = _Entry(new, _above(run, first), run.hashes[-1])
-        node = self._node(entry, self._admission)
+        above = len(run.hashes) - len(evicted)
+        return sum(
+            self._offer(_Entry(list(evicted[start:end]), _above(run, above + start), run.hashes[-1]), always=always)
+            for start, end in self._missing(evicted)
+        )
+
+    def _missing(self, chain: Sequence[int]) -> list[tuple[int, int]]:
+        """The pieces of `chain` without a gap that are not here. An entry with a gap would be promoted as a chain."""
+        here = [block in self._entry_of for block in chain]
+        starts = [at for at, held in enumerate(here) if not held and (at == 0 or here[at - 1])]
+        ends = [at + 1 for at, held in enumerate(here) if not held and (at + 1 == len(here) or here[at + 1])]
+        return list(zip(starts, ends, strict=True))
+
+    def _offer(self, entry: _Entry, *, always: bool) -> int:
+        node, blocks = self._node(entry, self._admission), len(entry.hashes)
         if self._admit(replace(node, hotness=inf) if always else node, 0 if always else self._min_frequency):
             self._keep(entry)
-            return len(new)
-        self.refused += len(new)
+            return blocks
+        self.refused += blocks
         return 0
 
     def _admit(self, node: TierNode, min_frequency: int) -> bool:

@@ -255,6 +255,16 @@ class TestHostTier:
         assert children
         assert all(one.node.parent in engine.pool.tree for one in children)
 
+    def test_entry_has_no_gap_where_its_middle_is_here_already(self) -> None:
+        engine = Engine(blocks=8, host_blocks=16, min_frequency=1)
+        engine.serve([1, 2, 3, 4, 5])
+        run = next(engine.pool.tree.runs())
+        assert engine.host.offer(run, [3]) == 1
+        assert engine.host.offer(run, [1, 2, 3, 4, 5]) == 4
+        stored = [event.hashes for event in engine.events if isinstance(event, Stored) and event.medium == CPU]
+        assert stored == [(3,), (1, 2), (4, 5)], "a promotion copies an entry as a chain"
+        assert engine.host.match([1, 2, 3, 4, 5], 0) == 5
+
     def test_clear_and_wrong_settings(self) -> None:
         engine = Engine(blocks=4, host_blocks=8, min_frequency=1)
         engine.serve([1, 2, 3])
