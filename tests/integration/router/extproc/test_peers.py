@@ -124,7 +124,7 @@ async def test_call_without_its_headers_ends(start: Any, connect: Connect) -> No
 
 @pytest.mark.parametrize("begun", [False, True])
 async def test_call_without_its_body_gets_408(start: Any, connect: Connect, protos: Any, begun: bool) -> None:
-    running = await picked(start, timeouts={"body": 0.3})
+    running = await picked(start, timeouts={"body": 0.3, "header": 120})
     client = await connect(running)
     client.request(1, PROCESS)
     client.send(*data_frames(1, head(protos), *([body(protos, b"{", end=False)] if begun else [])))
@@ -166,6 +166,23 @@ async def test_body_counts_until_the_proxy_has_it(start: Any, connect: Connect, 
     client.send(frame(WINDOW_UPDATE, 0, 1, (1 << 20).to_bytes(4)), frame(WINDOW_UPDATE, 0, 0, (1 << 20).to_bytes(4)))
     await kit.until(lambda: pool.body_memory.used == 0)
     await client.until(lambda: len(client.data(1)) > len(sent))
+
+
+async def test_bodies_that_were_taken_are_not_refused_while_they_wait(
+    start: Any, connect: Connect, protos: Any, kit: Any
+) -> None:
+    """A proxy's share of the memory is for bodies that arrive. Complete ones of its clients may take more."""
+    limits = {"maxBufferedBytes": 4 << 20, "maxBodyBytes": 1 << 20}
+    running = await picked(start, model={"maxLength": 800_000}, limits=limits)
+    pool, client = running.router.pool, await connect(running, settings=NO_WINDOW)
+    sent = json.dumps(kit.chat("word " * 200_000)).encode()
+    for number in (1, 3, 5):
+        client.request(number, PROCESS)
+        client.send(*data_frames(number, head(protos), body(protos, sent, end=True)))
+        await kit.until(lambda count=number // 2 + 1: len(pool.audit) == count)
+    assert pool.body_memory.used >= 3 * len(sent)
+    assert len(pool.in_flight) == 3
+    assert not any(kind == RST_STREAM for kind, *_ in client.frames)
 
 
 @pytest.mark.parametrize("how", ["reset", "late", "lost"])
