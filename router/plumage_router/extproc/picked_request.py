@@ -1,7 +1,7 @@
 """One request that a proxy asks about: from its headers to the end of the answer that an engine gives the proxy.
 
 headers → body → read → choose a replica → answer the proxy; then the answer's headers, body and end pass by. The steps
-are those of the router's own requests (`proxy/routed_request.py`), by the same pool. What differs: the proxy sends the
+are those of the router's own requests (`proxy/proxied_request.py`), by the same pool. What differs: the proxy sends the
 request, so nobody here can try another replica. It gets the next best ones as fallbacks, where the pool asks for that.
 
 The body passes unchanged, unless the engine needs another one: the base model instead of an alias, a tenant's salt,
@@ -46,7 +46,7 @@ from plumage_router.http.request import Request
 from plumage_router.http.time_slicing import Steps
 from plumage_router.http.wire import JSON
 from plumage_router.proxy.pool_state import PoolState
-from plumage_router.proxy.routed_request import FAILED, FINISHED, Only, Progress, RoutedRequest
+from plumage_router.proxy.proxied_request import FAILED, FINISHED, Only, Progress, RoutedRequest
 from plumage_router.request.prompt import Prompt
 
 __all__ = ["PickedRequest"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.module_path import Page, Trace, follow, page_of
 
-MOST_MODULES, MOST_RETURNS = 16, 4
+MOST_MODULES, MOST_RETURNS = 15, 3
 ROUTER = "router/plumage_router"
 CLIENT, ENGINE = f"{ROUTER}/http/downstream.py:data_received", f"{ROUTER}/http/upstream.py:data_received"
 STEPS = f"{ROUTER}/http/time_slicing.py"  # runs the steps of other modules
