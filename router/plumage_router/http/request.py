@@ -27,7 +27,7 @@ class Request:
     tenant: who sent it. With API keys it is set once the head is complete.
     sender: whose share of memory and time it uses: its tenant's name, or the client's address without API keys.
     parsed: the body's JSON object, or its form, set where it was parsed to find the request's pool.
-    copy: called with the request's id and trace once its first replica has it, to send a copy to another pool.
+    copy: called with the request, its id and its trace once its first replica has it, to send a copy to another pool.
     """
 
     __slots__ = (
@@ -45,7 +45,7 @@ class Request:
         self.reservation: BodyReservation | None = None
         self.tenant: Tenant | None = None
         self.parsed: Any = None
-        self.copy: Callable[[str, Any], None] | None = None
+        self.copy: Callable[[Request, str, Any], None] | None = None
         self.is_completion = False
         self.keep_alive = False
         self.http10 = False

@@ -55,17 +55,17 @@ class RequestCopies:
 
     def plan(self, request: Request, model: str, pool: str) -> None:
         """Has the request copied to the pool once a replica has it."""
-        request.copy = partial(self._send, request, model, pool)
+        request.copy = partial(self._send, model, pool)
 
     def cancel(self, pool: PoolRouter | None = None) -> None:
         """Cancels the copies for the pool, by default for all."""
         for copy in [copy for copy, its in self._open.items() if pool is None or its is pool]:
             copy.cancel(CopyOutcome.CANCELED)
 
-    def _send(self, request: Request, model: str, pool: str, request_id: str, trace: RequestTrace | None) -> None:
+    def _send(self, model: str, pool: str, request: Request, request_id: str, trace: RequestTrace | None) -> None:
         """Never raises: the caller has just sent the client's request."""
         try:
-            dropped = self._try_send(request, model, pool, request_id, trace)
+            dropped = self._try_send(model, pool, request, request_id, trace)
         except Exception:
             log.exception("request %s: copying it failed", request_id)
             dropped = CopyOutcome.FAILED
@@ -73,7 +73,7 @@ class RequestCopies:
             self.outcomes[model, pool, dropped] += 1
 
     def _try_send(
-        self, request: Request, model: str, name: str, request_id: str, trace: RequestTrace | None
+        self, model: str, name: str, request: Request, request_id: str, trace: RequestTrace | None
     ) -> CopyOutcome | None:
         """Why the copy is dropped; None if it is on its way."""
         pool = self._find(name)

@@ -587,9 +587,9 @@ class ProxiedRequest(RoutedRequest):
         if retries is not None:
             record.failures = retries.failures
         attempt.start()
-        copy, self._request.copy = self._request.copy, None
-        if copy is not None:
-            copy(self._request_id, self._trace)
+        send_copy, self._request.copy = self._request.copy, None
+        if send_copy is not None:
+            send_copy(self._request, self._request_id, self._trace)
 
     def _lines(self, decision: Decision, replica: Replica, now: float) -> bytes:
         """The request's own header lines for an engine."""

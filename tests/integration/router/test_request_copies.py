@@ -222,6 +222,29 @@ async def test_copy_is_sent_once_only(gateway: Gateway, engines: list[Any], kit:
     assert (metrics.errors, metrics.truncated, metrics.retries) == ({"upstream_failed": 1}, 1, {})
 
 
+async def test_ended_copies_leave_nothing_behind(gateway: Gateway, engines: list[Any], kit: Any) -> None:
+    """Nor do copies that the pool's own queue turned away."""
+    classes = [{"name": "chat", "objective": 0.3, "weight": 1}]
+    queue = {"classes": classes, "maxSeconds": 0.3, "maxRequests": 2, "engineQueue": 0.01}
+    mirror(gateway, engines, flowControl=queue)
+    await gateway.start()
+    for number in range(30):
+        if number == 10:
+            await kit.until(lambda: not in_flight(gateway))
+            engines[1].answer = hanging
+        asked = [gateway.chat("chat", f"{number} {one}", stream=bool(one % 2)) for one in range(4)]
+        assert [answer.status_code for answer in await asyncio.gather(*asked)] == [200] * 4
+    pool = gateway.router.dispatcher.pools["code"]
+    gateway.router.dispatcher.copies.cancel()
+    assert sum(outcomes(gateway).values()) == 120
+    assert set(outcomes(gateway)) == {"complete", "full", "canceled"}
+    assert (len(pool.in_flight), len(pool.flow_control), gateway.router.dispatcher.body_memory.used) == (0, 0, 0)
+    assert [(one.load.routed, one.load.starting, round(one.load.decode_blocks, 6)) for one in pool.fleet] == [(0, 0, 0)]
+    engines[1].answer = engines[1].normally
+    assert (await gateway.chat("chat", "last")).status_code == 200
+    await kit.until(lambda: in_flight(gateway) == 0)
+
+
 async def test_refusals_of_engine_and_of_the_copys_pool_are_counted(
     gateway: Gateway, engines: list[Any], kit: Any
 ) -> None:
