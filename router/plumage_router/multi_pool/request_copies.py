@@ -1,6 +1,7 @@
 """Copies of a gateway's requests for second pools (`requestMirror`), within bounds that protect the clients' requests.
 
-A copy is made once the client's request was sent to its replica, so the request never waits for it. At most an eighth
+A copy is made once the client's request was sent to its replica, so the request never waits for it. Copies are read one
+at a time, a slice in a turn of the loop, and large bodies of clients do not queue behind them. At most an eighth
 of the requests that may be in flight are copies, with an eighth of the memory for bodies. What does not fit is dropped,
 and counted. A copy outlives its request: also if that client leaves, the answers of both pools stay comparable.
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from plumage.settings.router_config import LimitsConfig
 from plumage_router.http.body_memory import BodyMemory, BodyReservation
 from plumage_router.http.request import Request
+from plumage_router.http.time_slicing import TimeSlicer
 from plumage_router.pool_router import PoolRouter
 from plumage_router.proxy.copied_request import CopiedRequest, CopyOutcome
 
@@ -28,7 +30,6 @@ __all__ = ["RequestCopies", "most_copies"]
 log = logging.getLogger(__name__)
 
 _SHARE: Final = 8  # 1/8 of the requests in flight
-_SENDER: Final = "\0copies"  # no tenant has this name: reading all copies takes the turn of one client
 
 
 def most_copies(limits: LimitsConfig) -> int:
@@ -47,6 +48,7 @@ class RequestCopies:
         self._memory = memory
         self._find = find
         self._loop = loop
+        self._slicer = TimeSlicer(loop, alone=True)
         self._open: dict[CopiedRequest, PoolRouter] = {}
 
     def __len__(self) -> int:
@@ -83,7 +85,7 @@ class RequestCopies:
             return CopyOutcome.NO_REPLICA
         if len(self._open) >= self.most:
             return CopyOutcome.FULL
-        body = BodyReservation(_SENDER)
+        body = BodyReservation()
         if not self._memory.reserve_copy(body, len(request.body)):
             return CopyOutcome.MEMORY
         copy = CopiedRequest(
@@ -91,6 +93,7 @@ class RequestCopies:
             _copy_of(request),
             request_id,
             original=trace,
+            slicer=self._slicer,
             ended=partial(self._ended, model, name),
             freed=partial(self._memory.release_copy, body),
         )
@@ -106,7 +109,7 @@ class RequestCopies:
 
 def _copy_of(request: Request) -> Request:
     """The same request for another pool. It has the same bytes, which are not copied."""
-    copy = Request(_SENDER)
+    copy = Request(request.sender)
     copy.method, copy.target, copy.headers = request.method, request.target, request.headers
     copy.tenant, copy.size, copy.is_completion = request.tenant, request.size, True
     copy.body = request.body.share()

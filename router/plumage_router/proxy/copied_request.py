@@ -16,7 +16,7 @@ from plumage_router.clock import monotonic
 from plumage_router.fleet.replicas import Load, Replica
 from plumage_router.http.errors import Failure, RequestError, engines_silent, internal, upstream_failed
 from plumage_router.http.request import Request
-from plumage_router.http.time_slicing import Steps
+from plumage_router.http.time_slicing import Steps, TimeSlicer
 from plumage_router.http.wire import header_lines
 from plumage_router.proxy.attempt import Attempt, Cause
 from plumage_router.proxy.pool_state import PoolState
@@ -54,10 +54,22 @@ class CopiedRequest(RoutedRequest):
     """`start()` once; then it ends by itself, or by `cancel`. It is the `AttemptOwner` of its only attempt.
 
     request: has a body of its own. request_id: that of the client's request. original: its trace, if it has one.
+    slicer: runs the reading of copies.
     ended: called once, with the outcome. freed: called once no replica needs the body any more.
     """
 
-    __slots__ = ("_attempt", "_ended", "_events", "_freed", "_last_byte_at", "_original", "_over", "_status", "_trace")
+    __slots__ = (
+        "_attempt",
+        "_ended",
+        "_events",
+        "_freed",
+        "_last_byte_at",
+        "_original",
+        "_over",
+        "_slicer",
+        "_status",
+        "_trace",
+    )
 
     def __init__(
         self,
@@ -66,12 +78,14 @@ class CopiedRequest(RoutedRequest):
         request_id: str,
         *,
         original: RequestTrace | None,
+        slicer: TimeSlicer,
         ended: Callable[[CopiedRequest, CopyOutcome], None],
         freed: Callable[[], None],
     ) -> None:
         super().__init__(pool, request)
         self._request_id = request_id
         self._original = original
+        self._slicer = slicer
         self._ended = ended
         self._freed = freed
         self._attempt: Attempt | None = None
@@ -171,6 +185,12 @@ class CopiedRequest(RoutedRequest):
             self._lose(error(failure, 1), outcome)
 
     # -- the steps of a request ---------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """In slices, also a small body: answers pass between two slices."""
+        request, steps = self._request, self._admit()
+        self._pool.in_flight.add(self)
+        self._reading = self._slicer.add(len(request.body), steps, self._read_done, tenant=request.sender)
 
     def _admit(self) -> Steps[Prompt]:
         """The client was authenticated for its own request, and its body's type checked."""
