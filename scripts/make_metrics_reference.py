@@ -32,6 +32,7 @@ from plumage.prometheus.exposition import page
 from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
 from plumage_operator.observability.metrics import Metrics as OperatorMetrics
 from plumage_router.http.tls import tls_lines
+from plumage_router.multi_pool.metrics import route_lines
 from plumage_router.process.engine_tls import engine_tls_lines
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +70,7 @@ def main(arguments: list[str]) -> int:
 def text_of(a_pool: Mapping[str, str]) -> str:
     """The reference. a_pool: as `of_a_pool` returns it."""
     pages = {**a_pool, "Operator": _of_the_operator(), "Engine: the plugin in vLLM": _of_the_plugin()}
-    pages["Router"] += _of_tls()
+    pages["Router"] += _of_tls() + _of_a_gateway()
     return HEAD + "".join(_section(title, prefix, pages[title]) for title, prefix in SECTIONS.items())
 
 
@@ -107,6 +108,11 @@ def _of_tls() -> str:
     acceptor: Any = SimpleNamespace(certificate=certificate, handshakes=0, failed=Counter())
     engines: Any = SimpleNamespace(expires=0.0, failures=0)
     return page(tls_lines("plumage_router_", [acceptor])) + page(engine_tls_lines("plumage_router_", engines))
+
+
+def _of_a_gateway() -> str:
+    """A router of one pool has no routes."""
+    return page(route_lines({("x", "x"): 0}, {("x", "x", "x"): 0}, 0))
 
 
 def _of_the_plugin() -> str:

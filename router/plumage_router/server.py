@@ -116,7 +116,7 @@ class RouterServer:
 
     def _raise_file_limit(self) -> None:
         proxies = 0 if self.endpoint_picker is None else self.endpoint_picker.max_connections
-        raise_file_limit(self.config.limits, acceptors=len(self.pool.tls_acceptors), proxies=proxies)
+        raise_file_limit(self.config.limits, acceptors=len(self.pool.tls_acceptors), more=proxies)
 
     async def leave(self) -> None:
         """Still serves requests, but is not ready and keeps no connection alive. Senders need time to notice."""
@@ -217,14 +217,14 @@ def tls_acceptor(listen: ListenConfig, listener: Listener, loop: asyncio.Abstrac
     return TlsAcceptor(listener, ServerCertificate(listen.tls), connect, listener.pause_accepting, loop)
 
 
-def raise_file_limit(limits: LimitsConfig, *, acceptors: int = 0, proxies: int = 0) -> None:
+def raise_file_limit(limits: LimitsConfig, *, acceptors: int = 0, more: int = 0) -> None:
     """Raises the limit of open files for that many connections, as far as the system allows.
 
-    acceptors: ports with TLS. proxies: connections to the endpoint picker.
+    acceptors: ports with TLS. more: connections to the endpoint picker, or to engines for copies of requests.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     handshakes = limits.max_handshakes * acceptors
-    wanted = files_of_router(limits.max_connections + handshakes + proxies, limits.max_in_flight)
+    wanted = files_of_router(limits.max_connections + handshakes + more, limits.max_in_flight)
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -330,6 +330,14 @@ GATEWAY_RULES: list[tuple[Mutation, str]] = [
     ),
     (put("spec.models", gateway()["spec"]["models"] * 2),
      "spec.models: may not give one name to two models, got 2 entries"),
+    (
+        put(
+            "spec.models",
+            [{"name": "chat", "pools": [{"poolRef": {"name": "a"}}], "requestMirror": {"poolRef": {"name": "a"}}}],
+        ),
+        "spec.models[0].requestMirror: may not name a pool of this model with a weight above 0: clients get that "
+        "pool's answers, got 1 entry",
+    ),
     *(
         (
             put("spec.models", [{"name": "chat", "pools": [{"poolRef": {"name": "a"}}], "fallback": fallback}]),

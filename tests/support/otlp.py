@@ -16,7 +16,8 @@ __all__ = ["Received", "Spans", "received_spans"]
 
 @dataclass(frozen=True)
 class Received:
-    """A span. Ids in hexadecimal; `parent` is empty for the first span of a trace. events: their names."""
+    """A span. Ids in hexadecimal; `parent` is empty for the first span of a trace. events: their names.
+    links: the ids of other spans."""
 
     service: str
     name: str
@@ -27,6 +28,7 @@ class Received:
     attributes: dict[str, Any]
     events: list[str]
     failed: bool
+    links: list[str]
 
 
 @dataclass
@@ -76,6 +78,7 @@ def _read(body: bytes) -> list[Received]:
             _values(group.resource.attributes)["service.name"], span.name, span.kind, span.trace_id.hex(),
             span.span_id.hex(), span.parent_span_id.hex(), _values(span.attributes),
             [event.name for event in span.events], span.status.code == 2,
+            [link.span_id.hex() for link in span.links],
         )
         for group in sent.resource_spans
         for scope in group.scope_spans

@@ -427,8 +427,16 @@ class ShareConfig(Settings):
     weight: int = Field(1, ge=0, le=1_000_000)
 
 
+class RequestMirrorConfig(Settings):
+    """A pool that gets copies of a model's requests, of so many percent of its conversations."""
+
+    pool: str = Field(min_length=1)
+    percent: int = Field(100, ge=0, le=100)
+
+
 class SharedModelConfig(Settings):
-    """A model name that leads to several pools, or to another model while none of them has a replica.
+    """A model name that leads to several pools, or to another model while none of them has a replica, or whose requests
+    are copied to another pool.
 
     A pool that is not in the file counts as away, and so does a fallback that is no model.
     """
@@ -436,6 +444,7 @@ class SharedModelConfig(Settings):
     name: str = Field(min_length=1)
     pools: tuple[ShareConfig, ...] = Field(min_length=1)
     fallback: str | None = None
+    request_mirror: RequestMirrorConfig | None = None
 
     @field_validator("pools")
     @classmethod

@@ -14,7 +14,7 @@ from typing import Final
 from plumage.api.v1alpha1 import InferenceGateway, InferencePool
 from plumage.api.v1alpha1.gateway import GatewayModel
 from plumage.errors import ManifestError
-from plumage.settings.router_config import ShareConfig, SharedModelConfig
+from plumage.settings.router_config import RequestMirrorConfig, ShareConfig, SharedModelConfig
 from plumage_operator.config import OperatorConfig
 from plumage_operator.observed import AttachedPool, Object, ObservedGateway, digest, meta
 from plumage_operator.resources import PoolContext, ServedPool, model_mistakes
@@ -38,7 +38,7 @@ class GatewayProblem:
 @dataclass(frozen=True, slots=True)
 class ServedPools:
     """served: oldest first. names: that clients may use. shared: the names that lead to several pools, or to another
-    model. problems: the most severe first."""
+    model, or whose requests are copied. problems: the most severe first."""
 
     served: tuple[ServedPool, ...] = ()
     names: tuple[str, ...] = ()
@@ -58,18 +58,30 @@ class _Claim:
     def name(self) -> str:
         return self.pool.metadata.name
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        return tuple(adapter.name for adapter in self.pool.spec.model.adapters)
+
 
 @dataclass(frozen=True, slots=True)
 class _Route:
     """shares: pools and their weights, in the order of the manifest, so that a larger share only adds conversations.
-    fallback: the name of another model."""
+    fallback: the name of another model. mirror: gets copies."""
 
     shares: tuple[tuple[str, int], ...]
     fallback: str | None = None
+    mirror: RequestMirrorConfig | None = None
 
     @property
     def shared(self) -> bool:
-        return len(self.shares) > 1 or self.fallback is not None
+        return len(self.shares) > 1 or self.fallback is not None or self.mirror is not None
+
+    @property
+    def pools(self) -> Iterator[str]:
+        """All that have a part in it."""
+        yield from (pool for pool, _ in self.shares)
+        if self.mirror is not None:
+            yield self.mirror.pool
 
 
 def find_served_pools(observed: ObservedGateway, gateway: InferenceGateway, config: OperatorConfig) -> ServedPools:
@@ -77,7 +89,7 @@ def find_served_pools(observed: ObservedGateway, gateway: InferenceGateway, conf
     claims = [_claim(attached, pool, config) for attached, pool in _readable(observed.attached)]
     claims = [claim for claim in claims if not model_mistakes(claim.context)]
     routes, problems = _routes(gateway, claims)
-    led = {pool for route in routes.values() for pool, _ in route.shares}
+    led = {pool for route in routes.values() for pool in route.pools}
     served = [claim for claim in claims if claim.name in led]
     if len(served) > MAX_POOLS:
         left = ", ".join(claim.name for claim in served[MAX_POOLS:])
@@ -133,15 +145,17 @@ def _routes(gateway: InferenceGateway, claims: Sequence[_Claim]) -> tuple[dict[s
         there = [share for share in model.pools if share.pool_ref.name in by_name]
         found = [(by_name[share.pool_ref.name], share.weight) for share in there]
         if any(weight for _, weight in found):
-            route = _Route(tuple((claim.name, weight) for claim, weight in found), model.fallback)
+            mirror = _mirror(model, by_name)
+            route = _Route(tuple((claim.name, weight) for claim, weight in found), model.fallback, mirror)
             routes |= dict.fromkeys((model.name, *model.aliases), route)
-            adapters = dict(_adapters(found)) | adapters  # of several models with the pools of an adapter, the first
+            # Of several models with the pools of an adapter, the first.
+            adapters = dict(_adapters(found, mirror, by_name)) | adapters
         else:
             without.append(model)
     _fall_back(without, gateway, routes)
     for name, route in adapters.items():
         claim_name(name, route)
-    named = {share.pool_ref.name for model in gateway.spec.models for share in model.pools}
+    named = _named_pools(gateway)
     for claim in claims:
         if claim.name not in named:
             own, model_of = _Route(((claim.name, 1),)), claim.pool.spec.model
@@ -162,23 +176,41 @@ def _fall_back(models: Sequence[GatewayModel], gateway: InferenceGateway, routes
             routes |= dict.fromkeys((model.name, *model.aliases), routes[name])
 
 
-def _adapters(shares: Sequence[tuple[_Claim, int]]) -> Iterator[tuple[str, _Route]]:
-    """An adapter is split between the pools that have it, with the model's weights."""
-    names = dict.fromkeys(adapter.name for claim, _ in shares for adapter in claim.pool.spec.model.adapters)
-    for name in names:
-        having = [share for share in shares if name in {one.name for one in share[0].pool.spec.model.adapters}]
+def _named_pools(gateway: InferenceGateway) -> set[str]:
+    """The pools in the gateway's `models`."""
+    models = gateway.spec.models
+    mirrors = (model.request_mirror.pool_ref.name for model in models if model.request_mirror is not None)
+    return {share.pool_ref.name for model in models for share in model.pools}.union(mirrors)
+
+
+def _mirror(model: GatewayModel, claims: Mapping[str, _Claim]) -> RequestMirrorConfig | None:
+    """The pool that gets copies of the model's requests; None without one, or where it can't be served."""
+    mirror = model.request_mirror
+    if mirror is None or mirror.pool_ref.name not in claims:
+        return None
+    return RequestMirrorConfig(pool=mirror.pool_ref.name, percent=mirror.percent)
+
+
+def _adapters(
+    shares: Sequence[tuple[_Claim, int]], mirror: RequestMirrorConfig | None, claims: Mapping[str, _Claim]
+) -> Iterator[tuple[str, _Route]]:
+    """An adapter is split between the pools that have it, with the model's weights. Its requests are copied if the
+    model's mirror has it too."""
+    for name in dict.fromkeys(name for claim, _ in shares for name in claim.adapters):
+        having = [(claim.name, weight) for claim, weight in shares if name in claim.adapters]
+        copied = mirror if mirror is not None and name in claims[mirror.pool].adapters else None
         if any(weight for _, weight in having):
-            yield name, _Route(tuple((claim.name, weight) for claim, weight in having))
+            yield name, _Route(tuple(having), mirror=copied)
 
 
 def _accepted_names(routes: Mapping[str, _Route]) -> dict[str, list[str]]:
-    """The names that requests to each pool may have: those that lead there, also by fallbacks."""
+    """The names that requests to each pool may have: those that lead there, also by fallbacks or as copies."""
     names: dict[str, dict[str, None]] = {}
     for name, first in routes.items():
         route: _Route | None = first
         seen: set[str] = set()
         while route is not None:
-            for pool, _ in route.shares:
+            for pool in route.pools:
                 names.setdefault(pool, {})[name] = None
             following = route.fallback
             route = None if following is None or following in seen else routes.get(following)
@@ -188,7 +220,7 @@ def _accepted_names(routes: Mapping[str, _Route]) -> dict[str, list[str]]:
 
 def _shared(name: str, route: _Route) -> SharedModelConfig:
     pools = tuple(ShareConfig(pool=pool, weight=weight) for pool, weight in route.shares)
-    return SharedModelConfig(name=name, pools=pools, fallback=route.fallback)
+    return SharedModelConfig(name=name, pools=pools, fallback=route.fallback, request_mirror=route.mirror)
 
 
 def _conflict(first: str, second: str, names: Sequence[str]) -> GatewayProblem:
@@ -200,7 +232,7 @@ def _conflict(first: str, second: str, names: Sequence[str]) -> GatewayProblem:
 
 
 def _missing(observed: ObservedGateway, gateway: InferenceGateway) -> Iterator[GatewayProblem]:
-    named = sorted({share.pool_ref.name for model in gateway.spec.models for share in model.pools})
+    named = sorted(_named_pools(gateway))
     attached = {str(meta(one.pool)["name"]) for one in observed.attached}
     gone = [name for name in named if name not in observed.pools]
     if gone:

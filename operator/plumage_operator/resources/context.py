@@ -179,7 +179,7 @@ class ServedPool:
 @dataclass(frozen=True, slots=True)
 class GatewayContext(ChildOwner):
     """A gateway, the operator's configuration, and the pools that the gateway serves. shared: the names that lead to
-    several pools, or to another model."""
+    several pools, or to another model, or whose requests are copied."""
 
     kind: ClassVar[str] = "InferenceGateway"
 

@@ -52,6 +52,12 @@ class BodyBuffer:
         self._parts = [joined]
         return joined
 
+    def share(self) -> BodyBuffer:
+        """Another buffer with the same complete body, none of whose bytes is copied."""
+        other = BodyBuffer()
+        other._parts, other._size = list(self._parts), self._size
+        return other
+
     def clear(self) -> None:
         self._parts = []
         self._size = 0

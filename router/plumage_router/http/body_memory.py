@@ -5,6 +5,8 @@
 - The bodies of one tenant, small ones included, take at most half of the memory; its large bodies a little less.
 - Without API keys the client's address is its tenant while a body arrives. Complete bodies count to no tenant then,
   because one address may be a proxy of many clients.
+- Copies of requests (`multi_pool`) get an eighth of the memory at most, and only what is free. At the limit for all,
+  they are dropped before any other body is refused.
 - At a limit, one of the largest bodies that are still arriving is refused, of the tenant that uses most. A body that
   arrived completely is never evicted.
 
@@ -23,6 +25,7 @@ __all__ = ["BodyMemory", "BodyReservation"]
 
 _SMALL: Final = 65_536  # bytes; a larger body counts as large
 _SMALL_SHARE: Final = 8  # 1/8 of the memory is only for small bodies
+_COPIES_SHARE: Final = 8  # 1/8 of the memory at most is for copies of requests
 _MOST_EVICTED: Final = 32  # bodies that one piece of another may evict; bounds the time of `reserve`
 
 
@@ -44,7 +47,7 @@ class BodyReservation:
     """The bytes that one body has reserved.
 
     tenant: who sent it; the client's address without API keys.
-    evict: refuses the rest of a body that is still arriving; None once it arrived completely.
+    evict: refuses the rest of a body that is still arriving, or drops a copy; None once it arrived completely.
     """
 
     __slots__ = ("_group", "evict", "size", "tenant")
@@ -67,6 +70,8 @@ class BodyMemory:
         self.used = self._peak = 0
         self._keyed = keyed
         self._accounts: dict[str, _Account] = {}  # of tenants with bytes or unfinished bodies
+        self._copies: dict[BodyReservation, None] = {}  # oldest first
+        self._copied = 0  # bytes of them
         self.resize(total)
 
     def __len__(self) -> int:
@@ -78,6 +83,7 @@ class BodyMemory:
         self.total = total
         self.small = min(_SMALL, total // 16)
         self.for_large = total - total // _SMALL_SHARE
+        self.for_copies = total // _COPIES_SHARE
         self.tenant_share = total // 2
         self.tenant_share_for_large = self.for_large // 2
 
@@ -100,6 +106,25 @@ class BodyMemory:
         if self.used > self._peak:
             self._peak = self.used
         return True
+
+    def reserve_copy(self, body: BodyReservation, size: int) -> bool:
+        """Counts the body of a copy, whose `evict` must release it. Returns False when no memory is free for it."""
+        if self._copied + size > self.for_copies or self.used + size > self.for_large:
+            return False
+        self._copies[body] = None
+        body.size = size
+        self._copied += size
+        self.used += size
+        self._peak = max(self._peak, self.used)
+        return True
+
+    def release_copy(self, body: BodyReservation) -> None:
+        """Returns all bytes of a copy's body; nothing if that was done before."""
+        if body in self._copies:
+            del self._copies[body]
+            self._copied -= body.size
+            self.used -= body.size
+            body.size = 0
 
     def take_peak(self) -> int:
         """The most bytes that were reserved at once since the last call."""
@@ -141,6 +166,8 @@ class BodyMemory:
         for _ in range(_MOST_EVICTED):
             if account.used + size > share:
                 victim = account.largest()
+            elif self.used + size > limit and self._drop_copy():
+                continue
             elif self.used + size > limit:
                 victim = self._greediest(body, account, size).largest()
             else:
@@ -152,6 +179,14 @@ class BodyMemory:
             self._unlist(victim, self._accounts[victim.tenant].arriving)
             victim.evict()
         return False
+
+    def _drop_copy(self) -> bool:
+        """Drops the oldest copy. Returns False without one."""
+        copy = next(iter(self._copies), None)
+        if copy is None or copy.evict is None:
+            return False
+        copy.evict()
+        return copy not in self._copies
 
     def _greediest(self, body: BodyReservation, own: _Account, size: int) -> _Account:
         """Returns the account that uses most, of those with unfinished bodies. A large `body` may be the one to go."""

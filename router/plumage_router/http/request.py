@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from plumage_router.http.auth import Tenant
@@ -26,10 +27,11 @@ class Request:
     tenant: who sent it. With API keys it is set once the head is complete.
     sender: whose share of memory and time it uses: its tenant's name, or the client's address without API keys.
     parsed: the body's JSON object, or its form, set where it was parsed to find the request's pool.
+    copy: called with the request, its id and its trace once its first replica has it, to send a copy to another pool.
     """
 
     __slots__ = (
-        "body", "headers", "http10", "is_completion", "keep_alive", "method", "parsed", "reservation",
+        "body", "copy", "headers", "http10", "is_completion", "keep_alive", "method", "parsed", "reservation",
         "sender", "size", "target", "tenant",
     )  # fmt: skip
 
@@ -43,6 +45,7 @@ class Request:
         self.reservation: BodyReservation | None = None
         self.tenant: Tenant | None = None
         self.parsed: Any = None
+        self.copy: Callable[[Request, str, Any], None] | None = None
         self.is_completion = False
         self.keep_alive = False
         self.http10 = False

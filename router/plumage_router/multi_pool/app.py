@@ -76,10 +76,12 @@ def _add_admin(app: FastAPI, dispatcher: PoolDispatcher) -> None:
             "models": {name: _document(route) for name, route in sorted(dispatcher.routes.items())},
             "pools": sorted(dispatcher.pools),
             "broken": dispatcher.broken,
+            "copiesInFlight": len(dispatcher.copies),
             "inFlight": {name: len(pool.in_flight) for name, pool in sorted(dispatcher.pools.items())},
             "connections": len(dispatcher.connections),
         }
 
 
 def _document(route: Route) -> dict[str, Any]:
-    return {"pools": dict(route.shares), "fallback": route.fallback or None}
+    mirror = {"pool": route.mirror, "percent": route.percent} if route.mirror else None
+    return {"pools": dict(route.shares), "fallback": route.fallback or None, "requestMirror": mirror}

@@ -26,7 +26,8 @@ from plumage_router.http.listener import Listener
 from plumage_router.http.paths import response_call
 from plumage_router.http.request import Handler, Request
 from plumage_router.http.time_slicing import LARGE, SlicedWork, Steps, run_now
-from plumage_router.multi_pool.split import Route, choose, conversation_key, fallbacks
+from plumage_router.multi_pool.request_copies import RequestCopies, most_copies
+from plumage_router.multi_pool.split import Route, choose, conversation_key, copy_for, fallbacks, may_be_copied
 from plumage_router.pool_router import PoolRouter
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.request.audio import Form, read_form
@@ -46,6 +47,7 @@ class PoolDispatcher(Listener):
     """`pools`: the routers that serve, by pool. `routes`: by the model names that clients use.
     `routed`: requests by model and pool, of models with several pools or a fallback.
 
+    `copies`: of requests, for pools whose answers nobody gets.
     `broken`: why a pool of the configuration is not served. `ending`: removed pools that finish their requests.
     """
 
@@ -75,6 +77,8 @@ class PoolDispatcher(Listener):
         self.routed: Counter[tuple[str, ...]] = Counter()
         self.broken: dict[str, str] = {}
         self.ending: set[PoolRouter] = set()
+        self.copies = RequestCopies(self.body_memory, self.pools.get, loop)
+        self.copies.most = most_copies(config.limits)
         self._listed = False
         self._application = application(self)
         self.completion_handler = self._find_handler
@@ -165,7 +169,8 @@ class PoolDispatcher(Listener):
         self.authenticate(request)
         if not self.serving:
             raise overloaded("The router is shutting down.")
-        if sum(len(pool.in_flight) for pool in self.pools.values()) >= self.limits.max_in_flight:
+        in_flight = sum(len(pool.in_flight) for pool in self.pools.values()) - len(self.copies)
+        if in_flight >= self.limits.max_in_flight:
             raise overloaded("Too many requests are in flight.")
         call = None if request.reservation is not None else response_call(request.method, request.target)
         if call is not None:
@@ -204,14 +209,17 @@ class PoolDispatcher(Listener):
     def _choose(self, name: str, request: Request, body: Mapping[str, Any]) -> PoolRouter | None:
         """The pool that gets the request; None without one."""
         route = self.routes.get(name)
-        if route is None or (len(route.shares) == 1 and not route.fallback):
+        if route is None or (route.is_direct and not route.mirror):
             return self.pools.get(route.shares[0][0]) if route is not None else None
+        key = conversation_key(request.tenant.name if request.tenant is not None else "", body)
         chosen = self._storing(name, request, body)
         if chosen is None:
-            key = conversation_key(request.tenant.name if request.tenant is not None else "", body)
             chosen = choose(self.routes, name, key, self._available)
-        if chosen in self.pools:
+        if chosen in self.pools and not route.is_direct:
             self.routed[name, chosen] += 1
+        mirror = copy_for(route, name, key, chosen)
+        if mirror and may_be_copied(request.target.partition(b"?")[0], body):
+            self.copies.plan(request, name, mirror)
         return self.pools.get(chosen)
 
     def _storing(self, name: str, request: Request, body: Mapping[str, Any]) -> str | None:

@@ -6,7 +6,7 @@ samples of a family together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from plumage.prometheus import exposition
@@ -15,7 +15,7 @@ from plumage_router.admin.status import metric_lines, tracing_lines
 from plumage_router.http.tls import tls_lines
 from plumage_router.multi_pool.dispatcher import PoolDispatcher
 
-__all__ = ["merge_families", "multi_pool_metrics"]
+__all__ = ["merge_families", "multi_pool_metrics", "route_lines"]
 
 _PREFIX = "plumage_router_"
 _PORT_FAMILIES = frozenset(f"{_PREFIX}{name}" for name in ("connections", "buffered_bytes"))
@@ -59,6 +59,17 @@ def _labelled(sample: str, pool: str) -> str:
     return f"{name}{{{label}}} {value}"
 
 
+def route_lines(
+    routed: Mapping[tuple[str, ...], int], copied: Mapping[tuple[str, ...], int], copies: int
+) -> Iterator[str]:
+    """Where requests went. routed: by model and pool. copied: by model, pool and outcome. copies: in flight."""
+    text = "Requests for models with several pools or a fallback, by the pool that got them."
+    yield from exposition.counters_by(_PREFIX + "split_requests", text, ("model", "pool"), routed)
+    text = "Copies of requests for a pool whose answers nobody gets, by what became of them."
+    yield from exposition.counters_by(_PREFIX + "copied_requests", text, ("model", "pool", "outcome"), copied)
+    yield from exposition.gauge(_PREFIX + "copies_in_flight", "Copies of requests in flight.", copies)
+
+
 def _port(dispatcher: PoolDispatcher) -> Iterator[str]:
     single = (
         ("connections", "Client connections.", len(dispatcher.connections)),
@@ -71,6 +82,5 @@ def _port(dispatcher: PoolDispatcher) -> Iterator[str]:
     )
     for name, text, value in single:
         yield from exposition.gauge(_PREFIX + name, text, value)
-    text = "Requests for models with several pools or a fallback, by the pool that got them."
-    yield from exposition.counters_by(_PREFIX + "split_requests", text, ("model", "pool"), dispatcher.routed)
+    yield from route_lines(dispatcher.routed, dispatcher.copies.outcomes, len(dispatcher.copies))
     yield from tls_lines(_PREFIX, dispatcher.tls_acceptors)

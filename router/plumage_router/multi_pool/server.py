@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 
 from plumage.cluster import LIVE_POOL_SETTINGS
 from plumage.errors import ConfigurationError
-from plumage.settings.router_config import MultiPoolConfig, NamedPoolConfig
+from plumage.settings.router_config import MultiPoolConfig, NamedPoolConfig, SharedModelConfig
 from plumage_router.admin.app import make_app
 from plumage_router.admin.metrics_port import MetricsPort
 from plumage_router.config import load_multi_pool
@@ -26,6 +26,7 @@ from plumage_router.http.listening_sockets import ListeningSockets
 from plumage_router.multi_pool.app import make_multi_pool_app
 from plumage_router.multi_pool.dispatcher import PoolDispatcher
 from plumage_router.multi_pool.metrics import multi_pool_metrics
+from plumage_router.multi_pool.request_copies import most_copies
 from plumage_router.multi_pool.split import Route
 from plumage_router.pool_router import TICK, PoolRouter
 from plumage_router.process.background import Background
@@ -78,7 +79,8 @@ class MultiPoolServer:
         return self._sockets.addresses
 
     async def start(self) -> None:
-        raise_file_limit(self.config.limits, acceptors=len(self.dispatcher.tls_acceptors))
+        acceptors, copies = len(self.dispatcher.tls_acceptors), most_copies(self.config.limits)
+        raise_file_limit(self.config.limits, acceptors=acceptors, more=copies)
         await self.reconfigure(self.config)
         await self._sockets.start()
         await self.metrics_port.start()
@@ -99,6 +101,7 @@ class MultiPoolServer:
         self.metrics_port.stop()
         seconds = self.config.timeouts.drain if drain_seconds is None else drain_seconds
         await drain(self.dispatcher, seconds, self.dispatcher.turn_away)
+        self.dispatcher.copies.cancel()
         await self._background.stop()
         for task in self._endings:
             task.cancel()
@@ -113,6 +116,7 @@ class MultiPoolServer:
         dispatcher = self.dispatcher
         self.config = config
         dispatcher.limits, dispatcher.timeouts = config.limits, config.timeouts
+        dispatcher.copies.most = most_copies(config.limits)
         await dispatcher.tracing.follow(config.tracing)
         dispatcher.body_memory.resize(config.limits.max_buffered_bytes)
         wanted = {pool.pool for pool in config.pools}
@@ -179,6 +183,7 @@ class MultiPoolServer:
         if pool is None:
             return
         self.dispatcher.ending.add(pool)
+        self.dispatcher.copies.cancel(pool)
         pool.leaving = True
         pool.turn_away_waiting("its pool is no longer served here")
         task = self._loop.create_task(self._end(pool))
@@ -243,7 +248,14 @@ def _routes(config: MultiPoolConfig) -> dict[str, Route]:
     """The pools of each model name."""
     own = {name: Route(((pool.pool, 1),)) for pool in config.pools for name in pool.names}
     shared = {
-        model.name: Route(tuple((share.pool, share.weight) for share in model.pools), model.fallback or "")
+        model.name: Route(tuple((share.pool, share.weight) for share in model.pools), model.fallback or "", *mirror)
         for model in config.shared_models
+        for mirror in [_mirror(model)]
     }
     return own | shared
+
+
+def _mirror(model: SharedModelConfig) -> tuple[str, int]:
+    """The pool that gets copies, and of how many percent of the conversations."""
+    mirror = model.request_mirror
+    return ("", 0) if mirror is None else (mirror.pool, mirror.percent)

@@ -1,4 +1,5 @@
-"""Which pool of a gateway serves a request: the shares of a model's pools, and the model to fall back to. Pure.
+"""Which pool of a gateway serves a request, and which one gets a copy: the shares of a model's pools, the model to fall
+back to, the pool of its mirror. Pure.
 
 A conversation keeps its pool, because its cached prefix is there, and because a canary should answer whole
 conversations. So the draw is a hash of what all turns of a conversation have in common, and every router draws the
@@ -13,7 +14,9 @@ from typing import Any, Final, NamedTuple
 
 import xxhash
 
-__all__ = ["Route", "choose", "conversation_key", "fallbacks"]
+from plumage_router.http.paths import RESPONSES_PATH, WITHOUT_DEVICE
+
+__all__ = ["Route", "choose", "conversation_key", "copy_for", "fallbacks", "may_be_copied"]
 
 _MOST: Final = 1024  # characters of a text that count
 _TEXTS: Final = ("messages", "input", "prompt", "query", "queries", "text_1", "data_1", "tokens")
@@ -21,10 +24,17 @@ _TEXTS: Final = ("messages", "input", "prompt", "query", "queries", "text_1", "d
 
 class Route(NamedTuple):
     """shares: pools with their weights, of which some are above 0. fallback: the name of another model; empty without
-    one."""
+    one. mirror: the pool that gets copies, of so many percent of the conversations; empty without one."""
 
     shares: Sequence[tuple[str, int]]
     fallback: str = ""
+    mirror: str = ""
+    percent: int = 0
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether there is nothing to choose."""
+        return len(self.shares) == 1 and not self.fallback
 
 
 def choose(routes: Mapping[str, Route], name: str, key: str, available: Callable[[str], bool]) -> str:
@@ -56,6 +66,27 @@ def _place(pool: str, weight: int, name: str, key: str) -> float:
     A larger weight only moves conversations to that pool, and a pool that is away only its own."""
     hashed: int = xxhash.xxh3_64_intdigest(f"{pool}\0{name}\0{key}".encode("utf-8", "surrogatepass"))
     return -math.log((hashed + 1) / 2**64) / weight
+
+
+def copy_for(route: Route, name: str, key: str, chosen: str) -> str:
+    """The pool that gets a copy of a request which `chosen` answers; empty for none. All requests of a conversation are
+    copied, or none. A larger percentage only adds conversations."""
+    if not route.mirror or route.mirror == chosen:
+        return ""
+    drawn: int = xxhash.xxh3_64_intdigest(f"copy\0{name}\0{key}".encode("utf-8", "surrogatepass"))
+    return route.mirror if drawn * 100 < route.percent * 2**64 else ""
+
+
+def may_be_copied(path: bytes, body: Mapping[str, Any]) -> bool:
+    """Whether a copy has no effect beyond its answer, and says something about an engine's device.
+
+    A response that is stored, continued or generated in the background belongs to the client's own pool.
+    """
+    if path in WITHOUT_DEVICE:
+        return False
+    if path == RESPONSES_PATH:
+        return body.get("store") is False and not body.get("background") and body.get("previous_response_id") is None
+    return True
 
 
 def conversation_key(tenant: str, body: Mapping[str, Any]) -> str:

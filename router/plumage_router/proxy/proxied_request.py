@@ -4,7 +4,7 @@
 quota → candidates → room → decision; and at the end its books: queues, the tenant's use, the record. `ProxiedRequest`
 sends the request itself. If an attempt fails before the first body byte, another replica is chosen. Each attempt on a
 replica is an `Attempt`; `Retries` decides whether another one follows. `extproc.picked_request` gives a proxy the
-replica's address instead.
+replica's address instead, and `copied_request` sends a copy of another pool's request.
 """
 
 from __future__ import annotations
@@ -220,7 +220,11 @@ class RoutedRequest(ABC):
         self._pool.check_quarantine(prompt)
         self._expected = expected = self._pool.tokens_of_prompt(prompt)  # while its text is there
         self._passage = self._pool.classify(self._request, prompt, expected)
-        self._spending = self._pool.spend(prompt, self._request.tenant, expected, self._quota_decided)
+        self._spending = self._spend(prompt, expected)
+
+    def _spend(self, prompt: Prompt, expected: int) -> Spending | None:
+        """Takes the request from its tenant's quotas; None without a quota. Raises RequestError over a limit."""
+        return self._pool.spend(prompt, self._request.tenant, expected, self._quota_decided)
 
     def _quota_decided(self, error: RequestError | None) -> None:
         """The other routers' numbers came, or are not needed any more."""
@@ -583,6 +587,9 @@ class ProxiedRequest(RoutedRequest):
         if retries is not None:
             record.failures = retries.failures
         attempt.start()
+        send_copy, self._request.copy = self._request.copy, None
+        if send_copy is not None:
+            send_copy(self._request, self._request_id, self._trace)
 
     def _lines(self, decision: Decision, replica: Replica, now: float) -> bytes:
         """The request's own header lines for an engine."""

@@ -2,8 +2,9 @@
 
 A request with a `traceparent` is traced if its client traced it. Of the other requests a share is traced. A request
 has one span, and each attempt on a replica has another one below it. The engine gets the attempt's id, so its own
-spans are below that. Spans have the names of OpenTelemetry's conventions for HTTP and generative AI where there are
-such. They contain no prompt, answer, key or query string.
+spans are below that. A copy for another pool has a trace of its own, which links to its request's span. Spans have the
+names of OpenTelemetry's conventions for HTTP and generative AI where there are such. They contain no prompt, answer,
+key or query string.
 
 A thread exports the spans. While `MAX_SPANS` are open or wait for it, no span begins.
 """
@@ -25,6 +26,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import (
+    Link,
     NonRecordingSpan,
     NoOpTracer,
     Span,
@@ -124,6 +126,18 @@ class Tracing:
         span = self._tracer.start_span(f"POST {path}", parent, SpanKind.SERVER, attributes)
         return RequestTrace(self, span, continues=client is not None)
 
+    def begin_copy(self, original: RequestTrace, path: str, pool: str) -> RequestTrace | None:
+        """The trace of a copy for another pool, with a link to the span of the traced request; None while there are too
+        many spans."""
+        if self._full:
+            self.skipped += 1
+            return None
+        attributes = {"http.request.method": "POST", "url.path": path, "http.route": path, "plumage.pool": pool}
+        self._begun += 1
+        link = Link(original.context)
+        span = self._tracer.start_span(f"COPY {path}", Context(), SpanKind.INTERNAL, attributes, links=[link])
+        return RequestTrace(self, span, continues=False)
+
     def start_attempt(self, parent: Span, name: str, attributes: Mapping[str, AttributeValue]) -> Span | None:
         """The span of an attempt, below the request's; None while there are too many."""
         if self._full:
@@ -155,6 +169,11 @@ class RequestTrace:
         self._tracing = tracing
         self._span = span
         self._attempt: Span | None = None
+
+    @property
+    def context(self) -> SpanContext:
+        """Of the request's own span."""
+        return self._span.get_span_context()
 
     def attempt(self, decision: Decision, replica: Replica, *, policy: str, waited: float) -> bytes:
         """Begins the span of an attempt. Returns the header line with which the engine's spans join the trace.

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 import uvloop
+from support.multi_pool_router import Gateway
 
 from plumage.settings.router_config import RouterConfig
 from plumage_router.http.json_lines import JsonLines
@@ -303,6 +304,25 @@ def kit() -> Any:
 
     names = (request, chat, until, read_answer, token, event, usage_event, chunked, endless)
     return types.SimpleNamespace(**{f.__name__: f for f in names}, STREAM_HEAD=STREAM_HEAD, Engine=Engine, USAGE=USAGE)
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    made = Gateway(tmp_path)
+    yield made
+    if hasattr(made, "router"):
+        await made.stop()
+
+
+@pytest.fixture
+async def engines() -> AsyncIterator[list[Engine]]:
+    """Two small ones, whose answers end in their name."""
+    made = [Engine("chat-0"), Engine("code-0")]
+    for engine in made:
+        await engine.start()
+    yield made
+    for engine in tuple(Engine.alive):
+        await engine.stop()
 
 
 @pytest.fixture

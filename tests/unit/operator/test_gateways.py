@@ -118,6 +118,39 @@ def test_pool_of_a_fallback_takes_the_names_that_lead_to_it() -> None:
     assert spare["model"]["aliases"] == ["big", "small"], "its requests get the model's own name"
 
 
+def test_copies_go_to_the_pool_of_the_mirror() -> None:
+    law, art = ({"name": name, "uri": f"hf://a/{name}"} for name in ("law", "art"))
+    mirrored = model("gpt", "stable", aliases=["gpt-4"], requestMirror={"poolRef": {"name": "next"}, "percent": 5})
+    pools = (attached("stable", adapters=[law, art]), attached("next", born=1, adapters=[law]))
+    world = Gateway(*pools, models=[mirrored])
+    world.converge()
+    assert world.reasons()["Ready"] == ("True", "Serving")
+    assert world.pool["status"]["pools"] == ["next", "stable"]
+    assert world.condition("Ready")["message"].endswith("for models gpt, gpt-4, law, art"), "next has no own name"
+    copied = {"pool": "next", "percent": 5}
+    shared = {one["name"]: (one["pools"], one["requestMirror"]) for one in load_shared(world)}
+    assert shared == {name: ([{"pool": "stable", "weight": 1}], copied) for name in ("gpt", "gpt-4", "law")}
+    assert world.names() == {"stable": ["gpt", "gpt-4", "law", "art"], "next": ["gpt", "gpt-4", "law"]}
+    spare = next(pool for pool in world.config["pools"] if pool["pool"] == "next")
+    assert spare["model"]["aliases"] == ["gpt", "gpt-4"], "a copy gets the name of its own pool's model"
+    before = world.hash()
+    world.pool["spec"]["models"][0]["requestMirror"]["percent"] = 0
+    world.converge()
+    assert load_shared(world)[0]["requestMirror"] == {"pool": "next", "percent": 0}
+    assert world.hash() == before, "a share changes without new pods"
+
+
+@pytest.mark.parametrize(("there", "reason"), [(False, "PoolMissing"), (True, "PoolNotAttached")])
+def test_mirror_that_cannot_be_served_is_reported_and_its_model_is_served(there: bool, reason: str) -> None:
+    mirrored = model("chat", "chat", requestMirror={"poolRef": {"name": "next"}})
+    world = Gateway(attached("chat"), models=[mirrored])
+    world.strangers = {"next"} if there else set()
+    world.converge()
+    assert world.reasons()["Accepted"] == ("False", reason)
+    assert "InferencePool next" in world.condition("Accepted")["message"]
+    assert (world.names(), load_shared(world)) == ({"chat": ["chat"]}, [])
+
+
 def test_adapter_of_two_models_goes_to_the_pools_of_the_first() -> None:
     law = [{"name": "law", "uri": "hf://a/law"}]
     pools = (attached("stable", adapters=law), attached("canary", born=1, adapters=law))

@@ -155,3 +155,59 @@ def test_peak_is_the_most_since_it_was_last_taken() -> None:
     assert memory.take_peak() == 100
     memory.release(first)
     assert (memory.take_peak(), memory.take_peak()) == (100, 0)
+
+
+class Copy:
+    """A copy's body, which may be dropped."""
+
+    def __init__(self, room: BodyMemory, size: int) -> None:
+        self.dropped = False
+        self.room = room
+        self.body = BodyReservation("copies", self.drop)
+        self.kept = room.reserve_copy(self.body, size)
+
+    def drop(self) -> None:
+        self.dropped = True
+        self.room.release_copy(self.body)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_copies_get_an_eighth_of_the_memory(keyed: bool) -> None:
+    room = BodyMemory(TOTAL, keyed=keyed)
+    copies = [Copy(room, 100_000) for _ in range(3)]
+    assert [copy.kept for copy in copies] == [True, True, False]
+    assert room.used == room.take_peak() == 200_000
+    assert len(room) == 0, "no tenant has them"
+    for _ in range(2):
+        room.release_copy(copies[0].body)
+    assert room.used == 100_000
+    assert Copy(room, 100_000).kept
+
+
+def test_copies_get_no_memory_that_is_not_free() -> None:
+    room = BodyMemory(TOTAL)
+    assert all(whole(room, 200_000, tenant) for tenant in "aaabbbc")
+    assert not Copy(room, 1000).kept, "the rest is for small requests"
+
+
+def test_copies_are_dropped_before_any_body_is_refused() -> None:
+    room = BodyMemory(TOTAL)
+    copies = [Copy(room, 90_000) for _ in range(2)]
+    arriving = Arriving(room, "a")
+    assert arriving.add(600_000)
+    assert all(whole(room, 200_000, tenant) for tenant in "bbc")
+    assert [copy.dropped for copy in copies] == [False, False]
+    assert whole(room, 100_000, "c")
+    assert [copy.dropped for copy in copies] == [True, False], "the oldest"
+    assert whole(room, 100_000, "c")
+    assert [copy.dropped for copy in copies] == [True, True]
+    assert not arriving.refused
+    assert room.used == 1_400_000
+
+
+def test_copies_make_no_room_for_a_tenant_over_its_share() -> None:
+    room = BodyMemory(TOTAL, keyed=True)
+    copy = Copy(room, 90_000)
+    assert whole(room, 600_000, "a")
+    assert not whole(room, 200_000, "a")
+    assert not copy.dropped

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from plumage_router.multi_pool.split import Route, choose, conversation_key
+from plumage_router.multi_pool.split import Route, choose, conversation_key, copy_for, may_be_copied
 
 SPLIT = {"chat": Route((("stable", 90), ("canary", 10)), "small"), "small": Route((("spare", 1),))}
 
@@ -132,3 +133,48 @@ def test_any_body_has_a_short_key(body: dict[str, Any]) -> None:
     key = conversation_key("acme", body)
     assert len(key) < 2000
     assert choose(SPLIT, "chat", key, _everywhere)
+
+
+def _copied(percent: int) -> set[str]:
+    route = Route((("stable", 1),), mirror="next", percent=percent)
+    return {key for key in map(str, range(5000)) if copy_for(route, "chat", key, "stable")}
+
+
+def test_share_of_conversations_is_copied_and_a_larger_one_only_adds() -> None:
+    shares = [_copied(percent) for percent in (0, 1, 20, 50, 100)]
+    assert (len(shares[0]), len(shares[-1])) == (0, 5000)
+    assert 25 <= len(shares[1]) <= 80, "50 ± 3.5 standard deviations"
+    assert 900 <= len(shares[2]) <= 1100
+    assert all(less < more for less, more in pairwise(shares))
+
+
+def test_copies_are_drawn_independently_of_the_pool() -> None:
+    """Else a canary of a tenth would answer the conversations that are copied."""
+    canary = {key for key in map(str, range(5000)) if choose(SPLIT, "chat", key, _everywhere) == "canary"}
+    assert 60 <= len(canary & _copied(20)) <= 145, "100 ± 4 standard deviations"
+
+
+def test_pool_gets_no_copy_of_a_request_that_it_answers() -> None:
+    route = Route((("stable", 1),), "small", mirror="spare", percent=100)
+    assert copy_for(route, "chat", "1", "stable") == "spare"
+    assert copy_for(route, "chat", "1", "spare") == ""
+    assert copy_for(Route((("stable", 1),)), "chat", "1", "stable") == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "copied"),
+    [
+        (b"/v1/chat/completions", {}, True),
+        (b"/v1/messages", {}, True),
+        (b"/v1/embeddings", {}, True),
+        (b"/tokenize", {}, False),
+        (b"/v1/messages/count_tokens", {}, False),
+        (b"/v1/responses", {}, False),
+        (b"/v1/responses", {"store": None}, False),
+        (b"/v1/responses", {"store": False}, True),
+        (b"/v1/responses", {"store": False, "background": True}, False),
+        (b"/v1/responses", {"store": False, "previous_response_id": "resp_1"}, False),
+    ],
+)
+def test_only_requests_without_an_effect_are_copied(path: bytes, body: dict[str, Any], copied: bool) -> None:
+    assert may_be_copied(path, body) is copied

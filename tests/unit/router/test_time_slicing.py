@@ -59,6 +59,23 @@ async def test_short_slices_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> Non
     assert seen == ["a0", "a1", "a done", "b0", "b1", "b done", "other"]
 
 
+async def test_slices_of_copies_have_a_turn_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_slicing, "TURN", 1000.0)
+    loop, seen, done = asyncio.get_running_loop(), list[str](), asyncio.Event()
+    slicer = TimeSlicer(loop, alone=True)
+    slicer.add(1, work("a", 2, seen), lambda result, error: (seen.append(str(result)), done.set()))
+
+    async def other() -> None:
+        while not done.is_set():
+            seen.append("other")
+            await asyncio.sleep(0)
+
+    await other()
+    own = [index for index, entry in enumerate(seen) if entry != "other"]
+    assert [seen[index] for index in own] == ["a0", "a1", "a"]
+    assert all(later - earlier > 1 for earlier, later in pairwise(own))
+
+
 @pytest.mark.parametrize(("taken", "pause"), [(0.0, 0.0), (0.0019, 0.0), (0.002, 0.006), (0.01, 0.03), (0.5, 0.1)])
 def test_loop_is_free_after_long_slices(taken: float, pause: float) -> None:
     """A request that waited meanwhile is served in several turns of the loop, before the next slice."""

@@ -27,6 +27,7 @@ _SAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "models.pools.poolRef.name": ("other",),
     "models.pools.weight": (0, 1),
     "models.fallback": ("chat", "code"),
+    "models.requestMirror.poolRef.name": ("other",),
     "autoscaling.metrics.type": ("QueueWait", "CacheHitRatio", "TotalTokensPerSecond"),
 }
 

@@ -233,6 +233,7 @@ GATEWAY: Final[dict[str, Any]] = {
             "aliases": ["gpt"],
             "pools": [{"poolRef": {"name": "chat"}, "weight": 1}],
             "fallback": "code",
+            "requestMirror": {"poolRef": {"name": "code"}, "percent": 50},
         },
         {
             "name": "code",

@@ -25,6 +25,7 @@ __all__ = [
     "InferenceGatewaySpec",
     "InferenceGatewayStatus",
     "Listener",
+    "RequestMirrorSpec",
     "WeightedPool",
 ]
 
@@ -47,6 +48,22 @@ class WeightedPool(Struct):
     )
 
 
+class RequestMirrorSpec(Struct):
+    """Copies of a model's requests, for a pool whose answers nobody gets."""
+
+    pool_ref: ObjectRef = Field(
+        description="The InferencePool that gets the copies. Its spec.router.gatewayRef names this gateway."
+    )
+    percent: Annotated[int, Field(ge=0, le=100)] = Field(
+        100, description="Share of the model's conversations, of which every request is copied."
+    )
+
+
+def _mirrors_elsewhere(model: Any) -> bool:
+    mirror = model.request_mirror
+    return mirror is None or all(pool.pool_ref != mirror.pool_ref for pool in model.pools if pool.weight)
+
+
 class GatewayModel(Struct):
     """A model's name, and the pools that serve it."""
 
@@ -61,6 +78,11 @@ class GatewayModel(Struct):
         None,
         description="Name of another model of this gateway. It answers while no pool of this model has a replica.",
     )
+    request_mirror: RequestMirrorSpec | None = Field(
+        None,
+        description="A second pool that gets copies of the model's requests. Its answers are read, counted and "
+        "discarded. None when absent.",
+    )
     rules: ClassVar = (
         Rule(
             at="pools",
@@ -70,6 +92,14 @@ class GatewayModel(Struct):
             holds=lambda model: any(pool.weight for pool in model.pools),
         ),
         named_once("pools", "a pool", "poolRef.name"),
+        Rule(
+            at="requestMirror",
+            must="may not name a pool of this model with a weight above 0: clients get that pool's answers",
+            cel="!has(self.requestMirror) || !self.pools.exists(pool, pool.weight > 0 && "
+            "pool.poolRef.name == self.requestMirror.poolRef.name)",
+            reads=("pools", "request_mirror"),
+            holds=_mirrors_elsewhere,
+        ),
     )
 
 
