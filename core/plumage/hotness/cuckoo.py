@@ -64,9 +64,8 @@ class CuckooFilter:
         turnover: int | None = None,
         max_moves: int = 64,
     ) -> None:
-        blocks = turnover if aging_interval is None else None
-        interval = blocks if aging_interval is None else aging_interval
-        if interval is None or capacity < 1 or interval < 1 or max_moves < 1:
+        least = turnover if aging_interval is None else aging_interval
+        if least is None or capacity < 1 or least < 1 or max_moves < 1:
             raise ConfigurationError(
                 "capacity, aging_interval and max_moves must be at least 1; without aging_interval, so must turnover"
             )
@@ -77,9 +76,8 @@ class CuckooFilter:
         self._max_depth = (1 << depth_bits) - 1
         self._fingerprint_mask = (1 << fingerprint_bits) - 1
         self._bucket_mask = buckets - 1
-        self._by_blocks = blocks is not None
-        self._step = max(1, self.max_age // _STEPS) if blocks is not None else 1
-        self._interval = max(1, _LIFE * blocks * self._step // self.max_age) if blocks is not None else interval
+        self._by_blocks = aging_interval is None
+        self._interval, self._step = _ageing(_LIFE * least, self.max_age) if self._by_blocks else (least, 1)
         self._counted = 0
         self._max_moves = max_moves
         self._rng = rng
@@ -235,6 +233,12 @@ class CuckooFilter:
 
     def _uses_of(self, slot: int) -> NodeUses:
         return NodeUses(self._frequencies[slot], self._clocks[slot], self._depths[slot])
+
+
+def _ageing(life: int, max_age: int) -> tuple[int, int]:
+    """After how many blocks clocks decrease, and by what, so that they are 0 after `life` blocks."""
+    interval = max(1, life // min(_STEPS, max_age))
+    return interval, max(1, -(-max_age * interval // life))
 
 
 def _mixed(key: Key) -> int:
