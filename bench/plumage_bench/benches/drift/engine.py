@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Final, get_args
 
+from plumage import defaults
 from plumage_bench.ours import Ours
 from plumage_bench.workloads import ArticleKind, ArticleShape, Prompt, article_sessions
 from plumage_engine.simulator.engine.request import SimRequest
@@ -108,7 +109,9 @@ POOLS: Final = (
     Pool("default", Setting("default"), (_EVICTIONS, _ORDERS, _LIMITS)),
     Pool(
         "host memory",
-        Setting("host memory", {"engine.simulator.hostBlocks": HOST_BLOCKS}),
+        Setting(
+            "host memory", {"engine.simulator.hostBlocks": HOST_BLOCKS, "engine.hostMemory.admission": defaults.ADMISSION}
+        ),
         (_EVICTIONS, _ADMISSIONS, _PROMOTIONS),
     ),
 )
