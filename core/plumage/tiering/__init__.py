@@ -11,6 +11,6 @@ from plumage.tiering.promotion import Promotion, PromotionBudget, PromotionTurn,
 from plumage.tiering.worth import PromotionWorth
 
 __all__ = [
-    "AdmissionPlan", "HostTier", "LeastUses", "Pressure", "Promotion", "PromotionBudget", "PromotionTurn", "PromotionWorth", "Tier",
-    "TierNode", "decide_tier", "plan_admission", "plan_promotion",
+    "AdmissionPlan", "HostTier", "LeastUses", "Pressure", "Promotion", "PromotionBudget", "PromotionTurn",
+    "PromotionWorth", "Tier", "TierNode", "decide_tier", "plan_admission", "plan_promotion",
 ]  # fmt: skip

@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from plumage.blocks.pool import BlockPool
 from plumage.eviction.hotness_formula import Hotness
 from plumage.eviction.lru import Lru
 from plumage.eviction.shadows import Shadow, Shadows
+
 
 def uses(seed: int, count: int) -> list[int]:
     """Uses of blocks, some of them much more often than the rest."""

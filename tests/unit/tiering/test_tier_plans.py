@@ -61,9 +61,7 @@ class TestAdmission:
         residents = [node(2, 16, 1.0), node(3, 16, 2.0), node(4, 16, 3.0)]
         plan = plan_admission(node(1, 40, 9.0), residents, 8, 2)
         assert plan.victims == tuple(residents[:2])
-        assert not plan_admission(node(1, 60, 9.0), residents, 8, 2).admitted, (
-            "all of them together are too short"
-        )
+        assert not plan_admission(node(1, 60, 9.0), residents, 8, 2).admitted, "all of them together are too short"
         assert not plan_admission(node(1, 40, 1.5), residents, 8, 2).admitted, "the second is hotter"
 
     @given(nodes, st.lists(nodes, max_size=12), st.integers(0, 300))

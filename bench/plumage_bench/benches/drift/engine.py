@@ -44,9 +44,7 @@ class Setting:
     def beside(self, other: Setting) -> Setting:
         """Both settings at once."""
         labels = [label for label in (self.label, other.label) if label]
-        return Setting(
-            ", ".join(labels), {**self.overrides, **other.overrides}, {**self.options, **other.options}
-        )
+        return Setting(", ".join(labels), {**self.overrides, **other.overrides}, {**self.options, **other.options})
 
 
 _EVICTIONS: Final = (
@@ -110,7 +108,8 @@ POOLS: Final = (
     Pool(
         "host memory",
         Setting(
-            "host memory", {"engine.simulator.hostBlocks": HOST_BLOCKS, "engine.hostMemory.admission": defaults.ADMISSION}
+            "host memory",
+            {"engine.simulator.hostBlocks": HOST_BLOCKS, "engine.hostMemory.admission": defaults.ADMISSION},
         ),
         (_EVICTIONS, _ADMISSIONS, _PROMOTIONS),
     ),

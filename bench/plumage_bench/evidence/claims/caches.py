@@ -83,8 +83,8 @@ CLAIMS = (
     ),
     Claim("… worst cell, where requests carry no salts", "flood", Key("neighbour_loss_no_salts"),
           command="plumage bench flood"),
-    Claim("A manifest that adapts, on each of the article's five loads and their mix: tokens a second that the best fixed "
-          "setting in hindsight has more, the largest share of six loads and two pools (`regret`)", "drift",
+    Claim("A manifest that adapts, on each of the article's five loads and their mix: 1 − tokens a second ÷ those of "
+          "the best fixed setting in hindsight, the largest of six loads and two pools (`regret`)", "drift",
           Key("regret"), at_most(0.05, by_bound=True), "", _DRIFT),
     Claim("… the default manifest", "drift", Key("regret_default"), command=_DRIFT),
     Claim("… with host memory", "drift", Key("regret_host_memory"), command=_DRIFT),

@@ -156,7 +156,8 @@ class HostMemorySpec(Struct):
         Rule(
             at="minFrequency",
             must="must be at most the largest count of filter.frequencyBits",
-            cel=f"!has(self.minFrequency) || self.minFrequency < {[1 << bits for bits in range(4, 33)]}[self.filter.frequencyBits - 4]",
+            cel=f"!has(self.minFrequency) || self.minFrequency < {[1 << bits for bits in range(4, 33)]}"
+            "[self.filter.frequencyBits - 4]",
             reads=("min_frequency", "filter"),
             holds=lambda spec: spec.min_frequency is None or spec.min_frequency < 1 << spec.filter.frequency_bits,
         ),

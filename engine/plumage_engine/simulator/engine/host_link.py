@@ -61,8 +61,12 @@ class HostLink:
         if admission not in ("Hotness", "Frequency", "All") or promotion not in ("Hotness", *_RANKS, "Off"):
             raise ConfigurationError(f"no host tier with admission {admission!r} and promotion {promotion!r}")
         # Frequencies must outlive eviction, so the filter holds more nodes than both tiers.
-        chosen = {"fingerprint_bits": defaults.HOST_FINGERPRINT_BITS, "aging_interval": None, **(record or {})}
-        self.record = NodeRecord(CuckooFilter(2 * (capacity + device_blocks), rng, turnover=capacity, **chosen))
+        given = {"fingerprint_bits": defaults.HOST_FINGERPRINT_BITS, **(record or {})}
+        interval = given.pop("aging_interval", None)
+        widths = {name: bits for name, bits in given.items() if bits is not None}
+        self.record = NodeRecord(
+            CuckooFilter(2 * (capacity + device_blocks), rng, turnover=capacity, aging_interval=interval, **widths)
+        )
         self.tier = HostTier(
             capacity,
             self.record,
