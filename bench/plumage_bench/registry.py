@@ -101,6 +101,13 @@ _ALL = (
         options=(("pairs", "seeds"),),
     ),
     Benchmark(
+        "drift",
+        "a manifest that adapts beside the fixed setting that was best for each of the article's loads and their mix",
+        quick_budget=480,
+        quick_omits="settings that differ in more than one part",
+        options=(("pairs", "seeds"),),
+    ),
+    Benchmark(
         "adapters",
         "LoRA adapters that do not all fit into a replica's slots: where their requests go, and how long they wait",
         quick_budget=300,

@@ -46,7 +46,6 @@ FILTER_BITS: Final = 8
 FREQUENCY_BITS: Final = 16
 HOST_FINGERPRINT_BITS: Final = 16
 HOST_PRIORITY: Final = "frequency * clock"
-MIN_FREQUENCY: Final = 2
 ADMISSION: Final = "Hotness"
 PROMOTION: Final = "Hotness"
 BATCH_LIMIT: Final = "Adaptive"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plumage.settings.engine_policies import EvictionConfig, HostTierConfig
+from plumage.settings.engine_policies import EvictionConfig, HostTierConfig, RecordConfig
 from plumage_bench.vllm.pretend import PAGE, PretendEngine, host_tier_arguments
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.eviction.ordered_pool import install as order_evictions
@@ -62,7 +62,10 @@ class Tier:
                 self.engine.scheduler, EvictionConfig(policy=eviction), self.order_guard, self.counters,
                 random.Random(seed), lambda: float(self.engine.steps),
             )  # fmt: skip
-        chosen = HostTierConfig(**{"min_frequency": 2, **settings})
+        # Clocks that follow the size of these few chunks would be 0 after a request or two.
+        chosen = HostTierConfig.model_validate(
+            {"min_frequency": 2, "record": RecordConfig(aging_interval=100), **settings}
+        )
         manager = install(self.engine.scheduler, chosen, self.guard, self.counters, prior=prior, seed=seed)
         assert manager is not None
         self.manager = manager

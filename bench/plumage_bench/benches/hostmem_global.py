@@ -63,9 +63,8 @@ OURS = Ours(
     {"engine.hostMemory.capacity": "1Gi", "engine.feather.policy": "Fcfs", "engine.batchLimit": "Static"}, "VLLM"
 )
 """The eviction and host tier of a pool, with vLLM's own queue."""
-_FREQUENCY = int(OURS.plugin()["hostTier"]["minFrequency"])
-_FREQUENCIES: Final[Mapping[str, int]] = {"local": _FREQUENCY, "local 3": 3, "local 4": 4}
-"""minFrequency of `local` runs; all others have the first."""
+_FREQUENCIES: Final[Mapping[str, int | None]] = {"local": None, "local 3": 3, "local 4": 4}
+"""minFrequency of `local` runs; None, and all others: the manifest's."""
 _SEEDS: Final = 6  # seeds for routing in turn; by prefix half as many
 _OTHER_CHANCE: Final = 1_000
 
@@ -73,7 +72,8 @@ _OTHER_CHANCE: Final = 1_000
 def tier_of(kind: str) -> HostTierConfig:
     """The host tier of a replica, by its source of hotness."""
     tier = OURS.plugin()["hostTier"]
-    return HostTierConfig.model_validate({**tier, "minFrequency": _FREQUENCIES.get(kind, _FREQUENCY)})
+    own = _FREQUENCIES.get(kind)
+    return HostTierConfig.model_validate(tier if own is None else {**tier, "minFrequency": own})
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from plumage_bench.workloads.adapters import AdaptersShape, adapter_prompts
 from plumage_bench.workloads.arrivals import Arrival, ClosedLoop, OpenLoop, Source, Timed
-from plumage_bench.workloads.article import ArticleKind, ArticleShape, agent_sessions, article_prompts
+from plumage_bench.workloads.article import ArticleKind, ArticleShape, agent_sessions, article_prompts, article_sessions
 from plumage_bench.workloads.fewshot import FEWSHOT_SUITES, FewshotShape, fewshot_prompts
 from plumage_bench.workloads.gsp import GspShape, gsp_prompts
 from plumage_bench.workloads.hotspot import HOT, HotspotShape, hotspot_arrivals
@@ -37,6 +37,7 @@ __all__ = [
     "adapter_prompts",
     "agent_sessions",
     "article_prompts",
+    "article_sessions",
     "conversations",
     "fewshot_prompts",
     "gsp_prompts",

@@ -23,9 +23,9 @@ from typing import Literal, get_args
 from plumage_bench.workloads.multiturn import MultiturnShape, conversations
 from plumage_bench.workloads.prompts import BlockNames, Prompt
 
-__all__ = ["ArticleKind", "ArticleShape", "agent_sessions", "article_prompts"]
+__all__ = ["ArticleKind", "ArticleShape", "agent_sessions", "article_prompts", "article_sessions"]
 
-ArticleKind = Literal["rag", "code", "agents", "summaries", "mix"]
+ArticleKind = Literal["rag", "code", "agents", "chat", "summaries", "mix"]
 
 _PASSAGES, _PASSAGE, _RETRIEVED = 400, 512, 4  # passages, tokens of each, how many a prompt has
 _FILES, _EDITS = 64, 0.1
@@ -70,6 +70,37 @@ def agent_sessions(shape: ArticleShape, seed: int) -> list[list[Prompt]]:
         made.append(next(sessions))
         left -= len(made[-1])
     return made
+
+
+def article_sessions(shape: ArticleShape, seed: int) -> list[list[Prompt]]:
+    """The same requests for clients that wait for their answers: agents and chats as whole sessions, others as sessions
+    of one call. In the mix, the shares of the requests so far are those of the mix's stream."""
+    rng = random.Random(f"article-{shape.kind}-sessions-{seed}")
+    names = BlockNames(rng, shape.block_size)
+    kinds: Sequence[str] = list(_SHARES) if shape.kind == "mix" else [shape.kind]
+    sessions = {kind: _sessions(kind, shape, names, rng, seed) for kind in kinds}
+    made: list[list[Prompt]] = []
+    owed, sent = dict.fromkeys(kinds, 0.0), 0  # requests that a kind should have had, less those that it had
+    while sent < shape.requests:
+        kind = max(kinds, key=owed.__getitem__)
+        made.append(next(sessions[kind]))
+        calls = len(made[-1])
+        for each in kinds:
+            begin, end = _SHARES[each] if shape.kind == "mix" else (1.0, 1.0)
+            owed[each] += calls * (begin + (end - begin) * sent / shape.requests)
+        owed[kind] -= calls
+        sent += calls
+    return made
+
+
+def _sessions(
+    kind: str, shape: ArticleShape, names: BlockNames, rng: random.Random, seed: int
+) -> Iterator[list[Prompt]]:
+    if kind == "agents":
+        return _agents(names, rng)
+    if kind == "chat":
+        return iter(conversations(_chat_shape(shape), seed))
+    return ([prompt] for prompt in _STREAMS[kind](names, rng))
 
 
 def _rag(names: BlockNames, rng: random.Random) -> Iterator[Prompt]:
@@ -121,8 +152,12 @@ def _agents(names: BlockNames, rng: random.Random) -> Iterator[list[Prompt]]:
 
 def _chats(shape: ArticleShape, seed: int) -> Iterator[Prompt]:
     """Rounds of conversations, many of which run at the same time."""
-    waiting = conversations(MultiturnShape(clients=shape.requests, block_size=shape.block_size), seed)
+    waiting = conversations(_chat_shape(shape), seed)
     return _interleaved(iter(waiting), random.Random(f"article-chats-{seed}"))
+
+
+def _chat_shape(shape: ArticleShape) -> MultiturnShape:
+    return MultiturnShape(clients=shape.requests, block_size=shape.block_size)
 
 
 def _interleaved(sessions: Iterator[list[Prompt]], rng: random.Random, at_once: int = 32) -> Iterator[Prompt]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from typing import Final
 
 from plumage import defaults
 from plumage.errors import ConfigurationError
@@ -30,7 +31,8 @@ __all__ = ["SLOTS", "CuckooFilter", "mix64"]
 SLOTS = 4
 Key = int | bytes
 _MASK = (1 << 64) - 1
-_ONE_LESS = bytes([0, *range(255)])  # ageing at the speed of a copy, for clocks of eight bits
+_LIFE: Final = 3  # turnovers until a clock is 0 (0315)
+_STEPS: Final = 32  # in which it gets there, because each one visits the whole table
 _TYPECODES = ((8, "B"), (16, "H"), (32, "I"))
 
 
@@ -45,7 +47,8 @@ class CuckooFilter:
     """The filter. ConfigurationError for an option out of range.
 
     capacity: entries, rounded up to four times a power of two. Widths are in bits, 1 to 32.
-    aging_interval: requests between two ageings; `tick` counts them. rng: chooses the entry that a full bucket moves.
+    aging_interval: requests between two ageings; `tick` counts them. None: a clock lasts for three turnovers. turnover:
+    the blocks that fill the memory in question. rng: chooses the entry that a full bucket moves.
     """
 
     def __init__(
@@ -57,11 +60,15 @@ class CuckooFilter:
         clock_bits: int = defaults.FILTER_BITS,
         frequency_bits: int = defaults.FREQUENCY_BITS,
         depth_bits: int = defaults.FILTER_BITS,
-        aging_interval: int = defaults.AGING_INTERVAL,
+        aging_interval: int | None = defaults.AGING_INTERVAL,
+        turnover: int | None = None,
         max_moves: int = 64,
     ) -> None:
-        if capacity < 1 or aging_interval < 1 or max_moves < 1:
-            raise ConfigurationError("capacity, aging_interval and max_moves must be at least 1")
+        least = turnover if aging_interval is None else aging_interval
+        if least is None or capacity < 1 or least < 1 or max_moves < 1:
+            raise ConfigurationError(
+                "capacity, aging_interval and max_moves must be at least 1; without aging_interval, so must turnover"
+            )
         buckets = 1 << max(0, -(-capacity // SLOTS) - 1).bit_length()
         self.max_age = (1 << clock_bits) - 1
         self.max_frequency = (1 << frequency_bits) - 1
@@ -69,8 +76,9 @@ class CuckooFilter:
         self._max_depth = (1 << depth_bits) - 1
         self._fingerprint_mask = (1 << fingerprint_bits) - 1
         self._bucket_mask = buckets - 1
-        self._interval = aging_interval
-        self._requests = 0
+        self._by_blocks = aging_interval is None
+        self._interval, self._step = _ageing(_LIFE * least, self.max_age) if self._by_blocks else (least, 1)
+        self._counted = 0
         self._max_moves = max_moves
         self._rng = rng
         self._used = 0
@@ -134,20 +142,22 @@ class CuckooFilter:
         self._clocks[slot] = min(uses.clock, self.max_age)
         self._depths[slot] = min(uses.depth, self._max_depth)
 
-    def tick(self) -> bool:
-        """Count one request. True if the filter aged."""
-        self._requests += 1
-        if self._requests % self._interval:
+    def tick(self, requests: int = 1, blocks: int = 0) -> bool:
+        """Count requests, and the blocks that they use. True if the filter aged."""
+        self._counted += blocks if self._by_blocks else requests
+        if self._counted < self._interval:
             return False
-        self.age()
+        times, self._counted = divmod(self._counted, self._interval)
+        self.age(times * self._step)
         return True
 
-    def age(self) -> None:
-        """Decrease every clock by one, never below zero."""
-        if self._clocks.typecode == "B":
-            self._clocks = array("B", self._clocks.tobytes().translate(_ONE_LESS))
+    def age(self, by: int = 1) -> None:
+        """Decrease every clock, never below zero."""
+        if self._clocks.typecode == "B":  # at the speed of a copy
+            less = bytes([*bytes(min(by, 256)), *range(256 - by)])
+            self._clocks = array("B", self._clocks.tobytes().translate(less))
         else:
-            self._clocks = array(self._clocks.typecode, [clock - 1 if clock else 0 for clock in self._clocks])
+            self._clocks = array(self._clocks.typecode, [max(0, clock - by) for clock in self._clocks])
 
     def _other(self, bucket: int, fingerprint: int) -> int:
         return bucket ^ (mix64(fingerprint) & self._bucket_mask)
@@ -223,6 +233,12 @@ class CuckooFilter:
 
     def _uses_of(self, slot: int) -> NodeUses:
         return NodeUses(self._frequencies[slot], self._clocks[slot], self._depths[slot])
+
+
+def _ageing(life: int, max_age: int) -> tuple[int, int]:
+    """After how many blocks clocks decrease, and by what, so that they are 0 after `life` blocks."""
+    interval = max(1, life // min(_STEPS, max_age))
+    return interval, max(1, -(-max_age * interval // life))
 
 
 def _mixed(key: Key) -> int:

@@ -36,7 +36,7 @@ class NodeRecord:
 
     def use(self, run: Run) -> None:
         """Count one request's use of the run, cached or just computed. Each request uses exactly one root."""
-        if run.parent is None and self.table.tick():
+        if self.table.tick(int(run.parent is None), len(run.hashes)):
             self.aged = True
         self._depth = self._depth + 1 if run.parent is not None and run.parent is self._last else run.depth
         self._last = run
@@ -74,6 +74,7 @@ class Recorded:
         self._policy.access(run, now)
 
     def grow(self, run: Run, blocks: int, now: float) -> None:
+        self._record.table.tick(0, blocks)
         self._record.moved(run, run.hashes[-blocks - 1])
         self._policy.grow(run, blocks, now)
 

@@ -55,18 +55,20 @@ def refuse_code(feather: object) -> None:
 
 
 class RecordConfig(Settings):
-    """The cuckoo filter that counts uses of prefixes (`plumage.hotness.cuckoo`): widths in bits, requests an ageing."""
+    """The cuckoo filter that counts uses of prefixes (`plumage.hotness.cuckoo`): widths in bits, requests an ageing;
+    None: a clock lasts while the blocks used would fill host memory three times."""
 
     fingerprint_bits: int = Field(defaults.HOST_FINGERPRINT_BITS, ge=4, le=32)
     clock_bits: int = Field(defaults.FILTER_BITS, ge=4, le=32)
     frequency_bits: int = Field(defaults.FREQUENCY_BITS, ge=4, le=32)
     depth_bits: int = Field(defaults.FILTER_BITS, ge=4, le=32)
-    aging_interval: int = Field(defaults.AGING_INTERVAL, ge=1)
+    aging_interval: int | None = Field(None, ge=1)
 
 
 class HostTierConfig(Settings):
     """Which evicted blocks are copied to host memory, and which are promoted from it (`plumage.tiering`).
 
+    min_frequency: uses for a copy; None: as many as pay (`plumage.tiering.LeastUses`).
     promotion_tokens: the most that one plan promotes. For vLLM only: promotion_bytes, the most that are copied to each
     device at once, in whichever steps their copies began; and promotion_lookahead, the waiting requests whose blocks
     are promoted before their turn, 0 for none.
@@ -74,7 +76,7 @@ class HostTierConfig(Settings):
     A link of 25 GB/s, PCIe 4.0 ×16, moves the default of promotion_bytes in 11 ms: about a step that decodes, or a
     quarter of the link for four. A request's own load waits no longer than that behind promotions."""
 
-    min_frequency: int = Field(defaults.MIN_FREQUENCY, ge=1)
+    min_frequency: int | None = Field(None, ge=1)
     admission: Literal["Hotness", "Frequency", "All"] = defaults.ADMISSION
     promotion: Literal["Hotness", "Recency", "Frequency", "Depth", "Off"] = defaults.PROMOTION
     promotion_tokens: int = Field(4096, ge=1)

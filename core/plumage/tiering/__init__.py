@@ -3,7 +3,7 @@ belongs."""
 
 from __future__ import annotations
 
-from plumage.tiering.admission import AdmissionPlan, plan_admission
+from plumage.tiering.admission import AdmissionPlan, LeastUses, plan_admission
 from plumage.tiering.decision import Pressure, Tier, decide_tier
 from plumage.tiering.host import HostTier
 from plumage.tiering.node import TierNode
@@ -11,6 +11,6 @@ from plumage.tiering.promotion import Promotion, PromotionBudget, PromotionTurn,
 from plumage.tiering.worth import PromotionWorth
 
 __all__ = [
-    "AdmissionPlan", "HostTier", "Pressure", "Promotion", "PromotionBudget", "PromotionTurn", "PromotionWorth", "Tier",
-    "TierNode", "decide_tier", "plan_admission", "plan_promotion",
+    "AdmissionPlan", "HostTier", "LeastUses", "Pressure", "Promotion", "PromotionBudget", "PromotionTurn",
+    "PromotionWorth", "Tier", "TierNode", "decide_tier", "plan_admission", "plan_promotion",
 ]  # fmt: skip

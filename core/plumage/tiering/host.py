@@ -8,7 +8,7 @@ no copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
@@ -20,7 +20,7 @@ from plumage.blocks.tree import PrefixTree
 from plumage.errors import ConfigurationError
 from plumage.hotness.node_uses import NodeUses, UsesSource
 from plumage.hotness.priority_formula import Formula
-from plumage.tiering.admission import PRIORITY, AdmissionPlan, plan_admission
+from plumage.tiering.admission import PRIORITY, AdmissionPlan, LeastUses, plan_admission
 from plumage.tiering.coldest import ColdestFirst
 from plumage.tiering.node import TierNode
 from plumage.tiering.promotion import Promotion, PromotionBudget, plan_promotion
@@ -36,14 +36,18 @@ _UNKNOWN = NodeUses(1, 0, 1 << 16)
 
 @dataclass(eq=False, slots=True)
 class _Entry:
+    """once: copied after one use, and not loaded since then."""
+
     hashes: list[int] = field(repr=False)
     parent: int | None
     hotness_key: int
+    once: bool = False
 
 
 class HostTier:
     """capacity: blocks. uses: the hotness record, of the whole pool where there is one. block_tokens: tokens in a
-    block. admission, promotion: formulas of a node's hotness for each plan; length counts in tokens."""
+    block. min_frequency: uses for a copy; None: as many as pay (`LeastUses`). admission, promotion: formulas of a
+    node's hotness for each plan; length counts in tokens."""
 
     def __init__(
         self,
@@ -51,15 +55,13 @@ class HostTier:
         uses: UsesSource,
         *,
         block_tokens: int = defaults.BLOCK_SIZE,
-        min_frequency: int = defaults.MIN_FREQUENCY,
+        min_frequency: int | None = None,
         admission: Formula = PRIORITY,
         promotion: Formula = PRIORITY,
         sink: EventSink | None = None,
     ) -> None:
-        if capacity < 1 or block_tokens < 1 or min_frequency < 0:
-            raise ConfigurationError(
-                "host tier: capacity and block_tokens must be at least 1, min_frequency at least 0"
-            )
+        if capacity < 1 or block_tokens < 1:
+            raise ConfigurationError("host tier: capacity and block_tokens must be at least 1")
         self.capacity = capacity
         self.used = 0
         self.stored = 0
@@ -67,7 +69,7 @@ class HostTier:
         self.refused = 0
         self._node_uses = uses
         self._block_tokens = block_tokens
-        self._min_frequency = min_frequency
+        self.least_uses = LeastUses(min_frequency)
         self._admission = admission
         self._promotion = promotion
         self._sink = sink
@@ -87,16 +89,24 @@ class HostTier:
         return held
 
     def load(self, hashes: Sequence[int]) -> int:
-        """The caller copies these blocks to the GPU for a request. Returns their number. They also stay here."""
+        """The caller copies these blocks to the GPU. Returns their number. They also stay here."""
         self.loaded += len(hashes)
         return len(hashes)
+
+    def came_back(self, hashes: Iterable[int]) -> None:
+        """A request uses these blocks, which were here before."""
+        for block in hashes:
+            entry = self._entry_of.get(block)
+            if entry is not None and entry.once:
+                entry.once = False
+                self.least_uses.settle(loaded=len(entry.hashes))
 
     def offer(self, run: Run, evicted: Sequence[int], *, always: bool = False) -> int:
         """The GPU is about to drop `evicted` from the end of `run`. Returns the number of blocks to copy to host memory
         (0: refused). always: admit them however cold they are, if the tier can hold them at all."""
-        above = len(run.hashes) - len(evicted)
+        above, least = len(run.hashes) - len(evicted), 0 if always else self.least_uses.of(run.hashes[0])
         return sum(
-            self._offer(_Entry(list(evicted[start:end]), _above(run, above + start), run.hashes[-1]), always=always)
+            self._offer(_Entry(list(evicted[start:end]), _above(run, above + start), run.hashes[-1]), least, always)
             for start, end in self._missing(evicted)
         )
 
@@ -107,9 +117,10 @@ class HostTier:
         ends = [at + 1 for at, held in enumerate(here) if not held and (at + 1 == len(here) or here[at + 1])]
         return list(zip(starts, ends, strict=True))
 
-    def _offer(self, entry: _Entry, *, always: bool) -> int:
+    def _offer(self, entry: _Entry, least: int, always: bool) -> int:
         node, blocks = self._node(entry, self._admission), len(entry.hashes)
-        if self._admit(replace(node, hotness=inf) if always else node, 0 if always else self._min_frequency):
+        if self._admit(replace(node, hotness=inf) if always else node, least):
+            entry.once = self.least_uses.adapts and node.frequency == 1
             self._keep(entry)
             return blocks
         self.refused += blocks
@@ -178,6 +189,8 @@ class HostTier:
 
     def _drop(self, entry: _Entry) -> None:
         self._entries.discard(entry)
+        if entry.once:
+            self.least_uses.settle(wasted=len(entry.hashes))
         for block in entry.hashes:
             del self._entry_of[block]
         self.used -= len(entry.hashes)

@@ -24,12 +24,13 @@ def test_every_name_has_code_and_a_description(name: str) -> None:
     # benches have five pairs of seeds, so that a verdict is not luck; the trace's fleets have two evictions. A storm's
     # faults need room between them, and agents wait for their answers. A quota's window is a minute of the clock.
     # A queue needs seconds to fill. kvmetrics has five seeds of each context length and limit, and routers and hotspot
-    # have five of each fleet; so have adapters and flood. quality lets each real router serve
-    # each workload in real time.
+    # have five of each fleet; so have adapters and flood, and drift of each load and setting. quality lets each real
+    # router serve each workload in real time.
     slow = described.needs_vllm or name in ("operator-scale", "trace")
     longer = {"gsp": 600, "multiturn": 600, "longdoc": 600, "fewshot": 600, "storm": 480, "agents": 480, "quota": 320,
               "soak": 260, "overload": 300, "fairness": 240, "sloscore": 300, "kvmetrics": 480, "routers": 480,
-              "hotspot": 480, "adapters": 300, "flood": 600, "quality": 360}  # fmt: skip
+              "hotspot": 480, "adapters": 300, "flood": 600, "quality": 360,
+              "drift": 480}  # fmt: skip
     most = longer.get(name, 240 if slow else 60)
     assert 0 < described.quick_budget <= most
 

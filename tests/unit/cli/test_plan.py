@@ -121,7 +121,7 @@ def test_settings_reach_the_engine() -> None:
         "promotion_tokens": 4096,
         "priority": "frequency / length",
         "record": {
-            "fingerprint_bits": 16, "clock_bits": 12, "frequency_bits": 16, "depth_bits": 8, "aging_interval": 100,
+            "fingerprint_bits": 16, "clock_bits": 12, "frequency_bits": 16, "depth_bits": 8, "aging_interval": None,
         },
     }  # fmt: skip
     assert config.device.time_scale == 0.25

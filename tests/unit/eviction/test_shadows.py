@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,8 +14,6 @@ from plumage.blocks.pool import BlockPool
 from plumage.eviction.hotness_formula import Hotness
 from plumage.eviction.lru import Lru
 from plumage.eviction.shadows import Shadow, Shadows
-
-NARROW = 2.0**-14  # buckets so narrow that each score has its own; a power of two, so that their bounds are exact
 
 
 def uses(seed: int, count: int) -> list[int]:
@@ -37,8 +34,8 @@ def worths(blocks: Sequence[int]) -> list[tuple[int, int, float]]:
     return seen
 
 
-def shadow_hits(blocks: Sequence[int], room: int, weight: float, bucket: float) -> list[bool]:
-    shadow = Shadow(weight, bucket)
+def shadow_hits(blocks: Sequence[int], room: int, weight: float) -> list[bool]:
+    shadow = Shadow(weight)
     hits = []
     for time, (_, used, worth) in enumerate(worths(blocks)):
         if used < 0:
@@ -46,7 +43,7 @@ def shadow_hits(blocks: Sequence[int], room: int, weight: float, bucket: float) 
             hits.append(False)
             worth = 0.0
         else:
-            hits.append(shadow.take(used, worth, 1))
+            hits.append(shadow.take(used, worth, 1) == 1)
             worth = math.log2(round(2**worth) + 1)
         shadow.put(time, worth, 1)
         shadow.trim(room)
@@ -70,16 +67,29 @@ def slow_hits(blocks: Sequence[int], room: int, weight: float) -> list[bool]:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), room=st.integers(2, 30), weight=st.sampled_from([0.0, 7.31, 41.77, 1000.123]))
-def test_shadow_with_narrow_buckets_hits_exactly_where_a_cache_hits(seed: int, room: int, weight: float) -> None:
+def test_shadow_hits_exactly_where_a_cache_hits(seed: int, room: int, weight: float) -> None:
     blocks = uses(seed, 300)
-    assert shadow_hits(blocks, room, weight, NARROW) == slow_hits(blocks, room, weight)
+    assert shadow_hits(blocks, room, weight) == slow_hits(blocks, room, weight)
 
 
-@pytest.mark.parametrize("weight", [0.0, 8.0, 64.0])
-def test_shadow_with_wide_buckets_hits_nearly_as_often(weight: float) -> None:
-    blocks, room = uses(5, 20_000), 16
-    wide, exact = (sum(hits) for hits in (shadow_hits(blocks, room, weight, 2.0), slow_hits(blocks, room, weight)))
-    assert wide == pytest.approx(exact, rel=0.03)
+def test_blocks_with_one_score_are_dropped_one_by_one() -> None:
+    shadow = Shadow(0.0)
+    shadow.size = 30
+    shadow.put(1.0, 0.0, 20)
+    shadow.put(2.0, 0.0, 10)
+    shadow.trim(18)
+    assert shadow.take(1.0, 0.0, 5) == 5, "the first blocks of the chain are the last to go"
+    assert shadow.take(1.0, 0.0, 15) == 3
+    assert shadow.size == 30
+
+
+def test_order_stays_as_small_as_the_cache() -> None:
+    shadow = Shadow(1000.0)
+    shadow.size = 1
+    for time in range(20_000):
+        shadow.put(time, 0.0, 1)
+        assert shadow.take(time, 0.0, 1) == 1
+    assert len(shadow._order) <= 1100
 
 
 def hits(policy: EvictionPolicy, capacity: int, seed: int) -> list[int]:

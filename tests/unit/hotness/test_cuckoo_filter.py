@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,7 @@ from plumage.hotness.node_uses import Layered, NodeUses
 from plumage.hotness.record import NodeRecord, Recorded
 
 
-def filter_of(capacity: int, **options: int) -> CuckooFilter:
+def filter_of(capacity: int, **options: Any) -> CuckooFilter:
     return CuckooFilter(capacity, random.Random(1), **options)
 
 
@@ -37,6 +38,24 @@ def test_wide_filter_counts_as_a_dictionary_while_it_is_not_full(keys: list[int]
         key: NodeUses(model[key][0], model[key][1], 2) if key in model else None for key in range(61)
     }
     assert len(table) == len(model)
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize("turnover", [5, 1000])
+@pytest.mark.parametrize("used", [1, 7, 4000])
+def test_clock_without_an_interval_lasts_for_three_turnovers(bits: int, turnover: int, used: int) -> None:
+    table = filter_of(64, clock_bits=bits, aging_interval=None, turnover=turnover)
+    table.touch(1)
+    blocks, clocks = 0, [table.max_age]
+    while clocks[-1]:
+        table.tick(5, used)
+        blocks += used
+        uses = table.get(1)
+        assert uses is not None
+        clocks.append(uses.clock)
+    assert clocks == sorted(clocks, reverse=True)
+    step = max(1, 3 * turnover // 15) + 3  # of the coarsest clock
+    assert 3 * turnover - step <= blocks < 3 * turnover + step + used
 
 
 def test_erratum_two_buckets_of_a_node_differ() -> None:
@@ -165,9 +184,11 @@ def test_memory_is_a_few_bytes_per_node() -> None:
         {"capacity": 4, "fingerprint_bits": 0},
         {"capacity": 4, "clock_bits": 33},
         {"capacity": 4, "aging_interval": 0},
+        {"capacity": 4, "aging_interval": None},
+        {"capacity": 4, "aging_interval": None, "turnover": 0},
     ],
 )
-def test_bad_settings_are_refused(options: dict[str, int]) -> None:
+def test_bad_settings_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         CuckooFilter(rng=random.Random(1), **options)
 

@@ -77,7 +77,7 @@ def test_rarely_used_prefixes_are_not_copied_to_host_memory() -> None:
 
 def test_full_tier_keeps_the_hotter_prefix_unless_everything_is_admitted() -> None:
     families = (0, 0, 0, 0, 1, 2, 3, 4, 5, 6)
-    hot = make_engine(host_blocks=PREFIX)
+    hot = make_engine(host_blocks=PREFIX, record={"aging_interval": 100})
     ask(hot, *families)
     assert all(block in tier_of(hot) for block in blocks(0))
     assert not any(block in tier_of(hot) for block in blocks(3))

@@ -54,24 +54,22 @@ class TestAdmission:
 
     def test_full_host_admits_only_in_place_of_colder_residents(self) -> None:
         residents = [node(2, 16, 1.0), node(3, 16, 5.0)]
-        assert plan_admission(node(1, 16, 2.0), residents, 0).victims == (residents[0],)
-        assert not plan_admission(node(1, 16, 1.0), residents, 0).admitted
+        assert plan_admission(node(1, 16, 2.0), residents, 0, 2).victims == (residents[0],)
+        assert not plan_admission(node(1, 16, 1.0), residents, 0, 2).admitted
 
     def test_erratum_tokens_of_the_victims_cover_the_incoming_length(self) -> None:
         residents = [node(2, 16, 1.0), node(3, 16, 2.0), node(4, 16, 3.0)]
-        plan = plan_admission(node(1, 40, 9.0), residents, free_tokens=8)
+        plan = plan_admission(node(1, 40, 9.0), residents, 8, 2)
         assert plan.victims == tuple(residents[:2])
-        assert not plan_admission(node(1, 60, 9.0), residents, free_tokens=8).admitted, (
-            "all of them together are too short"
-        )
-        assert not plan_admission(node(1, 40, 1.5), residents, free_tokens=8).admitted, "the second is hotter"
+        assert not plan_admission(node(1, 60, 9.0), residents, 8, 2).admitted, "all of them together are too short"
+        assert not plan_admission(node(1, 40, 1.5), residents, 8, 2).admitted, "the second is hotter"
 
     @given(nodes, st.lists(nodes, max_size=12), st.integers(0, 300))
     def test_admission_fits_and_drops_only_colder_nodes(
         self, incoming: TierNode, residents: list[TierNode], free: int
     ) -> None:
         residents = sorted(unique(residents), key=lambda resident: resident.hotness)
-        plan = plan_admission(incoming, residents, free)
+        plan = plan_admission(incoming, residents, free, 2)
         if plan.admitted:
             assert free + sum(victim.tokens for victim in plan.victims) >= incoming.tokens
             assert all(victim.hotness < incoming.hotness for victim in plan.victims)

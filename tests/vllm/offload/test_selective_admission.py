@@ -10,6 +10,7 @@ import pytest
 from support.offload_tier import Tier, chain
 
 from plumage.errors import ConfigurationError
+from plumage.settings.engine_policies import RecordConfig
 from plumage_engine.vllm.compat.kv_offload import LRUCachePolicy, ReqContext
 from plumage_engine.vllm.offload.host_tier.residents import chunk_key
 from plumage_engine.vllm.offload.host_tier.store_manager import HostTierManager
@@ -130,3 +131,27 @@ def test_each_group_has_its_own_root() -> None:
     found = [manager.hotness.table.get(chunk_key(name)) for name in names]
     assert [uses and uses.depth for uses in found] == [1, 2, 3, 1, 2, 3]
     assert [uses and uses.frequency for uses in found] == [1] * 6
+
+
+def test_without_a_setting_copies_go_on_only_while_they_come_back(tiny_model: Path) -> None:
+    tier = Tier(tiny_model, blocks=12, chunks=40, min_frequency=None, record=RecordConfig(), promotion="Off")
+    for number in range(90):
+        tier.serve(f"new{number}", chain(100 + number, 4))
+    copied = tier.engine.stored_blocks
+    assert 256 < copied < 330, "as many as a decision needs, and the chains that are tried after it"
+    assert tier.manager.residents.least_uses.usual == 2
+    for turn in range(40):
+        for group in range(4):
+            tier.serve(f"back{turn}-{group}", chain(500 + group, 4))
+    assert tier.engine.loaded_blocks > 300, "the second use was enough"
+    tier.check_idle()
+
+
+def test_copies_that_come_back_are_made_after_one_use(tiny_model: Path) -> None:
+    tier = Tier(tiny_model, blocks=12, chunks=40, min_frequency=None, record=RecordConfig(), promotion="Off")
+    for turn in range(20):
+        for group in range(6):
+            tier.serve(f"back{turn}-{group}", chain(500 + group, 4))
+    assert tier.manager.residents.least_uses.usual == 1
+    assert tier.engine.stored_blocks == 6 * 4
+    tier.check_idle()

@@ -224,6 +224,14 @@ def _flood() -> Iterator[Made]:
         yield Made(f"engine, {one.label}", ours.engine(), Ours(ours.overrides).engine(), ours.overrides)
 
 
+def _drift() -> Iterator[Made]:
+    from plumage_bench.benches.drift.engine import POOLS
+
+    for pool in POOLS:
+        ours = pool.ours.ours()
+        yield Made(f"engine, {pool.label}", pool.ours.engine(), Ours(ours.overrides).engine(), ours.overrides)
+
+
 def _agents() -> Iterator[Made]:
     from plumage_bench.benches.agents.hints import CACHES, CONTENDERS, engine, ours
 
@@ -272,6 +280,7 @@ MEASURED: Final[Mapping[str, Callable[[], Iterator[Made]]]] = {
     "trace": _trace,
     "kvmetrics": _kvmetrics,
     "flood": _flood,
+    "drift": _drift,
     "agents": _agents,
     "autoscale": _elastic,
     "victim": _elastic,

@@ -10,6 +10,7 @@ __all__ = ["CLAIMS"]
 
 _GSP = "GSP, worst order"
 _KV = "plumage bench kvmetrics --quick"
+_DRIFT = "plumage bench drift"
 _AREA = "mean hit ratio over cache sizes below one loop, GSP's worst order"
 
 CLAIMS = (
@@ -82,6 +83,16 @@ CLAIMS = (
     ),
     Claim("… worst cell, where requests carry no salts", "flood", Key("neighbour_loss_no_salts"),
           command="plumage bench flood"),
+    Claim("A manifest that adapts, on each of the article's five loads and their mix: 1 − tokens a second ÷ those of "
+          "the best fixed setting in hindsight, the largest of six loads and two pools (`regret`)", "drift",
+          Key("regret"), at_most(0.05, by_bound=True), "", _DRIFT),
+    Claim("… the default manifest", "drift", Key("regret_default"), command=_DRIFT),
+    Claim("… with host memory", "drift", Key("regret_host_memory"), command=_DRIFT),
+    *(
+        Claim(f"… {pool}, {load}", "drift", Key(f"regret_{pool.replace(' ', '_')}_{load}"), command=_DRIFT)
+        for pool in ("default", "host memory")
+        for load in ("rag", "code", "agents", "chat", "summaries", "mix")
+    ),
     Claim("Predictive ÷ the tree's order on a modelled device, least of six loads", "batching",
           Key("predictive_over_order"), at_least(0.98), "", "plumage bench batching"),
     Claim("… largest of six loads", "batching", Key("predictive_gain"), command="plumage bench batching"),

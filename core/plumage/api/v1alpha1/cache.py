@@ -124,8 +124,10 @@ class HostMemorySpec(Struct):
         None,
         description="Host memory for KV blocks. Required for VLLM; a Simulator has simulator.hostBlocks instead.",
     )
-    min_frequency: Annotated[int, Field(ge=1, le=4_294_967_295)] = Field(
-        defaults.MIN_FREQUENCY, description="Accesses that a prefix needs to be copied to host memory."
+    min_frequency: Annotated[int, Field(ge=1, le=4_294_967_295)] | None = Field(
+        None,
+        description="Accesses that a prefix needs to be copied to host memory. When absent, 1 while requests load "
+        "enough of the prefixes that were copied after one access, else 2.",
     )
     admission: Literal["Hotness", "Frequency", "All"] = Field(
         defaults.ADMISSION,
@@ -141,8 +143,10 @@ class HostMemorySpec(Struct):
         description="Formula of a prefix's hotness; the highest is hottest. Admission by Frequency does not use it, "
         "nor do other promotions than Hotness.",
     )
-    aging_interval: AgingInterval = Field(
-        defaults.AGING_INTERVAL, description="Requests after which every clock decreases by one."
+    aging_interval: AgingInterval | None = Field(
+        None,
+        description="Requests after which every clock decreases by one. When absent, a clock lasts as long as it takes "
+        "to use as many blocks as fill host memory three times.",
     )
     filter: HostFilterSpec = Field(HostFilterSpec(), description="Widths of the filter that counts accesses.")
     disk: DiskSpec | None = Field(
@@ -152,8 +156,9 @@ class HostMemorySpec(Struct):
         Rule(
             at="minFrequency",
             must="must be at most the largest count of filter.frequencyBits",
-            cel=f"self.minFrequency < {[1 << bits for bits in range(4, 33)]}[self.filter.frequencyBits - 4]",
+            cel=f"!has(self.minFrequency) || self.minFrequency < {[1 << bits for bits in range(4, 33)]}"
+            "[self.filter.frequencyBits - 4]",
             reads=("min_frequency", "filter"),
-            holds=lambda spec: spec.min_frequency < 1 << spec.filter.frequency_bits,
+            holds=lambda spec: spec.min_frequency is None or spec.min_frequency < 1 << spec.filter.frequency_bits,
         ),
     )

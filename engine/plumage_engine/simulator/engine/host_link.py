@@ -25,7 +25,7 @@ from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.priority_formula import parse_formula
 from plumage.hotness.record import NodeRecord, Recorded
 from plumage.prometheus.histogram import Histogram
-from plumage.tiering import HostTier, PromotionBudget, PromotionTurn
+from plumage.tiering import HostTier, PromotionBudget, PromotionTurn, PromotionWorth
 
 __all__ = ["HostLink", "Transfers"]
 
@@ -39,7 +39,8 @@ class HostLink:
     `loads` count the copies to and from host memory.
 
     priority: the formula of hotness, where admission or promotion go by that. record: settings of the cuckoo filter
-    that counts uses (`CuckooFilter`'s: widths in bits, aging_interval)."""
+    that counts uses (`CuckooFilter`'s: widths in bits, aging_interval). worth: pauses promotion while it does not pay.
+    """
 
     def __init__(
         self,
@@ -50,18 +51,22 @@ class HostLink:
         device_blocks: int,
         rng: Random,
         sink: EventSink | None = None,
-        min_frequency: int = defaults.MIN_FREQUENCY,
+        min_frequency: int | None = None,
         admission: str = defaults.ADMISSION,
         promotion: str = defaults.PROMOTION,
         priority: str = defaults.HOST_PRIORITY,
-        record: Mapping[str, int] | None = None,
+        record: Mapping[str, int | None] | None = None,
         promotion_tokens: int = 4096,
     ) -> None:
         if admission not in ("Hotness", "Frequency", "All") or promotion not in ("Hotness", *_RANKS, "Off"):
             raise ConfigurationError(f"no host tier with admission {admission!r} and promotion {promotion!r}")
         # Frequencies must outlive eviction, so the filter holds more nodes than both tiers.
-        widths = {"fingerprint_bits": defaults.HOST_FINGERPRINT_BITS, **(record or {})}
-        self.record = NodeRecord(CuckooFilter(2 * (capacity + device_blocks), rng, **widths))
+        given = {"fingerprint_bits": defaults.HOST_FINGERPRINT_BITS, **(record or {})}
+        interval = given.pop("aging_interval", None)
+        widths = {name: bits for name, bits in given.items() if bits is not None}
+        self.record = NodeRecord(
+            CuckooFilter(2 * (capacity + device_blocks), rng, turnover=capacity, aging_interval=interval, **widths)
+        )
         self.tier = HostTier(
             capacity,
             self.record,
@@ -72,6 +77,8 @@ class HostLink:
             sink=sink,
         )
         self._turn = None if promotion == "Off" else PromotionTurn()
+        self.worth = PromotionWorth()
+        self._unused: set[int] = set()  # promoted blocks that no request has used
         self._everything = admission == "All"
         self._promotion_tokens = promotion_tokens
         self._block_size = block_size
@@ -85,6 +92,10 @@ class HostLink:
 
     def evicted(self, run: Run, blocks: Sequence[int]) -> None:
         """The pool's eviction hook."""
+        wasted = self._unused.intersection(blocks) if self._unused else ()
+        if wasted:
+            self._unused.difference_update(wasted)
+            self.worth.settle(wasted=len(wasted))
         self._copy(self.stores, self.tier.offer(run, blocks, always=self._everything))
 
     def match(self, hashes: Sequence[int], start: int) -> int:
@@ -93,16 +104,30 @@ class HostLink:
 
     def load(self, hashes: Sequence[int]) -> None:
         """Copy these blocks to the device for a request."""
+        self.tier.came_back(hashes)
         self._copy(self.loads, self.tier.load(hashes))
+
+    def found(self, hashes: Sequence[int]) -> None:
+        """A request found these blocks on the device."""
+        used = self._unused.intersection(hashes) if self._unused else ()
+        if used:
+            self._unused.difference_update(used)
+            self.worth.settle(used=len(used))
+            self.tier.came_back(used)
 
     def promote(self, pool: BlockPool, *, prefill_tokens: int, reserve: int, now: float) -> None:
         """After a step is scheduled: promote as much as its decodes can hide, if a promotion is due."""
-        if self._turn is None or not self._turn.step(prefill_tokens=prefill_tokens):
+        if self._turn is None or not self._turn.step(prefill_tokens=prefill_tokens) or not self.worth.turn():
             return
         budget = PromotionBudget(self._promotion_tokens, pool.free * self._block_size, reserve * self._block_size)
         for promotion in self.tier.plan(pool.tree, budget):
             if all(pool.discard(victim.key) for victim in promotion.victims):
                 self._promote_blocks(pool, self.tier.blocks_of(promotion.node), promotion.node.parent, now)
+
+    def clear(self) -> None:
+        """Empty host memory."""
+        self.tier.clear()
+        self._unused.clear()
 
     def take_bytes(self) -> int:
         """Bytes to copy since the last call."""
@@ -117,7 +142,8 @@ class HostLink:
         """A promotion is no use of the node, so its hotness record is restored."""
         uses = self.record.get(blocks[-1]) if blocks else None
         if blocks and pool.bring(blocks, parent, now):
-            self.load(blocks)
+            self._copy(self.loads, self.tier.load(blocks))
+            self._unused.update(blocks)
             if uses is not None:
                 self.record.table.put(blocks[-1], uses)
 

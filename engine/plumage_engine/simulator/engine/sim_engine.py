@@ -170,7 +170,7 @@ class SimEngine:
         if self.pool.in_use:
             return False
         if self.host is not None and external:
-            self.host.tier.clear()
+            self.host.clear()
         self.pool.clear()
         return True
 
@@ -297,6 +297,8 @@ class SimEngine:
     def _take(self, tracked: Tracked, hits: int, now: float) -> None:
         """Pin the cached blocks of the prompt, and load from host memory what it has of the rest."""
         self.pool.pin(tracked.hashes[:hits], now)
+        if self.host is not None:
+            self.host.found(tracked.hashes[:hits])
         tracked.held = hits
         loaded = 0 if self.host is None else self._load(tracked, now)
         tracked.computed = tracked.held * self.settings.block_size

@@ -97,7 +97,7 @@ class MemoryOverDisk(HostTierManager, CPUPrimaryTierOffloadingManager):
         descendants are evicted already.
         """
         frequent = self.settings.admission == "All" or (
-            self.hotness.frequency(chunk_key(key)) >= self.settings.min_frequency
+            self.hotness.frequency(chunk_key(key)) >= self.residents.least_uses.usual
         )
         facts = NodeFacts(recent=False, frequent=frequent, leaf=True)
         return decide_tier(facts, Pressure.HIGH, host_full=True, disk=self.disk.guard.on)

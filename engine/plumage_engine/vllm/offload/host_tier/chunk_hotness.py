@@ -54,11 +54,12 @@ class ChunkHotness:
 
     def request(self, keys: Sequence[int]) -> None:
         """A request uses the chain `keys`, the root first. Costs one step a chunk."""
-        self.table.tick()
+        self.table.tick(1)
         self.use(keys, 0)
 
     def use(self, keys: Sequence[int], above: int) -> None:
         """The request also uses `keys`, `above` chunks below its root."""
+        self.table.tick(0, len(keys))
         self.table.touch_chain(keys, above + 1)
 
     def frequency(self, key: int) -> float:

@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 from math import inf
 from typing import Any
 
-from plumage.tiering import TierNode, plan_admission
+from plumage.tiering import LeastUses, TierNode, plan_admission
 from plumage.tiering.coldest import REBUILD, ColdestFirst
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.offload.host_tier.chunk_hotness import ChunkHotness
@@ -64,10 +64,13 @@ class Residents:
     """capacity: chunks. Chunks are vLLM's `ChunkStatus`; one in transfer (`ref_cnt` not 0) is never evicted.
 
     chunks: all of them by key, for readers.
+    least_uses: the uses that a chunk needs; it gets the results of copies after one use.
     """
 
-    def __init__(self, capacity: int, hotness: ChunkHotness) -> None:
+    def __init__(self, capacity: int, hotness: ChunkHotness, least_uses: LeastUses | None = None) -> None:
         self.hotness = hotness
+        self.least_uses = LeastUses(0) if least_uses is None else least_uses
+        self._once: set[Key] = set()  # copied after one use, and not loaded since then
         self.chunks: dict[Key, Any] = {}
         self._places: dict[Key, _Place] = {}
         self._entries: dict[Entry, None] = {}
@@ -156,6 +159,15 @@ class Residents:
         for depth, key in enumerate(keys, start + 1):
             place = self._places[key] = _Place(key, entry, depth)
             self._order.add(place)
+        if self.least_uses.adapts:
+            self._once.update(key for key in keys if self.hotness.frequency(chunk_key(key)) == 1)
+
+    def came_back(self, keys: Iterable[Key]) -> None:
+        """A request uses these chunks, whose copies were here."""
+        used = self._once.intersection(keys) if self._once else ()
+        if used:
+            self._once.difference_update(used)
+            self.least_uses.settle(loaded=len(used))
 
     def _frequent(self, key: Key, least: int) -> bool:
         return self.hotness.frequency(chunk_key(key)) >= least
@@ -205,6 +217,9 @@ class Residents:
         if len(doomed) < number:
             return None
         going = [(key, self.chunks[key]) for key in doomed]
+        wasted = self._once.intersection(doomed) if self._once else ()
+        if wasted:
+            self.least_uses.settle(wasted=len(wasted))
         try:
             for key in doomed:
                 self._drop(key)
@@ -217,7 +232,7 @@ class Residents:
         """Remove all, including chunks in transfer. An entry that is still referenced has `held` 0."""
         for entry in self._entries:
             entry.held = 0
-        for one in (self.chunks, self._places, self._entries, self._order, self._chosen):
+        for one in (self.chunks, self._places, self._entries, self._order, self._chosen, self._once):
             one.clear()
 
     def touch(self, keys: Iterable[Key], req_context: object) -> None:
@@ -245,6 +260,7 @@ class Residents:
             place.entry.held -= 1
             if not place.entry.held:
                 del self._entries[place.entry]
+        self._once.discard(key)
         del self.chunks[key]
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.priority_formula import parse_formula
 from plumage.settings.engine_policies import HostTierConfig
+from plumage.tiering import LeastUses
 from plumage_engine.vllm.compat.kv_offload import (
     CPUOffloadingManager,
     OffloadKey,
@@ -76,7 +77,7 @@ class HostTierManager(CPUOffloadingManager):
         self.guard = Guard("hostTier", counters, self._use_vllms_policy)
         self.prior_guard = Guard("hotness", counters)
         self.hotness = self._make_hotness(settings, prior, seed)
-        self.residents = Residents(self._chunks_here, self.hotness)
+        self.residents = Residents(self._chunks_here, self.hotness, LeastUses(settings.min_frequency))
         self._policy: Any = GuardedPolicy(self.residents, self.guard, lambda: self._policy)
         reasons = manager_problems()
         if reasons:
@@ -106,6 +107,7 @@ class HostTierManager(CPUOffloadingManager):
         if self.guard.on:
             try:
                 self._count(list(keys), req_context)
+                self.residents.came_back(keys)
             except Exception as error:
                 self.guard.failed(error)
         return super().prepare_load(keys, req_context)
@@ -130,7 +132,8 @@ class HostTierManager(CPUOffloadingManager):
     def _admitted(self, new: list[OffloadKey], offered: set[OffloadKey]) -> list[OffloadKey]:
         """Those of `new` that are worth the copy and a place."""
         free, takes_all = self._get_num_free_chunks(), self.settings.admission == "All"
-        return new[: self.residents.admit(new, free, self.settings.min_frequency, offered, always=takes_all)]
+        least = self.residents.least_uses.of(chunk_key(new[0]))
+        return new[: self.residents.admit(new, free, least, offered, always=takes_all)]
 
     def _count(self, keys: list[OffloadKey], context: ReqContext) -> None:
         """Count the request's use of its chunks: all at its first call, later those that it has grown by."""
@@ -175,9 +178,9 @@ class HostTierManager(CPUOffloadingManager):
     # -- start and failure ---------------------------------------------------------------------------------------------
 
     def _make_hotness(self, settings: HostTierConfig, prior: Prior | None, seed: int) -> ChunkHotness:
-        widths = settings.record.model_dump()
+        chosen, chunks = settings.record.model_dump(), self._chunks_here
         return ChunkHotness(
-            CuckooFilter(max(4 * self._chunks_here, _MIN_COUNTED), Random(seed), **widths),
+            CuckooFilter(max(4 * chunks, _MIN_COUNTED), Random(seed), turnover=chunks, **chosen),
             tokens=self._tokens,
             admission=parse_formula(RANKS.get(settings.admission, settings.priority)),
             promotion=parse_formula(RANKS.get(settings.promotion, settings.priority)),

@@ -157,6 +157,7 @@ class Promoter:
             used = [key for key in keys[: tokens // self._manager.hotness.tokens] if key in self._unused]
             for key in used:
                 self._unused.pop(key).settle(used=1)
+            self._manager.residents.came_back(used)
             self._counters.add("promotions_used", len(used))
         except Exception as error:
             self._guard.failed(error)
