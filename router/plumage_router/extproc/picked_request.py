@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from plumage_router.clock import monotonic
 from plumage_router.extproc.destination import endpoint_of, fallbacks, in_subset
@@ -49,6 +49,9 @@ from plumage_router.proxy.pool_state import PoolState
 from plumage_router.proxy.proxied_request import FAILED, FINISHED, Only, Progress, RoutedRequest
 from plumage_router.request.prompt import Prompt
 
+if TYPE_CHECKING:  # a slow import, which few pools need
+    from plumage_router.proxy.tracing import RequestTrace
+
 __all__ = ["PickedRequest"]
 
 log = logging.getLogger(__name__)
@@ -74,7 +77,10 @@ class _Stage(Enum):
 class PickedRequest(RoutedRequest):
     """A `CallHandler`. fallbacks: endpoints that the proxy gets after the chosen one."""
 
-    __slots__ = ("_attempt", "_call", "_chosen", "_fallbacks", "_modes", "_raw", "_stage", "_subset", "_trailers")
+    __slots__ = (
+        "_attempt", "_call", "_chosen", "_fallbacks", "_modes", "_raw", "_stage", "_subset", "_trace", "_traceparent",
+        "_trailers",
+    )  # fmt: skip
 
     def __init__(self, pool: PoolState, fallbacks: int, call: Call) -> None:
         super().__init__(pool, Request(call.peer))
@@ -87,6 +93,8 @@ class PickedRequest(RoutedRequest):
         self._raw = b""
         self._attempt: PickedAttempt | None = None
         self._chosen = ""  # the first endpoint that the proxy got
+        self._trace: RequestTrace | None = None
+        self._traceparent = b""  # for the engine, where it is not the client's
         call.expire_at(pool.tick + pool.timeouts.header)
 
     # -- for the pool's tick ------------------------------------------------------------------------------------------
@@ -273,6 +281,8 @@ class PickedRequest(RoutedRequest):
         attempt = self._attempt
         if attempt is not None and attempt.body(incoming.body):
             assert attempt.first_at is not None
+            if self._trace is not None:
+                self._trace.first_byte(attempt.status, streams=attempt.streams)
             self._note_first_byte(attempt.decision.prompt, attempt.first_at, streams=attempt.streams)
         if incoming.end:
             self._complete()
@@ -284,6 +294,11 @@ class PickedRequest(RoutedRequest):
 
     def _admit(self) -> Steps[Prompt]:
         pool, request = self._pool, self._request
+        if pool.tracing.current is not None:
+            sent = request.headers.get(b"traceparent")
+            self._trace = pool.tracing.current.begin(request, pool.config.pool)
+            now = request.headers.get(b"traceparent", b"")
+            self._traceparent = now if now != sent else b""
         self._explain = pool.wants_explanation(request)
         pool.check_load()
         pool.check_quota(request.tenant)
@@ -304,7 +319,9 @@ class PickedRequest(RoutedRequest):
         return candidates if self._subset is None else in_subset(fleet, candidates, self._subset)
 
     def _may_wait(self, now: float) -> bool:
-        return True
+        """Not for an adapter that no replica has."""
+        prompt = self._prompt
+        return prompt is None or not prompt.adapter or not self._lacks_adapter(prompt, now)
 
     def _send_to(self, candidates: Sequence[Load], now: float) -> None:
         """Answers the proxy."""
@@ -315,6 +332,9 @@ class PickedRequest(RoutedRequest):
         replica = pool.fleet.at(decision.ticket.slot)
         self._attempt = PickedAttempt(pool, decision, replica)
         self._note_decision(decision, now)
+        if self._trace is not None:
+            waited = now - self._routable_at
+            self._traceparent = self._trace.attempt(decision, replica, policy=pool.policy.name, waited=waited)
         self._chosen = endpoint_of(replica)
         others = fallbacks(pool.fleet, decision, self._fallbacks) if prompt.previous is None else ()
         payload = pool.named_response(prompt, replica)
@@ -326,7 +346,10 @@ class PickedRequest(RoutedRequest):
         self._stage = _Stage.PICKED
         key = self._pool.engine_keys.of(replica.member.url)
         changed = payload is not self._raw
-        headers, removed = engine_headers(self._request, self._request_id, key, changed=changed)
+        continues = self._trace is None or self._trace.continues
+        headers, removed = engine_headers(
+            self._request, self._request_id, key, changed=changed, trace=self._traceparent, continues=continues
+        )
         target, phase, end = destination.encode(), Phase.REQUEST_BODY, not self._trailers
         if self._modes[0] == BodyMode.FULL_DUPLEX_STREAMED:
             head = header_answer(Phase.REQUEST_HEADERS, headers, removed, target)
@@ -373,6 +396,8 @@ class PickedRequest(RoutedRequest):
         attempt.fail()
         decision = pool.decider.decide(attempt.decision.prompt, [other.load], monotonic(), 2)
         self._attempt = moved = PickedAttempt(pool, decision, other)
+        if self._trace is not None:
+            self._trace.moved(other)
         return moved
 
     # -- ends ---------------------------------------------------------------------------------------------------------
@@ -397,6 +422,8 @@ class PickedRequest(RoutedRequest):
         attempt = self._attempt
         assert attempt is not None
         attempt.fail(silent=True)
+        if self._trace is not None:
+            self._trace.failed(failure)
         self._cut(engines_silent(failure, 1), failure.text)
 
     def _cut(self, error: RequestError, why: str) -> None:
@@ -472,8 +499,12 @@ class PickedRequest(RoutedRequest):
             request.reservation = None
 
     def _report(self, status: int, outcome: str, error: str | None) -> None:
-        """Writes the line of the access log, if there is one."""
+        """Ends the trace and writes the line of the access log, where there are such."""
         pool, prompt, attempt = self._pool, self._prompt, self._attempt
+        if self._trace is not None:
+            tenant = self._tenant_name
+            self._trace.end(status, outcome, error, self._record, request_id=self._request_id, tenant=tenant)
+            self._trace = None
         if pool.access_log is None:
             return
         pool.log_access(

@@ -46,17 +46,22 @@ def read_head(request: Request, headers: Sequence[tuple[bytes, bytes]], most_byt
 
 
 def engine_headers(
-    request: Request, request_id: str, key: bytes | None, *, changed: bool
+    request: Request, request_id: str, key: bytes | None, *, changed: bool, trace: bytes = b"", continues: bool = True
 ) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
     """What the proxy sets and removes: the engine gets its own key, the request's id, and none of the client's keys.
 
-    key: of the engine. changed: the engine gets another body than the client sent.
+    key: of the engine. changed: the engine gets another body than the client sent. trace: its `traceparent`, where that
+    is not the client's. continues: it is in the client's trace, whose `tracestate` it has too.
     """
     given, name = request.headers, request_id.encode()
     headers = [] if key is None else [(b"authorization", b"Bearer " + key)]
     if given.get(b"x-request-id") != name:
         headers.append((b"x-request-id", name))
     removed = [name for name in _REMOVED if name in given and (key is None or name != b"authorization")]
+    if trace:
+        headers.append((b"traceparent", trace))
+        if not continues and b"tracestate" in given:
+            removed.append(b"tracestate")
     if changed and b"content-length" in given:
         removed.append(b"content-length")
     return headers, removed

@@ -226,7 +226,8 @@ class CopiedRequest(RoutedRequest):
         trace = b""
         if self._trace is not None:
             waited = now - self._routable_at
-            trace = self._trace.attempt(decision, replica, policy=pool.policy.name, waited=waited)
+            parent = self._trace.attempt(decision, replica, policy=pool.policy.name, waited=waited)
+            trace = b"traceparent: %b\r\n" % parent
         others = header_lines(_FORWARDED, self._request.headers)
         lines = b"x-request-id: %b\r\n%b%b%b" % (self._request_id.encode(), MARK, others, trace)
         attempt = self._attempt = Attempt(pool, self, decision, replica, lines)

@@ -597,7 +597,8 @@ class ProxiedRequest(RoutedRequest):
         if self._trace is not None:
             forwarded = _OF_THE_CLIENTS_TRACE if self._trace.continues else _OF_A_NEW_TRACE
             waited = now - self._routable_at
-            trace = self._trace.attempt(decision, replica, policy=self._pool.policy.name, waited=waited)
+            parent = self._trace.attempt(decision, replica, policy=self._pool.policy.name, waited=waited)
+            trace = b"traceparent: %b\r\n" % parent
         others = header_lines(forwarded, self._request.headers)
         return b"x-request-id: %b\r\n%b%b" % (self._request_id.encode(), others, trace)
 

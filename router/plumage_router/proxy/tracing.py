@@ -176,7 +176,7 @@ class RequestTrace:
         return self._span.get_span_context()
 
     def attempt(self, decision: Decision, replica: Replica, *, policy: str, waited: float) -> bytes:
-        """Begins the span of an attempt. Returns the header line with which the engine's spans join the trace.
+        """Begins the span of an attempt. Returns the `traceparent` with which the engine's spans join the trace.
 
         waited: seconds from the request's last byte, or from the failure of the attempt before, to the decision.
         """
@@ -201,7 +201,13 @@ class RequestTrace:
         self._end_attempt()
         self._attempt = self._tracing.start_attempt(self._span, f"{operation} {prompt.model}", attributes)
         context = (self._attempt or self._span).get_span_context()
-        return b"traceparent: 00-%032x-%016x-01\r\n" % (context.trace_id, context.span_id)
+        return b"00-%032x-%016x-01" % (context.trace_id, context.span_id)
+
+    def moved(self, replica: Replica) -> None:
+        """A proxy sent the attempt to one of its fallbacks."""
+        if self._attempt is not None:
+            host, port = replica.member.address()
+            self._attempt.set_attributes({"plumage.replica": replica.id, "server.address": host, "server.port": port})
 
     def first_byte(self, status: int, *, streams: bool) -> None:
         """The answer began. streams: its first byte is its first token."""

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.otlp import received_spans
 from support.port_certificates import PortCertificate
+
+from plumage.directory.publisher.writer import DirectoryWriter
+from plumage.directory.schema import Load, State
+from plumage.directory.server.local_server import LocalServer
 
 
 def routed(proxy: Any) -> float:
@@ -490,3 +495,63 @@ def with_override_host(settings: Any, running: Any) -> None:
     listener = settings["static_resources"]["listeners"][0]
     hosts = listener["filter_chains"][0]["filters"][0]["typed_config"]["route_config"]["virtual_hosts"]
     hosts[0]["routes"][0]["route"]["retry_policy"] = {"retry_on": "connect-failure", "num_retries": 2}
+
+
+@pytest.mark.redis
+async def test_request_for_an_adapter_that_no_replica_has_is_refused_at_once(behind_envoy: Any, kit: Any) -> None:
+    """Others wait for a replica; this one would wait for a person who loads the adapter."""
+    with LocalServer() as server:
+        proxy = await behind_envoy(
+            engines=1, model={"adapters": ["sql", "law"], "adapterSlots": 4}, directoryUrl=server.url,
+            hold={"maxRequests": 8, "maxSeconds": 30},
+        )  # fmt: skip
+        async with DirectoryWriter(server.url, pool="chat", replica="chat-0", heartbeat_seconds=0.1) as writer:
+            writer.report(state=State.READY, load=Load(served=("sql",)))
+            adapters, fleet = proxy.pool.decider.adapters, proxy.pool.fleet
+            await kit.until(lambda: not adapters.serving("law", [one.load for one in fleet]))
+            refused = await proxy.send(kit.request(kit.chat(model="law")), kit.read_answer)
+            assert (refused.status, refused.error["code"]) == (503, "adapter_not_loaded")
+            assert not len(proxy.pool.wait_queue)
+            assert (await proxy.send(kit.request(kit.chat(model="sql")), kit.read_answer)).status == 200
+
+
+async def test_traced_request_has_the_spans_of_the_router(behind_envoy: Any, kit: Any) -> None:
+    with received_spans() as spans:
+        tracing = {"endpoint": spans.endpoint, "samplingRatePerMillion": 1_000_000, "service": "picker"}
+        proxy = await behind_envoy(engines=2, tracing=tracing)
+        body = kit.chat(stream=True, stream_options={"include_usage": True})
+        parent = f"00-{'a' * 32}-{'b' * 16}-01"
+        for headers in ({"traceparent": parent, "tracestate": "a=1"}, {"tracestate": "b=2"}):
+            assert (await proxy.send(kit.request(body, **headers), kit.read_answer)).status == 200
+        assert (await proxy.send(kit.request(b"{"), kit.read_answer)).status == 400
+        await kit.until(lambda: not proxy.pool.in_flight)
+        await proxy.pool.tracing.close()
+    theirs, own = spans.named("chat tiny")
+    first, second, refused = spans.named("POST /v1/chat/completions")
+    assert (first.trace, first.parent, theirs.parent, own.parent) == ("a" * 32, "b" * 16, first.id, second.id)
+    assert second.parent == ""
+    assert theirs.events == ["first token"]
+    assert first.attributes["gen_ai.usage.input_tokens"] == 100
+    assert refused.attributes["http.response.status_code"] == 400
+    assert sorted(seen.headers["traceparent"] for seen in seen_by_engines(proxy)) == sorted(
+        f"00-{span.trace}-{span.id}-01" for span in (theirs, own)
+    )
+    assert sorted(seen.headers.get("tracestate", "") for seen in seen_by_engines(proxy)) == ["", "a=1"]
+
+
+async def test_silent_engine_is_an_error_in_the_trace(behind_envoy: Any, kit: Any) -> None:
+    with received_spans() as spans:
+        tracing = {"endpoint": spans.endpoint, "samplingRatePerMillion": 1_000_000, "service": "picker"}
+        proxy = await behind_envoy(engines=1, tracing=tracing, timeouts={"firstByte": 0.3})
+        asleep = asyncio.Event()
+
+        async def never(seen: Any, writer: asyncio.StreamWriter) -> None:
+            await asleep.wait()
+
+        proxy.running.engines[0].answer = never
+        assert (await proxy.send(kit.request(kit.chat(stream=True)), kit.read_answer)).status == 502
+        asleep.set()
+        await proxy.pool.tracing.close()
+    (attempt,) = spans.named("chat tiny")
+    assert attempt.failed
+    assert attempt.attributes["error.type"] == "first_byte_timeout"
