@@ -34,6 +34,9 @@ class Feather(StoppingQueue):
         self.tree = ChunkedHashTree(order)
         self._reads_shape = bool(getattr(policy, "reads_shape", False))
         self._turn: deque[Candidate] = deque()  # who follows the last overdue request, in order of arrival
+        self._run = 0  # admissions since the last one that shared nothing with the one before
+        self._peak = 0  # of these, the largest batch
+        self._largest = 1  # batch so far
         self._ran: BatchShape | None = None  # the batch of the step that runs, once a request of it has ended
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -57,17 +60,25 @@ class Feather(StoppingQueue):
         return super()._pick(now)
 
     def _overdue(self, oldest: Candidate) -> RequestId:
-        turn, most = self._turn, _TURN * max(1, len(self._active))
-        while len(turn) > most:  # the batch became smaller
-            turn.pop()
-        while turn:
-            if self._waiting.get(turn[0].request_id) is turn[0]:
-                return turn[0].request_id
-            turn.popleft()
-        kin = [self._waiting[request_id] for request_id in self.tree.oldest_kin(oldest.request_id, most)]
-        turn.append(oldest)
-        turn.extend(one for one in kin[:most] if one is not oldest)
-        return oldest.request_id
+        turn = self._turn
+        if self._run < _TURN * max(1, self._peak):
+            while turn:
+                if self._waiting.get(turn[0].request_id) is turn[0]:
+                    return turn[0].request_id
+                turn.popleft()
+            near = self.tree.nearest()
+            if near is not None:
+                return self._bring(self._waiting[near])
+        self._run, self._peak = 0, len(self._active)
+        return self._bring(oldest)
+
+    def _bring(self, first: Candidate) -> RequestId:
+        """The request is next, and those that share most with it follow."""
+        kin = [self._waiting[request_id] for request_id in self.tree.oldest_kin(first.request_id, _TURN * self._largest)]
+        self._turn.clear()
+        self._turn.append(first)
+        self._turn.extend(one for one in kin if one is not first)
+        return first.request_id
 
     def _joined(self, candidate: Candidate) -> None:
         super()._joined(candidate)
@@ -82,6 +93,11 @@ class Feather(StoppingQueue):
         tree, request_id = self.tree, candidate.request_id
         if request_id not in tree:
             tree.insert(candidate)
+        if not tree.follows(request_id):
+            self._run = self._peak = 0
+        self._run += 1
+        self._peak = max(self._peak, len(self._active))
+        self._largest = max(self._largest, self._peak)
         self.tip_loss += tree.add(request_id)
 
     def _ended(self, candidate: Candidate) -> None:

@@ -193,6 +193,23 @@ class ChunkedHashTree:
             node = node.parent
         return Kin(node.waiting - 1, node.end) if node is not None and node.end else Kin(0, 0)
 
+    def follows(self, request_id: RequestId) -> bool:
+        """Whether a request shares a level with the one that was admitted last. True in an empty batch."""
+        if not self.active:
+            return True
+        return self._meet(self._entries[request_id].node, self._youngest()).end > 0
+
+    def nearest(self) -> RequestId | None:
+        """The waiting request that shares most with the one that was admitted last; None if none shares a level."""
+        if not self.active:
+            return None
+        node = self._youngest()
+        while not node.waiting:
+            if node.parent is None:
+                return None
+            node = node.parent
+        return node.key[3].request_id if node.end and node.key is not None else None
+
     def oldest_kin(self, request_id: RequestId, most: int) -> list[RequestId]:
         """The oldest waiting requests, at most `most`, of those that share most with a waiting one, itself among them;
         [] if it shares with none. O(waiting requests with the shared levels)."""
@@ -217,7 +234,8 @@ class ChunkedHashTree:
         tip = self._tip
         if tip is None:
             return self._first()
-        holder, visits = tip if self.order is CandidateOrder.TIP_LOSS else self._root, 1
+        ours = self.order is CandidateOrder.TIP_LOSS
+        holder, visits = self._youngest() if ours else self._root, 1
         while not holder.waiting:
             visits += 1
             assert holder.parent is not None
@@ -225,8 +243,12 @@ class ChunkedHashTree:
         self.visits += visits
         assert holder.key is not None
         missing, _, _, entry = holder.key
-        shared = holder if self.order is CandidateOrder.TIP_LOSS else self._meet(entry.node, tip)
+        shared = (holder if holder.end < tip.end else tip) if ours else self._meet(entry.node, tip)
         return Best(entry.request_id, tip.end, shared.end, shared.waiting - 1 if shared.end else 0, missing)
+
+    def _youngest(self) -> Node:
+        """Where the request ends that was admitted last, of those active."""
+        return self._running[next(reversed(self._running))].node
 
     def _first(self) -> Best:
         """The batch is empty: there is no tip to lose."""
