@@ -381,6 +381,19 @@ _ALL = (
         on_device=True,
     ),
     Benchmark(
+        "vllm-order",
+        "which group is next and when to switch, in real vLLM: the default manifest against known groups",
+        quick_budget=480,
+        quick_omits="six of eight contenders, one of six cells, half of the prefix, the batch and the answers, and so "
+        "the ageing bound, which a run of seconds hardly reaches",
+        options=(
+            ("cells", "names of cells, separated by semicolons: three levels, unequal answers, step, cold groups, …"),
+            ("pairs", "rounds in which each contender serves the load; five"),
+            ("resume", "1: go on with a run that was ended, from the cells that it left beside the report"),
+        ),
+        needs_vllm=True,
+    ),
+    Benchmark(
         "vllm-hotprefix",
         "eviction and host memory in real vLLM: requests a second and time to first token against LRU and offloading",
         quick_budget=240,

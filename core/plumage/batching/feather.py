@@ -11,7 +11,7 @@ from collections import deque
 from typing import Final
 
 from plumage.batching.base import MAX_WAIT
-from plumage.batching.interface import BatchShape, BatchState, Candidate, RequestId, StepOutcome, StopPolicy
+from plumage.batching.interface import BatchShape, BatchState, Candidate, Level, RequestId, StepOutcome, StopPolicy
 from plumage.batching.stopping import Question, StoppingQueue
 from plumage.batching.tree import ORDER, CandidateOrder, ChunkedHashTree
 
@@ -37,6 +37,7 @@ class Feather(StoppingQueue):
         self._run = 0  # admissions since the last one that shared nothing with the one before
         self._peak = 0  # of these, the largest batch
         self._largest = 1  # batch so far
+        self._last: Level | None = None  # first of the request that was admitted last
         self._ran: BatchShape | None = None  # the batch of the step that runs, once a request of it has ended
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -74,7 +75,9 @@ class Feather(StoppingQueue):
 
     def _bring(self, first: Candidate) -> RequestId:
         """The request is next, and those that share most with it follow."""
-        kin = [self._waiting[request_id] for request_id in self.tree.oldest_kin(first.request_id, _TURN * self._largest)]
+        kin = [
+            self._waiting[request_id] for request_id in self.tree.oldest_kin(first.request_id, _TURN * self._largest)
+        ]
         self._turn.clear()
         self._turn.append(first)
         self._turn.extend(one for one in kin if one is not first)
@@ -93,8 +96,9 @@ class Feather(StoppingQueue):
         tree, request_id = self.tree, candidate.request_id
         if request_id not in tree:
             tree.insert(candidate)
-        if not tree.follows(request_id):
+        if not candidate.vector or candidate.vector[0] != self._last:
             self._run = self._peak = 0
+        self._last = candidate.vector[0] if candidate.vector else None
         self._run += 1
         self._peak = max(self._peak, len(self._active))
         self._largest = max(self._largest, self._peak)

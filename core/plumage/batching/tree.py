@@ -193,12 +193,6 @@ class ChunkedHashTree:
             node = node.parent
         return Kin(node.waiting - 1, node.end) if node is not None and node.end else Kin(0, 0)
 
-    def follows(self, request_id: RequestId) -> bool:
-        """Whether a request shares a level with the one that was admitted last. True in an empty batch."""
-        if not self.active:
-            return True
-        return self._meet(self._entries[request_id].node, self._youngest()).end > 0
-
     def nearest(self) -> RequestId | None:
         """The waiting request that shares most with the one that was admitted last; None if none shares a level."""
         if not self.active:
