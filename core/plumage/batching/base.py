@@ -59,7 +59,7 @@ class WaitingQueue(ABC):
             return None
         oldest = next(iter(self._waiting.values()))
         if now - oldest.arrival >= self.max_wait:
-            return self._overdue(oldest)
+            return self._overdue(oldest, now)
         return self._pick(now)
 
     def add(self, request_id: RequestId) -> None:
@@ -93,8 +93,9 @@ class WaitingQueue(ABC):
     def observe(self, outcome: StepOutcome) -> None:
         """A step ran; most policies learn nothing from it."""
 
-    def _overdue(self, oldest: Candidate) -> RequestId:
-        """The choice while `oldest` is overdue; the oldest itself, unless a queue knows what should follow it."""
+    def _overdue(self, oldest: Candidate, now: float) -> RequestId | None:
+        """The choice while `oldest` is overdue: the oldest itself, unless a queue lets others go first or follow it. None
+        while the batch drains for them, for `max_wait` at most."""
         return oldest.request_id
 
     @abstractmethod

@@ -8,12 +8,13 @@ the oldest follow, until the turn has eight batches. Then the next oldest reques
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import Final
 
 from plumage.batching.base import MAX_WAIT
-from plumage.batching.interface import BatchShape, BatchState, Candidate, Level, RequestId, StepOutcome, StopPolicy
+from plumage.batching.interface import BatchShape, BatchState, Candidate, Decision, Level, RequestId, StepOutcome, StopPolicy
 from plumage.batching.stopping import Question, StoppingQueue
-from plumage.batching.tree import ORDER, CandidateOrder, ChunkedHashTree
+from plumage.batching.tree import ORDER, Best, CandidateOrder, ChunkedHashTree
 
 __all__ = ["Feather"]
 
@@ -37,6 +38,7 @@ class Feather(StoppingQueue):
         self._run = 0  # admissions since the last one that shared nothing with the one before
         self._peak = 0  # of these, the largest batch
         self._largest = 1  # batch so far
+        self._held_since = inf  # for a turn that begins when the batch has drained
         self._last: Level | None = None  # first of the request that was admitted last
         self._ran: BatchShape | None = None  # the batch of the step that runs, once a request of it has ended
 
@@ -48,6 +50,9 @@ class Feather(StoppingQueue):
     def _question(self) -> Question:
         best = self.tree.find_best()
         assert best is not None
+        return self._about(best)
+
+    def _about(self, best: Best) -> Question:
         request_id, before, after, peers, missing = best
         kin, levels = self.tree.kin(request_id)
         forgone = levels - after if levels > after else 0
@@ -60,7 +65,7 @@ class Feather(StoppingQueue):
         self._turn.clear()  # nobody is overdue
         return super()._pick(now)
 
-    def _overdue(self, oldest: Candidate) -> RequestId:
+    def _overdue(self, oldest: Candidate, now: float) -> RequestId | None:
         turn = self._turn
         if self._run < _TURN * max(1, self._peak):
             while turn:
@@ -69,9 +74,23 @@ class Feather(StoppingQueue):
                 turn.popleft()
             near = self.tree.nearest()
             if near is not None:
-                return self._bring(self._waiting[near])
-        self._run, self._peak = 0, len(self._active)
-        return self._bring(oldest)
+                return self._begin(self._waiting[near], now)
+        if (chosen := self._begin(oldest, now)) is not None:
+            self._run, self._peak = 0, len(self._active)
+        return chosen
+
+    def _begin(self, first: Candidate, now: float) -> RequestId | None:
+        """The request is next with its kin, or nobody while the policy lets the batch drain for them."""
+        if self._active and now - self._held_since < self.max_wait:
+            if self._decided is None:
+                request_id, state = self._about(self.tree.fit(first.request_id))
+                stops = self.policy.decide(state) is Decision.STOP
+                self._decided = (None if stops else request_id,)
+                self.stops += stops
+            if self._decided[0] is None:
+                self._held_since = min(self._held_since, now)
+                return None
+        return self._bring(first)
 
     def _bring(self, first: Candidate) -> RequestId:
         """The request is next, and those that share most with it follow."""
@@ -99,6 +118,7 @@ class Feather(StoppingQueue):
         if not candidate.vector or candidate.vector[0] != self._last:
             self._run = self._peak = 0
         self._last = candidate.vector[0] if candidate.vector else None
+        self._held_since = inf
         self._run += 1
         self._peak = max(self._peak, len(self._active))
         self._largest = max(self._largest, self._peak)

@@ -158,6 +158,14 @@ class ChunkedHashTree:
             self._best = self._find()
         return self._best
 
+    def fit(self, request_id: RequestId) -> Best:
+        """What `find_best` says of its choice, of any waiting request. With an empty batch it loses nothing."""
+        node, tip = self._entries[request_id].node, self._tip
+        shared = node if tip is None else self._meet(node, tip)
+        depth = node.end if tip is None else tip.end
+        peers = shared.waiting - 1 if shared.end else 0
+        return Best(request_id, depth, shared.end, peers, node.end - self.shares(request_id))
+
     def oldest(self) -> tuple[RequestId, float] | None:
         """The waiting request that arrived first, with its arrival."""
         heap = self._arrivals
