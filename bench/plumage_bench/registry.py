@@ -384,7 +384,7 @@ _ALL = (
         "vllm-order",
         "which group is next and when to switch, in real vLLM: the default manifest against known groups",
         quick_budget=480,
-        quick_omits="six of eight contenders, one of six cells, half of the prefix, the batch and the answers, and so "
+        quick_omits="seven of nine contenders, one of six cells, half of the prefix, the batch and the answers, and so "
         "the ageing bound, which a run of seconds hardly reaches",
         options=(
             ("cells", "names of cells, separated by semicolons: three levels, unequal answers, step, cold groups, …"),

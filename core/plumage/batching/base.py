@@ -93,9 +93,9 @@ class WaitingQueue(ABC):
     def observe(self, outcome: StepOutcome) -> None:
         """A step ran; most policies learn nothing from it."""
 
-    def _overdue(self, oldest: Candidate, now: float) -> RequestId | None:
-        """The choice while `oldest` is overdue: the oldest itself, unless a queue lets others go first or follow it. None
-        while the batch drains for them, for `max_wait` at most."""
+    def _overdue(self, oldest: Candidate, now: float) -> RequestId:
+        """The choice while `oldest` is overdue: the oldest itself, unless a queue knows what should precede or follow
+        it."""
         return oldest.request_id
 
     @abstractmethod

@@ -3,18 +3,22 @@
 The ageing bound is ours. In an overload all requests reach it. Admitting the oldest one each time would be first come,
 first served, exactly when an order pays most. So the oldest one brings its group. Of those that share most with it,
 the oldest follow, until the turn has eight batches. Then the next oldest request has its turn (decision 0311).
+
+A change of groups in a batch that runs mixes both for the time of an answer. So a turn also goes on with those that
+share less, and the group in service when the first request becomes overdue has a turn too. Both only while the request
+that would be next is overdue itself. So nobody is passed by a younger request but by those that follow an older one
+(decision 0319).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from math import inf
 from typing import Final
 
 from plumage.batching.base import MAX_WAIT
-from plumage.batching.interface import BatchShape, BatchState, Candidate, Decision, Level, RequestId, StepOutcome, StopPolicy
+from plumage.batching.interface import BatchShape, BatchState, Candidate, RequestId, StepOutcome, StopPolicy, Vector
 from plumage.batching.stopping import Question, StoppingQueue
-from plumage.batching.tree import ORDER, Best, CandidateOrder, ChunkedHashTree
+from plumage.batching.tree import ORDER, CandidateOrder, ChunkedHashTree
 
 __all__ = ["Feather"]
 
@@ -35,11 +39,10 @@ class Feather(StoppingQueue):
         self.tree = ChunkedHashTree(order)
         self._reads_shape = bool(getattr(policy, "reads_shape", False))
         self._turn: deque[Candidate] = deque()  # who follows the last overdue request, in order of arrival
-        self._run = 0  # admissions since the last one that shared nothing with the one before
-        self._peak = 0  # of these, the largest batch
-        self._largest = 1  # batch so far
-        self._held_since = inf  # for a turn that begins when the batch has drained
-        self._last: Level | None = None  # first of the request that was admitted last
+        self._run = 0  # admissions of this turn, or since one that shared nothing with the one before
+        self._peak = 0  # the largest batch of these, less by one with each later admission
+        self._largest = 1  # the largest batch so far
+        self._last: Vector = ()  # of the request that was admitted last
         self._ran: BatchShape | None = None  # the batch of the step that runs, once a request of it has ended
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -50,9 +53,6 @@ class Feather(StoppingQueue):
     def _question(self) -> Question:
         best = self.tree.find_best()
         assert best is not None
-        return self._about(best)
-
-    def _about(self, best: Best) -> Question:
         request_id, before, after, peers, missing = best
         kin, levels = self.tree.kin(request_id)
         forgone = levels - after if levels > after else 0
@@ -65,42 +65,23 @@ class Feather(StoppingQueue):
         self._turn.clear()  # nobody is overdue
         return super()._pick(now)
 
-    def _overdue(self, oldest: Candidate, now: float) -> RequestId | None:
+    def _overdue(self, oldest: Candidate, now: float) -> RequestId:
         turn = self._turn
         if self._run < _TURN * max(1, self._peak):
             while turn:
                 if self._waiting.get(turn[0].request_id) is turn[0]:
                     return turn[0].request_id
                 turn.popleft()
-            near = self.tree.nearest()
-            if near is not None:
-                return self._begin(self._waiting[near], now)
-        if (chosen := self._begin(oldest, now)) is not None:
-            self._run, self._peak = 0, len(self._active)
-        return chosen
-
-    def _begin(self, first: Candidate, now: float) -> RequestId | None:
-        """The request is next with its kin, or nobody while the policy lets the batch drain for them."""
-        if self._active and now - self._held_since < self.max_wait:
-            if self._decided is None:
-                request_id, state = self._about(self.tree.fit(first.request_id))
-                stops = self.policy.decide(state) is Decision.STOP
-                self._decided = (None if stops else request_id,)
-                self.stops += stops
-            if self._decided[0] is None:
-                self._held_since = min(self._held_since, now)
-                return None
-        return self._bring(first)
-
-    def _bring(self, first: Candidate) -> RequestId:
-        """The request is next, and those that share most with it follow."""
-        kin = [
-            self._waiting[request_id] for request_id in self.tree.oldest_kin(first.request_id, _TURN * self._largest)
-        ]
-        self._turn.clear()
-        self._turn.append(first)
-        self._turn.extend(one for one in kin if one is not first)
-        return first.request_id
+            near = self.tree.nearest(self._last)
+            if near is not None and now - self._waiting[near].arrival >= self.max_wait:
+                return near
+        self._run, self._peak = 0, len(self._active)
+        most = _TURN * self._largest
+        kin = [self._waiting[request_id] for request_id in self.tree.oldest_kin(oldest.request_id, most)]
+        turn.clear()
+        turn.append(oldest)
+        turn.extend(one for one in kin if one is not oldest)
+        return oldest.request_id
 
     def _joined(self, candidate: Candidate) -> None:
         super()._joined(candidate)
@@ -115,12 +96,13 @@ class Feather(StoppingQueue):
         tree, request_id = self.tree, candidate.request_id
         if request_id not in tree:
             tree.insert(candidate)
-        if not candidate.vector or candidate.vector[0] != self._last:
+        if not candidate.vector or candidate.vector[0] not in self._last[:1]:
             self._run = self._peak = 0
-        self._last = candidate.vector[0] if candidate.vector else None
-        self._held_since = inf
+        self._last = candidate.vector
         self._run += 1
-        self._peak = max(self._peak, len(self._active))
+        self._peak = max(
+            self._peak - 1, len(self._active)
+        )  # a batch that ended together fills again, a smaller one stays
         self._largest = max(self._largest, self._peak)
         self.tip_loss += tree.add(request_id)
 

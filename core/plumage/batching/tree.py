@@ -31,9 +31,11 @@ _SLACK = 64  # requests gone from the arrival heap's middle, tolerated beyond th
 
 
 class CandidateOrder(Enum):
-    """Ours orders by (loss of tip, missing, arrival): the paper's optimum for prompts of equal length and safe for
-    unequal ones, where least-missing picks a short stranger over a long sibling (A.9 assumes equal lengths).
-    PAPER orders by (missing, arrival)."""
+    """Ours orders by (loss of tip, levels shared with the last admission, missing, arrival). The first is the paper's
+    optimum for prompts of equal length and safe for unequal ones, where least-missing picks a short stranger over a
+    long sibling (A.9 assumes equal lengths). The second brings a mixed batch, which has no tip to lose, back to one
+    group: all its groups miss equally little, and by arrival they would stay mixed. PAPER orders by (missing,
+    arrival)."""
 
     TIP_LOSS = "TipLoss"
     PAPER = "Paper"
@@ -158,14 +160,6 @@ class ChunkedHashTree:
             self._best = self._find()
         return self._best
 
-    def fit(self, request_id: RequestId) -> Best:
-        """What `find_best` says of its choice, of any waiting request. With an empty batch it loses nothing."""
-        node, tip = self._entries[request_id].node, self._tip
-        shared = node if tip is None else self._meet(node, tip)
-        depth = node.end if tip is None else tip.end
-        peers = shared.waiting - 1 if shared.end else 0
-        return Best(request_id, depth, shared.end, peers, node.end - self.shares(request_id))
-
     def oldest(self) -> tuple[RequestId, float] | None:
         """The waiting request that arrived first, with its arrival."""
         heap = self._arrivals
@@ -201,16 +195,15 @@ class ChunkedHashTree:
             node = node.parent
         return Kin(node.waiting - 1, node.end) if node is not None and node.end else Kin(0, 0)
 
-    def nearest(self) -> RequestId | None:
-        """The waiting request that shares most with the one that was admitted last; None if none shares a level."""
-        if not self.active:
-            return None
-        node = self._youngest()
-        while not node.waiting:
-            if node.parent is None:
-                return None
-            node = node.parent
-        return node.key[3].request_id if node.end and node.key is not None else None
+    def nearest(self, vector: Vector) -> RequestId | None:
+        """The waiting request that shares most with a vector; None if none shares a level. O(branchings)."""
+        node, length = self._root, len(vector)
+        while node.end < length and (node is self._root or node.vector[node.end - 1] == vector[node.end - 1]):
+            child = node.children.get(vector[node.end])
+            if child is None or not child.waiting:
+                break
+            node = child
+        return node.key[3].request_id if node is not self._root and node.key is not None else None
 
     def oldest_kin(self, request_id: RequestId, most: int) -> list[RequestId]:
         """The oldest waiting requests, at most `most`, of those that share most with a waiting one, itself among them;

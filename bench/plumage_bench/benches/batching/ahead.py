@@ -61,6 +61,7 @@ COMPARED: Final = (
     Contender("order", "ChtOrder"),
     Contender("heuristic", "Heuristic"),
     Contender("predictive", "Predictive"),
+    Contender("marginal", "Fcfs", lab=path("Marginal")),
     Contender("oracle", "Fcfs", lab=path("Oracle")),
     Contender("DFS-W", "Fcfs", lab=path("DfsWeight")),
     Contender("LPM", "Fcfs", lab=path("Lpm")),

@@ -44,7 +44,7 @@ _LEVELS: Final = tuple(cell.name for cell in CELLS if cell.levels > 1)
 _ALONE: Final = replace(feather.ORDER, label="one group", homogeneous=True, only=_LEVELS)
 CONTENDERS: Final = (
     feather.FCFS, PRODUCT, feather.ORDER, _BY_LABEL["predictive"], _BY_LABEL["oracle"], _BY_LABEL["DFS-W"],
-    _BY_LABEL["LPM"], _ALONE,
+    _BY_LABEL["LPM"], _BY_LABEL["marginal"], _ALONE,
 )  # fmt: skip
 QUICK_CONTENDERS: Final = (PRODUCT, _BY_LABEL["oracle"])
 
