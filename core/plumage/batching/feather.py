@@ -40,7 +40,7 @@ class Feather(StoppingQueue):
         self._reads_shape = bool(getattr(policy, "reads_shape", False))
         self._turn: deque[Candidate] = deque()  # who follows the last overdue request, in order of arrival
         self._run = 0  # admissions of this turn, or since one that shared nothing with the one before
-        self._peak = 0  # the largest batch of these, less by one with each later admission
+        self._peak = 0  # the largest batch of these
         self._largest = 1  # the largest batch so far
         self._last: Vector = ()  # of the request that was admitted last
         self._ran: BatchShape | None = None  # the batch of the step that runs, once a request of it has ended
@@ -100,9 +100,7 @@ class Feather(StoppingQueue):
             self._run = self._peak = 0
         self._last = candidate.vector
         self._run += 1
-        self._peak = max(
-            self._peak - 1, len(self._active)
-        )  # a batch that ended together fills again, a smaller one stays
+        self._peak = max(self._peak, len(self._active))  # the batch of now may be small, as it has just ended
         self._largest = max(self._largest, self._peak)
         self.tip_loss += tree.add(request_id)
 

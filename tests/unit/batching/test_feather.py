@@ -121,12 +121,12 @@ def test_request_behind_many_of_one_group_waits_for_one_turn() -> None:
     assert admitted(waiting, now=100.0, most=17).index(1) == 16
 
 
-def test_turn_shrinks_with_the_batch() -> None:
-    waiting = groups(["aa"] + ["zz"] + ["aa"] * 120, active=16)
-    assert admitted(waiting, now=100.0, most=1) == [0]
-    for number in range(15):
+def test_turn_counts_batches_of_its_largest_size() -> None:
+    waiting = groups(["aa"] + ["zz"] + ["aa"] * 200, active=15)
+    assert admitted(waiting, now=1_000.0, most=1) == [0]
+    for number in range(14):
         waiting.finish(f"runs {number}")
-    assert 1 in admitted(waiting, now=100.0, most=20), "sixteen batches of the size at its beginning are 128"
+    assert admitted(waiting, now=1_000.0).index(1) == 8 * 16 - 1
 
 
 def test_turn_does_not_outlive_those_that_waited_at_its_beginning() -> None:
