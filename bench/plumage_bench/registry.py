@@ -122,7 +122,10 @@ _ALL = (
         "compares batching policies on one simulated engine; learners by trial, by step and as FEATHER prints them",
         quick_budget=30,
         quick_omits="four of six loads, three of five seeds",
-        options=(("sweep", "1: also FEATHER's ranges of rate, groups, lengths and levels (minutes)"),),
+        options=(
+            ("sweep", "1: also FEATHER's ranges of rate, groups, lengths and levels (minutes)"),
+            ("ahead", "1: also loads in which an order must look ahead, against known groups (minutes)"),
+        ),
     ),
     Benchmark(
         "cht",
