@@ -3,8 +3,8 @@
 A policy chooses a request (`_pick`). Three rules come before it:
 
 - Preempted requests come first, the last preempted ahead of the others.
-- A request that has waited for `max_wait` seconds is overdue. The oldest of these is admitted next. A queue may let other
-  overdue ones precede it, and any follow it (`_overdue`).
+- A request that has waited for `max_wait` seconds is overdue. The oldest of these is admitted next. A queue may let
+  other overdue ones precede it, and any follow it (`_overdue`).
 - With nothing active there is no STOP.
 """
 

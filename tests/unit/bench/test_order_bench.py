@@ -66,7 +66,7 @@ def test_least_cell_is_the_key_and_a_step_counts_from_its_beginning() -> None:
 def test_load_is_served(load: Load, contender: object) -> None:
     assert contender in COMPARED
     few = replace(load, count=12, steps=(1e3, 1e6) if load.steps else ())
-    assert play(few, contender, 1).throughput > 0  # type: ignore[arg-type]
+    assert play(few, contender, 1).throughput > 0
 
 
 def test_answers_and_groups_are_as_unequal_as_the_load_says() -> None:

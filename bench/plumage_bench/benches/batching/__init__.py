@@ -10,8 +10,8 @@ decay of ε that suits episodes of one step. Both are asked only where a STOP ca
 at every candidate, with the paper's states. `predictive_over_order` is the smallest gain of all loads of the predicting
 stop policy over the tree's order, and `predictive_gain` the largest, each paired by seed. `product_over_order` and
 `product_gain` are the same of the default manifest. A sorted running batch helps only on the cpu model. A modelled
-device shows whether a policy learns, not how large FEATHER's gain is. `sweep=1` adds FEATHER's ranges (`sweep`), `ahead=1` loads in
-which an order must look ahead, with known groups as a contender (`ahead`).
+device shows whether a policy learns, not how large FEATHER's gain is. `sweep=1` adds FEATHER's ranges (`sweep`), and
+`ahead=1` loads in which an order must look ahead, with known groups as a contender (`ahead`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`batching ahead=1`: which group is next and when to switch, on one simulated engine.
 
 Several levels of sharing, unequal answers, a step of the rate, a cache with room for few prefixes, unequal groups, and
-mixtures of these. `oracle` knows the groups and makes batches of one; `DFS-W` sorts by the weight of branches. `marginal`
-is an experiment (`baselines.batching.marginal`). Only `product` has an ageing bound that can be reached: the default
-manifest's.
+mixtures of these. `oracle` knows the groups and makes batches of one; `DFS-W` sorts by the weight of branches.
+`marginal` is an experiment (`baselines.batching.marginal`). Only `product` has an ageing bound that can be reached: the
+default manifest's.
 """
 
 from __future__ import annotations
