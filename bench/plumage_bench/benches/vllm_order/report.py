@@ -18,27 +18,27 @@ __all__ = ["line", "over", "report"]
 
 Runs = Mapping[str, Sequence[Played]]
 """Of one cell, by the contender's label."""
-_RIVALS = ("oracle", "DFS-W", "order")
+_REFERENCES = ("oracle", "DFS-W", "order")
 
 
-def over(runs: Runs, label: str, rival: str) -> PairedRatio:
+def over(runs: Runs, label: str, other: str) -> PairedRatio:
     """Tokens a second of the device's time; in a cell with a step, of the time after it."""
-    return paired_ratio(_rates(runs[label]), _rates(runs[rival]))
+    return paired_ratio(_rates(runs[label]), _rates(runs[other]))
 
 
 def line(cell: Cell, runs: Runs) -> str:
     """For a completed cell, printed at once because a full run takes long."""
-    rivals = [rival for rival in _RIVALS if rival in runs]
-    return f"{cell.name}: product " + ", ".join(f"÷ {rival} {over(runs, PRODUCT.label, rival)}" for rival in rivals)
+    others = [other for other in _REFERENCES if other in runs]
+    return f"{cell.name}: product " + ", ".join(f"÷ {other} {over(runs, PRODUCT.label, other)}" for other in others)
 
 
 def report(cells: Sequence[Cell], contenders: Sequence[Contender], played: Mapping[str, Runs]) -> Report:
     rows = [
-        [cell.name, label, *latencies(own), _after(own), *(_shown(played[cell.name], label, to) for to in _RIVALS)]
+        [cell.name, label, *latencies(own), _after(own), *(_shown(played[cell.name], label, to) for to in _REFERENCES)]
         for cell in cells
         for label, own in played[cell.name].items()
     ]
-    columns = ("cell", "policy", *COLUMNS, "tok/device s after the step", *(f"÷ {rival}" for rival in _RIVALS))
+    columns = ("cell", "policy", *COLUMNS, "tok/device s after the step", *(f"÷ {other}" for other in _REFERENCES))
     note = "Ratios: geometric mean over pairs; after the step where there is one. TTFT, TBT: wall's clock."
     return Report(
         _keys(list(played.values())),
@@ -61,15 +61,15 @@ def _after(runs: Sequence[Played]) -> float | str:
     return "" if any(isnan(one.after) for one in runs) else fmean(one.after for one in runs)
 
 
-def _shown(runs: Runs, label: str, rival: str) -> str:
-    return str(over(runs, label, rival)) if rival in runs else ""
+def _shown(runs: Runs, label: str, other: str) -> str:
+    return str(over(runs, label, other)) if other in runs else ""
 
 
 def _keys(played: Sequence[Runs]) -> dict[str, Figure]:
     """The product over the oracle and over DFS-W, the least of the cells each."""
     keys: dict[str, Figure] = {}
-    for rival, name in (("oracle", "over_oracle"), ("DFS-W", "over_dfs")):
-        if ratios := [over(runs, PRODUCT.label, rival) for runs in played if rival in runs]:
+    for other, name in (("oracle", "over_oracle"), ("DFS-W", "over_dfs")):
+        if ratios := [over(runs, PRODUCT.label, other) for runs in played if other in runs]:
             keys |= least_keys(name, ratios)
     return keys
 
