@@ -129,7 +129,10 @@ _ALL = (
         "compares batching policies on one simulated engine; learners by trial, by step and as FEATHER prints them",
         quick_budget=30,
         quick_omits="four of six loads, three of five seeds",
-        options=(("sweep", "1: also FEATHER's ranges of rate, groups, lengths and levels (minutes)"),),
+        options=(
+            ("sweep", "1: also FEATHER's ranges of rate, groups, lengths and levels (minutes)"),
+            ("ahead", "1: also loads in which an order must look ahead, against known groups (minutes)"),
+        ),
     ),
     Benchmark(
         "cht",
@@ -386,6 +389,19 @@ _ALL = (
         ),
         needs_vllm=True,
         on_device=True,
+    ),
+    Benchmark(
+        "vllm-order",
+        "which group is next and when to switch, in real vLLM: the default manifest against known groups",
+        quick_budget=480,
+        quick_omits="seven of nine contenders, one of six cells, half of the prefix, the batch and the answers, and so "
+        "the ageing bound, which a run of seconds hardly reaches",
+        options=(
+            ("cells", "names of cells, separated by semicolons: three levels, unequal answers, step, cold groups, …"),
+            ("pairs", "rounds in which each contender serves the load; five"),
+            ("resume", "1: go on with a run that was ended, from the cells that it left beside the report"),
+        ),
+        needs_vllm=True,
     ),
     Benchmark(
         "vllm-hotprefix",

@@ -3,8 +3,8 @@
 A policy chooses a request (`_pick`). Three rules come before it:
 
 - Preempted requests come first, the last preempted ahead of the others.
-- A request that has waited for `max_wait` seconds is overdue. The oldest of these is admitted next, and a queue may let
-  others follow it (`_overdue`).
+- A request that has waited for `max_wait` seconds is overdue. The oldest of these is admitted next. A queue may let
+  other overdue ones precede it, and any follow it (`_overdue`).
 - With nothing active there is no STOP.
 """
 
@@ -59,7 +59,7 @@ class WaitingQueue(ABC):
             return None
         oldest = next(iter(self._waiting.values()))
         if now - oldest.arrival >= self.max_wait:
-            return self._overdue(oldest)
+            return self._overdue(oldest, now)
         return self._pick(now)
 
     def add(self, request_id: RequestId) -> None:
@@ -93,8 +93,9 @@ class WaitingQueue(ABC):
     def observe(self, outcome: StepOutcome) -> None:
         """A step ran; most policies learn nothing from it."""
 
-    def _overdue(self, oldest: Candidate) -> RequestId:
-        """The choice while `oldest` is overdue; the oldest itself, unless a queue knows what should follow it."""
+    def _overdue(self, oldest: Candidate, now: float) -> RequestId:
+        """The choice while `oldest` is overdue: the oldest itself, unless a queue knows what should precede or follow
+        it."""
         return oldest.request_id
 
     @abstractmethod

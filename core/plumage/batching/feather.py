@@ -3,6 +3,11 @@
 The ageing bound is ours. In an overload all requests reach it. Admitting the oldest one each time would be first come,
 first served, exactly when an order pays most. So the oldest one brings its group. Of those that share most with it,
 the oldest follow, until the turn has eight batches. Then the next oldest request has its turn (decision 0311).
+
+A change of groups in a batch that runs mixes both for the time of an answer. So a turn also goes on with those that
+share less, and the group in service when the first request becomes overdue has a turn too. Both only while the request
+that would be next is overdue itself. So nobody is passed by a younger request but by those that follow an older one
+(decision 0319).
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from collections import deque
 from typing import Final
 
 from plumage.batching.base import MAX_WAIT
-from plumage.batching.interface import BatchShape, BatchState, Candidate, RequestId, StepOutcome, StopPolicy
+from plumage.batching.interface import BatchShape, BatchState, Candidate, RequestId, StepOutcome, StopPolicy, Vector
 from plumage.batching.stopping import Question, StoppingQueue
 from plumage.batching.tree import ORDER, CandidateOrder, ChunkedHashTree
 
@@ -34,6 +39,10 @@ class Feather(StoppingQueue):
         self.tree = ChunkedHashTree(order)
         self._reads_shape = bool(getattr(policy, "reads_shape", False))
         self._turn: deque[Candidate] = deque()  # who follows the last overdue request, in order of arrival
+        self._run = 0  # admissions of this turn, or since one that shared nothing with the one before
+        self._peak = 0  # the largest batch of these
+        self._largest = 1  # the largest batch so far
+        self._last: Vector = ()  # of the request that was admitted last
         self._ran: BatchShape | None = None  # the batch of the step that runs, once a request of it has ended
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -56,17 +65,22 @@ class Feather(StoppingQueue):
         self._turn.clear()  # nobody is overdue
         return super()._pick(now)
 
-    def _overdue(self, oldest: Candidate) -> RequestId:
-        turn, most = self._turn, _TURN * max(1, len(self._active))
-        while len(turn) > most:  # the batch became smaller
-            turn.pop()
-        while turn:
-            if self._waiting.get(turn[0].request_id) is turn[0]:
-                return turn[0].request_id
-            turn.popleft()
+    def _overdue(self, oldest: Candidate, now: float) -> RequestId:
+        turn = self._turn
+        if self._run < _TURN * max(1, self._peak):
+            while turn:
+                if self._waiting.get(turn[0].request_id) is turn[0]:
+                    return turn[0].request_id
+                turn.popleft()
+            near = self.tree.nearest(self._last)
+            if near is not None and now - self._waiting[near].arrival >= self.max_wait:
+                return near
+        self._run, self._peak = 0, len(self._active)
+        most = _TURN * self._largest
         kin = [self._waiting[request_id] for request_id in self.tree.oldest_kin(oldest.request_id, most)]
+        turn.clear()
         turn.append(oldest)
-        turn.extend(one for one in kin[:most] if one is not oldest)
+        turn.extend(one for one in kin if one is not oldest)
         return oldest.request_id
 
     def _joined(self, candidate: Candidate) -> None:
@@ -82,6 +96,12 @@ class Feather(StoppingQueue):
         tree, request_id = self.tree, candidate.request_id
         if request_id not in tree:
             tree.insert(candidate)
+        if not candidate.vector or candidate.vector[0] not in self._last[:1]:
+            self._run = self._peak = 0
+        self._last = candidate.vector
+        self._run += 1
+        self._peak = max(self._peak, len(self._active))  # the batch of now may be small, as it has just ended
+        self._largest = max(self._largest, self._peak)
         self.tip_loss += tree.add(request_id)
 
     def _ended(self, candidate: Candidate) -> None:

@@ -144,8 +144,8 @@ class BatchQueue(Protocol):
 
     def select(self, now: float) -> RequestId | None:
         """The request to admit next, or None for STOP. Stable until the next mutation. Never None while requests wait
-        and nothing is active; where a request is older than its bound, it or one of its turn is returned, whatever the
-        policy says."""
+        and nothing is active; where a request is older than its bound, it, another such request or one of a turn is
+        returned, whatever the policy says."""
         ...
 
     def add(self, request_id: RequestId) -> None: ...

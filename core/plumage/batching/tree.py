@@ -31,9 +31,11 @@ _SLACK = 64  # requests gone from the arrival heap's middle, tolerated beyond th
 
 
 class CandidateOrder(Enum):
-    """Ours orders by (loss of tip, missing, arrival): the paper's optimum for prompts of equal length and safe for
-    unequal ones, where least-missing picks a short stranger over a long sibling (A.9 assumes equal lengths).
-    PAPER orders by (missing, arrival)."""
+    """Ours orders by (loss of tip, levels shared with the last admission, missing, arrival). The first is the paper's
+    optimum for prompts of equal length and safe for unequal ones, where least-missing picks a short stranger over a
+    long sibling (A.9 assumes equal lengths). The second brings a mixed batch, which has no tip to lose, back to one
+    group: all its groups miss equally little, and by arrival they would stay mixed. PAPER orders by (missing,
+    arrival)."""
 
     TIP_LOSS = "TipLoss"
     PAPER = "Paper"
@@ -193,6 +195,16 @@ class ChunkedHashTree:
             node = node.parent
         return Kin(node.waiting - 1, node.end) if node is not None and node.end else Kin(0, 0)
 
+    def nearest(self, vector: Vector) -> RequestId | None:
+        """The waiting request that shares most with a vector; None if none shares a level. O(branchings)."""
+        node, length = self._root, len(vector)
+        while node.end < length and (node is self._root or node.vector[node.end - 1] == vector[node.end - 1]):
+            child = node.children.get(vector[node.end])
+            if child is None or not child.waiting:
+                break
+            node = child
+        return node.key[3].request_id if node is not self._root and node.key is not None else None
+
     def oldest_kin(self, request_id: RequestId, most: int) -> list[RequestId]:
         """The oldest waiting requests, at most `most`, of those that share most with a waiting one, itself among them;
         [] if it shares with none. O(waiting requests with the shared levels)."""
@@ -217,7 +229,8 @@ class ChunkedHashTree:
         tip = self._tip
         if tip is None:
             return self._first()
-        holder, visits = tip if self.order is CandidateOrder.TIP_LOSS else self._root, 1
+        ours = self.order is CandidateOrder.TIP_LOSS
+        holder, visits = self._youngest() if ours else self._root, 1
         while not holder.waiting:
             visits += 1
             assert holder.parent is not None
@@ -225,8 +238,12 @@ class ChunkedHashTree:
         self.visits += visits
         assert holder.key is not None
         missing, _, _, entry = holder.key
-        shared = holder if self.order is CandidateOrder.TIP_LOSS else self._meet(entry.node, tip)
+        shared = (holder if holder.end < tip.end else tip) if ours else self._meet(entry.node, tip)
         return Best(entry.request_id, tip.end, shared.end, shared.waiting - 1 if shared.end else 0, missing)
+
+    def _youngest(self) -> Node:
+        """Where the request ends that was admitted last, of those active."""
+        return self._running[next(reversed(self._running))].node
 
     def _first(self) -> Best:
         """The batch is empty: there is no tip to lose."""

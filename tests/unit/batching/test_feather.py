@@ -85,9 +85,10 @@ def test_without_a_shared_prefix_overdue_requests_come_in_order_of_arrival() -> 
 
 @pytest.mark.parametrize("active", [1, 3])
 def test_turn_ends_after_eight_batches(active: int) -> None:
-    hot = 8 * active + 5
+    full = active + 1  # with the one that starts
+    hot = 8 * full + 5
     waiting = groups(["aa"] + ["zz"] + ["aa"] * hot, active=active)
-    assert admitted(waiting, now=100.0).index(1) == 8 * active
+    assert admitted(waiting, now=100.0).index(1) == 8 * full
 
 
 def test_group_that_nobody_waits_for_any_more_gets_no_turn() -> None:
@@ -112,20 +113,20 @@ def test_those_that_follow_come_in_order_of_arrival_whatever_their_length() -> N
 
 def test_request_behind_many_of_one_group_waits_for_one_turn() -> None:
     vectors = ["aa"] * 8 + ["zz"] + ["aa"] * 100
-    order = admitted(groups(vectors, active=2), now=200.0, most=17)
-    assert order == [0, 1, 2, 3, 4, 5, 6, 7, *range(9, 17), 8]
+    order = admitted(groups(vectors, active=2), now=200.0, most=25)
+    assert order == [*range(8), *range(9, 25), 8], "eight batches of three"
     waiting = groups(["aa", "zz"], active=2)
     for number in range(50):  # young ones keep coming
         waiting.insert(candidate(f"young {number}", "aa", arrival=99.0))
     assert admitted(waiting, now=100.0, most=17).index(1) == 16
 
 
-def test_turn_shrinks_with_the_batch() -> None:
-    waiting = groups(["aa"] + ["zz"] + ["aa"] * 120, active=16)
-    assert admitted(waiting, now=100.0, most=1) == [0]
-    for number in range(15):
+def test_turn_counts_batches_of_its_largest_size() -> None:
+    waiting = groups(["aa"] + ["zz"] + ["aa"] * 200, active=15)
+    assert admitted(waiting, now=1_000.0, most=1) == [0]
+    for number in range(14):
         waiting.finish(f"runs {number}")
-    assert 1 in admitted(waiting, now=100.0, most=10)
+    assert admitted(waiting, now=1_000.0).index(1) == 8 * 16 - 1
 
 
 def test_turn_does_not_outlive_those_that_waited_at_its_beginning() -> None:
@@ -146,8 +147,8 @@ def test_turn_ends_when_nobody_is_overdue() -> None:
     waiting.insert(candidate("new", "bb", arrival=100.0))
     assert waiting.select(now=101.0) == "new"
     for number in range(3):
-        waiting.insert(candidate(f"hot {number}", "aa", arrival=101.0))
-    assert waiting.select(now=111.0) == "new", "the hot group's turn is over"
+        waiting.insert(candidate(f"hot {number}", "aa", arrival=101.5))
+    assert waiting.select(now=111.0) == "new", "the hot group's turn is over, and it is not overdue"
 
 
 def test_overload_of_groups_takes_turns_and_loses_nobody() -> None:
@@ -157,4 +158,56 @@ def test_overload_of_groups_takes_turns_and_loses_nobody() -> None:
     assert sorted(order) == list(range(200))  # type: ignore[type-var]
     letters = [vectors[number][0] for number in order]  # type: ignore[call-overload]
     changes = sum(one != other for one, other in pairwise(letters))
-    assert changes == 29, "20 requests of each group are two turns of eight, and one of four"
+    assert changes == 19, "20 requests of each group are a turn of eight batches of two, and one of four"
+
+
+def served(waiting: Feather, now: float, size: int, most: int = 200, *, together: bool = False) -> list[object]:
+    """The next admissions to a batch that is kept full. Where it is full its oldest request ends, or, together, all."""
+    order: list[object] = []
+    running: list[object] = []
+    while len(waiting) and len(order) < most:
+        if len(running) == size:
+            ended = list(running) if together else running[:1]
+            del running[: len(ended)]
+            for one in ended:
+                waiting.finish(one)
+        chosen = waiting.select(now)
+        waiting.add(chosen)
+        running.append(chosen)
+        order.append(chosen)
+    return order
+
+
+def test_group_in_service_has_a_turn_before_those_that_are_as_overdue() -> None:
+    waiting = groups(["aa", "bb"] * 10, active=0)
+    waiting.add(waiting.select(now=9.0))
+    order = served(waiting, now=100.0, size=4, most=9)
+    assert order == [2, 4, 6, 8, 10, 12, 14, 16, 18], "0 was the oldest, and 1 is overdue since 11"
+
+
+def test_group_in_service_is_served_no_longer_than_a_turn() -> None:
+    waiting = groups(["aa"] * 100, active=0)
+    for number in range(40):
+        waiting.add(number)
+        waiting.finish(number)
+    waiting.insert(candidate("stranger", "zz", arrival=50.0))
+    assert "stranger" in served(waiting, now=200.0, size=4, most=62)
+
+
+def test_request_that_is_not_overdue_passes_nobody_who_is() -> None:
+    waiting = groups(["aa", "zz"], active=0)
+    waiting.add(waiting.select(now=0.0))
+    for number in range(5):
+        waiting.insert(candidate(f"young {number}", "aa", arrival=99.0))
+    assert waiting.select(now=100.0) == 1
+
+
+def test_turn_goes_on_with_the_nearest_of_the_overdue() -> None:
+    waiting = groups(["abc", "xyz", "abd", "abc", "xyz", "aee"], active=0)
+    assert served(waiting, now=100.0, size=3) == [0, 3, 2, 5, 1, 4]
+
+
+def test_batch_that_ends_together_does_not_end_its_turn() -> None:
+    vectors = ["aa"] + ["bb"] * 40 + ["aa"] * 39
+    order = served(groups(vectors, active=0), now=1_000.0, size=20, together=True)
+    assert [vectors[number] for number in order] == ["aa"] * 40 + ["bb"] * 40  # type: ignore[call-overload]

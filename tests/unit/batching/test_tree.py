@@ -168,6 +168,40 @@ def test_a9_unequal_lengths_paper_takes_a_short_stranger_ours_a_long_sibling() -
     assert chosen[CandidateOrder.TIP_LOSS].loss == 0
 
 
+def test_mixed_batch_goes_on_with_the_group_of_the_last_admission() -> None:
+    tree = ChunkedHashTree()
+    for name, text in (("a1", "aaaa"), ("b1", "bbbb")):
+        put(tree, name, text)
+        tree.add(name)
+    put(tree, "a2", "aaaa", arrival=0.0)
+    put(tree, "b2", "bbbb", arrival=1.0)
+    assert tree.find_best() == ("b2", 0, 0, 0, 0)
+    tree.finish("b1")
+    assert tree.find_best() == ("a2", 4, 4, 0, 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    texts=st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=12),
+    running=st.integers(0, 5),
+    wanted=st.text("ab", max_size=6),
+)
+def test_nearest_shares_most_with_a_vector(texts: list[str], running: int, wanted: str) -> None:
+    """running: so many of the requests run, the others wait."""
+    tree = ChunkedHashTree()
+    for number, text in enumerate(texts):
+        put(tree, str(number), text)
+    for number in range(min(running, len(texts))):
+        tree.add(str(number))
+    shared = {
+        str(number): sum(wanted[: i + 1] == text[: i + 1] for i in range(len(wanted)))
+        for number, text in enumerate(texts[running:], running)
+    }
+    nearest, most = tree.nearest(vector(wanted)), max(shared.values(), default=0)
+    assert (nearest is None) == (not most)
+    assert nearest is None or shared[str(nearest)] == most
+
+
 @BOTH
 def test_empty_vector_is_a_stranger(order: CandidateOrder) -> None:
     tree = ChunkedHashTree(order)

@@ -64,7 +64,10 @@ def test_torn_file_says_what_to_do(tmp_path: Path, text: str) -> None:
 
 def test_cell_of_feather_reads_back_unchanged() -> None:
     runs = {
-        label: [Played(64, 0.5, 0.75, (0.1, 0.2), (0.01, 0.02), batch, 3, converged=1.0) for batch in (15.5, 16.0)]
+        label: [
+            Played(64, 0.5, 0.75, (0.1, 0.2), (0.01, 0.02), batch, 3, converged=1.0, after=2.0)
+            for batch in (15.5, 16.0)
+        ]
         for label in ("FCFS", "bandit")
     }
     again = cell_from(json.loads(json.dumps(plain_cell(runs))))

@@ -30,7 +30,7 @@ def test_every_name_has_code_and_a_description(name: str) -> None:
     longer = {"gsp": 600, "multiturn": 600, "longdoc": 600, "fewshot": 600, "storm": 480, "agents": 480, "quota": 320,
               "soak": 260, "overload": 300, "fairness": 240, "sloscore": 300, "kvmetrics": 480, "routers": 480,
               "hotspot": 480, "adapters": 300, "flood": 600, "quality": 360,
-              "drift": 480}  # fmt: skip
+              "drift": 480, "vllm-order": 480}  # fmt: skip
     most = longer.get(name, 240 if slow else 60)
     assert 0 < described.quick_budget <= most
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from plumage_bench.benches.vllm_feather import _Bench
 from plumage_bench.benches.vllm_feather.cells import BLOCK, Cell
 from plumage_bench.benches.vllm_feather.contenders import FCFS, LEARNED, OFF, ORDER
+from plumage_bench.benches.vllm_feather.play import Bench
 from plumage_bench.device import CPU
 from plumage_bench.vllm.engine import Engine, plugin_arguments
 from plumage_engine.vllm.feather import row_order
@@ -21,7 +21,7 @@ def test_policy_sees_no_warm_up_requests(start_engine: Callable[..., Engine], mo
     cell = Cell("two groups", 2, prefix=2 * BLOCK, requests=4, output=2, batch=2)
     few = {"block_size": BLOCK, "num_gpu_blocks_override": cell.blocks, "max_model_len": 1024, "max_num_seqs": 2}
     engine = start_engine(**few, **plugin_arguments(OFF))
-    bench = _Bench(engine, cell, (FCFS, ORDER, LEARNED), CPU)
+    bench = Bench(engine, cell, (FCFS, ORDER, LEARNED), CPU)
     bench.warm()
     for contender in (ORDER, LEARNED):
         order = bench._parts[contender.label][0].order
@@ -39,7 +39,7 @@ def test_contenders_of_a_round_find_no_prompt_of_each_other(
     engine = start_engine(
         block_size=BLOCK, num_gpu_blocks_override=64, max_model_len=1024, max_num_seqs=2, **plugin_arguments(OFF)
     )
-    bench = _Bench(engine, cell, (FCFS, ORDER), CPU)
+    bench = Bench(engine, cell, (FCFS, ORDER), CPU)
     cached, step = [], engine.llm.step
 
     def noted() -> Any:

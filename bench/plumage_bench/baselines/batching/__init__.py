@@ -1,4 +1,5 @@
-"""Baselines for FEATHER: SGLang's orders, batches by known groups, a limit by latency, a plain radix tree."""
+"""Baselines for FEATHER: SGLang's orders, batches by known groups, a limit by latency, a plain radix tree, and
+a stop by the marginal value theorem."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ _BASELINES: Final = NamedBaselines(
         "Oracle": "oracle:Oracle",
         "Dynamic": "dynamic:DynamicBatching",
         "Radix": "radix:RadixQueue",
+        "Marginal": "marginal:Marginal",
     },
 )
 POLICY_NAMES: Final = (*batching.POLICIES, *_BASELINES.names)

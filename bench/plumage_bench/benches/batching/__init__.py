@@ -10,7 +10,8 @@ decay of ε that suits episodes of one step. Both are asked only where a STOP ca
 at every candidate, with the paper's states. `predictive_over_order` is the smallest gain of all loads of the predicting
 stop policy over the tree's order, and `predictive_gain` the largest, each paired by seed. `product_over_order` and
 `product_gain` are the same of the default manifest. A sorted running batch helps only on the cpu model. A modelled
-device shows whether a policy learns, not how large FEATHER's gain is. `--sweep` adds FEATHER's ranges (`sweep`).
+device shows whether a policy learns, not how large FEATHER's gain is. `sweep=1` adds FEATHER's ranges (`sweep`), and
+`ahead=1` loads in which an order must look ahead, with known groups as a contender (`ahead`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
+from plumage_bench.benches.batching.ahead import ahead_table
 from plumage_bench.benches.batching.engine import CONTENDERS, LOADS, throughput
 from plumage_bench.benches.batching.sweep import sweep_tables
 from plumage_bench.harness import Context, Figure, Report, ResultTable, interval_keys, least_keys
@@ -33,7 +35,7 @@ _PRINTED = tuple(one.label for one in CONTENDERS if one.fields)
 
 
 def run(context: Context) -> Report:
-    sweep = context.switch("sweep")  # parsed first, so that an invalid option fails before the run
+    sweep, ahead = context.switch("sweep"), context.switch("ahead")  # first: an invalid option fails before the run
     seeds = [context.seed + offset for offset in range(2 if context.quick else LEAST_PAIRS)]
     loads = _QUICK if context.quick else LOADS
     calls = [(load, contender, seed) for load in loads for contender in CONTENDERS for seed in seeds]
@@ -43,6 +45,8 @@ def run(context: Context) -> Report:
     tables = [_table(rates, seeds)]
     if sweep:
         tables += sweep_tables(context, seeds)
+    if ahead:
+        tables.append(ahead_table(context, seeds))
     return Report(_keys(rates), tables, lambda figure: _plot(figure, rates), {"rates": rates})
 
 

@@ -39,7 +39,9 @@ TAIL_BLOCKS = 6  # tokens that only this request has
 class Load:
     """Equal `groups` with `prefix` shared tokens, in random order. Arrivals are a Poisson process with `rate` requests
     a second. `batch`: most running requests. `levels`: of the prefix tree; two neighbours on one level share all levels
-    above it. `steps`: rates that follow each other instead of `rate`, each for an equal part of the requests."""
+    above it. `steps`: rates that follow each other instead of `rate`, each for an equal part of the requests.
+    `outputs`: least and most output tokens of a request, instead of `output`. `skew`: group n has 1 ÷ (n + 1)^skew of
+    the requests, by lot; 0 for equal groups."""
 
     name: str
     device: str
@@ -52,6 +54,8 @@ class Load:
     levels: int = 1
     steps: tuple[float, ...] = ()
     cache_blocks: int = CACHE_BLOCKS
+    outputs: tuple[int, int] | None = None
+    skew: float = 0.0
 
     def rate_at(self, number: int) -> float:
         """The rate, in requests a second, at this request."""
@@ -67,7 +71,8 @@ class Load:
 @dataclass(frozen=True, slots=True)
 class Contender:
     """queue: `engine.feather.policy`. options: of the policy, instead of the manifest's. ordered: the running batch is
-    sorted by prefix. fields: more fields of `engine.feather`, by their path. ages: it has a pool's ageing bound."""
+    sorted by prefix. fields: more fields of `engine.feather`, by their path. ages: it has a pool's ageing bound. lab: a
+    queue that no manifest names, instead of `queue`."""
 
     label: str
     queue: str
@@ -75,6 +80,7 @@ class Contender:
     ordered: bool = False
     fields: Mapping[str, Any] = field(default_factory=dict)
     ages: bool = False
+    lab: str = ""
 
 
 LOADS = (
@@ -110,11 +116,14 @@ def requests(load: Load, seed: int) -> list[SimRequest]:
     rng, now, made = random.Random(f"batching {load.name} {seed}"), 0.0, []
     groups = [number % load.groups for number in range(load.count)]
     rng.shuffle(groups)
+    if load.skew:
+        groups = rng.choices(range(load.groups), [(n + 1) ** -load.skew for n in range(load.groups)], k=load.count)
     for number, group in enumerate(groups):
+        output = rng.randint(*load.outputs) if load.outputs else load.output
         now += rng.expovariate(load.rate_at(number))
         hashes = load.prefix_blocks(group)
         hashes += [(number + 1 << 40) + block for block in range(TAIL_BLOCKS)]
-        made.append(SimRequest(number, BLOCK * len(hashes) + 1, hashes, load.output, now, group=group))
+        made.append(SimRequest(number, BLOCK * len(hashes) + 1, hashes, output, now, group=group))
     return made
 
 
@@ -155,13 +164,15 @@ def ours_of(load: Load, contender: Contender) -> Ours:
 def settings_of(load: Load, contender: Contender) -> EngineSettings:
     """The engine's settings: the manifest's, and the policy options of this contender."""
     made = ours_of(load, contender).engine(PRESETS[load.device])
-    return replace(made, queue_options={**made.queue_options, **contender.options})
+    options = {"max_wait": made.queue_options["max_wait"]} if contender.lab else made.queue_options
+    return replace(made, queue=contender.lab or made.queue, queue_options={**options, **contender.options})
 
 
 def play(load: Load, contender: Contender, seed: int) -> Played:
     """Serve the whole load."""
     engine, now = SimEngine(settings_of(load, contender), rng=random.Random(f"policy {seed}")), 0.0
     left = list(reversed(requests(load, seed)))
+    made = sum(one.output_tokens for one in left)
     busy = decoded = waited = batched = 0.0
     while left or len(engine):
         while left and left[-1].arrival <= now:
@@ -176,4 +187,4 @@ def play(load: Load, contender: Contender, seed: int) -> Played:
             waited += report.seconds * report.decode_tokens
             decoded += report.decode_tokens
         engine.end_step(now)
-    return Played(load.count * load.output / now, waited / decoded if decoded else 0.0, batched / busy)
+    return Played(made / now, waited / decoded if decoded else 0.0, batched / busy)

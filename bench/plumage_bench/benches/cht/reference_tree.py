@@ -42,6 +42,11 @@ class ReferenceTree:
         return vectors[0][:depth] if vectors else ()
 
     @property
+    def last(self) -> tuple[object, ...]:
+        """Of the request that was admitted last, of those running."""
+        return self.vector(list(self.running.values())[-1])
+
+    @property
     def working_set(self) -> set[tuple[int, object]]:
         return {(i, h) for c in self.running.values() for i, h in enumerate(self.vector(c))}
 
@@ -67,7 +72,8 @@ class ReferenceTree:
                 return (missing(candidate), *age)
             if not self.running:
                 return age
-            return (len(tip) - self.shared_with(tip, candidate), missing(candidate), *age)
+            loss = len(tip) - self.shared_with(tip, candidate)
+            return (loss, -self.shared_with(self.last, candidate), missing(candidate), *age)
 
         best = min(self.waiting.values(), key=rank)
         vector = self.vector(best)

@@ -162,6 +162,13 @@ def _feather() -> Iterator[Made]:
     yield Made("plugin", PRODUCT.settings(), Ours(ENGINE, "VLLM").plugin(), ENGINE)
 
 
+def _order() -> Iterator[Made]:
+    from plumage_bench.benches.vllm_feather.contenders import ENGINE
+    from plumage_bench.benches.vllm_order.loads import PRODUCT
+
+    yield Made("plugin", PRODUCT.settings(), Ours(ENGINE, "VLLM").plugin(), ENGINE)
+
+
 def _plugin(module: str) -> Callable[[], Iterator[Made]]:
     """For benchmarks in real vLLM whose plugin settings come from a manifest."""
 
@@ -287,6 +294,7 @@ MEASURED: Final[Mapping[str, Callable[[], Iterator[Made]]]] = {
     "decision": _decision,
     "eviction": _cache,
     "vllm-feather": _feather,
+    "vllm-order": _order,
     "vllm-overhead": _plugin("vllm_overhead"),
     "vllm-pressure": _plugin("vllm_pressure"),
     "vllm-parity": _plugin("vllm_parity"),

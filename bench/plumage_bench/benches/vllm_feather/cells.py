@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 from itertools import chain
 
-__all__ = ["BLOCK", "CELLS", "TAIL", "Cell", "on_gpu", "prompts"]
+__all__ = ["BLOCK", "CELLS", "TAIL", "Cell", "answers", "on_gpu", "prompts"]
 
 BLOCK, TAIL = 128, 20
 
@@ -16,7 +16,8 @@ class Cell:
     """groups: each has one prefix of `prefix` tokens; 0: no two prompts share anything. rate: requests a second; None:
     closed. room: KV blocks; None: enough for all prefixes. counts: whether the closing line includes it; other cells
     run only by name. levels: parts of a prefix; all but the last are shared by two or four groups. step: factor of the
-    rate from the middle request on. pairs: the least number of rounds, for cells whose bound is a result."""
+    rate from the middle request on. pairs: the least number of rounds, for cells whose bound is a result. outputs:
+    least and most tokens of an answer, instead of `output`."""
 
     name: str
     groups: int
@@ -30,6 +31,7 @@ class Cell:
     levels: int = 1
     step: float = 1.0
     pairs: int = 1
+    outputs: tuple[int, int] | None = None
 
     @property
     def context(self) -> float:
@@ -84,6 +86,14 @@ def prompts(cell: Cell, seed: int, homogeneous: bool = False) -> list[tuple[int,
         prefix = shared[group] if shared else tuple(rng.choices(range(256), k=cell.prefix))
         made.append((group, prefix + tuple(rng.choices(range(256), k=TAIL))))
     return made
+
+
+def answers(cell: Cell, seed: int) -> list[int]:
+    """Tokens of each answer, in order of arrival."""
+    if cell.outputs is None:
+        return [cell.output] * cell.requests
+    rng = random.Random(f"answers {cell.name} {seed}")
+    return [rng.randint(*cell.outputs) for _ in range(cell.requests)]
 
 
 def _prefixes(cell: Cell) -> list[tuple[int, ...]]:

@@ -105,4 +105,5 @@ CONTENDERS = (
     Contender("LPM", lab=_lab("Lpm")),
     Contender("DFS-W", lab=_lab("DfsWeight")),
     Contender("oracle", lab=_lab("Oracle")),
+    Contender("marginal", lab=_lab("Marginal"), learns=True),
 )

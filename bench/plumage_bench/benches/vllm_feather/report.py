@@ -15,14 +15,14 @@ from plumage_bench.pairs import LEAST_PAIRS, PairedRatio, paired_ratio, students
 from plumage_bench.quantiles import quantile
 from plumage_bench.vllm.shapes import Shape
 
-__all__ = ["Played", "cell_line", "later", "report"]
+__all__ = ["COLUMNS", "Played", "cell_line", "latencies", "later", "raw", "report"]
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
     """One run. tokens: answered. waits: seconds to each request's first token, in order of arrival. gaps: seconds
     between tokens. batch: mean number of running requests. stops: of the policy. converged: seconds of the device from
-    a step of the rate until it was steady."""
+    a step of the rate until it was steady. after: tokens a second of the device's time from the step on."""
 
     tokens: int
     cpu: float
@@ -32,6 +32,7 @@ class Played:
     batch: float
     stops: int
     converged: float = nan
+    after: float = nan
 
     @property
     def rate(self) -> float:
@@ -63,8 +64,8 @@ def report(
         for label, one in runs.items()
     ]
     columns = (
-        *("cell", "policy", "KV ÷ weights", "tok/device s", "tok/s", "TTFT P50 s", "P99 s", "TBT P50 ms", "P99 ms"),
-        *("batch", "STOPs"),
+        *("cell", "policy", "KV ÷ weights"),
+        *COLUMNS,
         *("converged s", "÷ FCFS", "÷ order"),
     )
     note = "Ratios: geometric mean over pairs; a policy ÷ itself is noise. TTFT, TBT: wall's clock."
@@ -76,7 +77,7 @@ def report(
             "model": model.name,
             "kv_over_weights": ratios,
             "cells": {
-                name: {label: [_raw(one) for one in runs] for label, runs in by.items()} for name, by in played.items()
+                name: {label: [raw(one) for one in runs] for label, runs in by.items()} for name, by in played.items()
             },
             "contenders": {one.label: one.ours.listed() if one.lab is None else one.settings() for one in contenders},
         },
@@ -84,12 +85,21 @@ def report(
 
 
 def _row(runs: Sequence[Played], fcfs: Sequence[Played], order: Sequence[Played]) -> list[float | str]:
+    return [*latencies(runs), _converged(runs), str(_ratio(runs, fcfs)), str(_ratio(runs, order))]
+
+
+COLUMNS = ("tok/device s", "tok/s", "TTFT P50 s", "P99 s", "TBT P50 ms", "P99 ms", "batch", "STOPs")
+"""Of `latencies`."""
+
+
+def latencies(runs: Sequence[Played]) -> list[float]:
+    """Tokens a second of the device and of the wall's clock; TTFT in seconds and time between tokens in milliseconds,
+    P50 and P99 of each; batch; STOPs a run."""
     waits, gaps = [wait for one in runs for wait in one.waits], [1e3 * gap for one in runs for gap in one.gaps]
     return [
         fmean(one.rate for one in runs), fmean(one.tokens / one.wall for one in runs),
         *(_quantile(values, part) for values in (waits, gaps) for part in (0.5, 0.99)),
         fmean(one.batch for one in runs), fmean(one.stops for one in runs),
-        _converged(runs), str(_ratio(runs, fcfs)), str(_ratio(runs, order)),
     ]  # fmt: skip
 
 
@@ -177,10 +187,17 @@ def _over_cells(cells: Sequence[Mapping[str, Sequence[Played]]]) -> tuple[float,
     return exp(mean), exp(mean - students_t(sum(len(pairs) - 1 for pairs in logs)) * error)
 
 
-def _raw(one: Played) -> dict[str, float]:
-    raw = {"tokens_per_cpu_s": one.rate, "tokens_per_s": one.tokens / one.wall, "batch": one.batch, "stops": one.stops}
-    raw |= {"ttft_p99_s": _quantile(one.waits, 0.99), "tbt_p99_s": _quantile(one.gaps, 0.99) if one.gaps else 0.0}
-    return raw if isnan(one.converged) else raw | {"converged_s": one.converged}
+def raw(one: Played) -> dict[str, float]:
+    """For the report's JSON."""
+    found = {
+        "tokens_per_cpu_s": one.rate,
+        "tokens_per_s": one.tokens / one.wall,
+        "batch": one.batch,
+        "stops": one.stops,
+    }
+    found |= {"ttft_p99_s": _quantile(one.waits, 0.99), "tbt_p99_s": _quantile(one.gaps, 0.99) if one.gaps else 0.0}
+    found |= {} if isnan(one.after) else {"after_step": one.after}
+    return found if isnan(one.converged) else found | {"converged_s": one.converged}
 
 
 def _plot(

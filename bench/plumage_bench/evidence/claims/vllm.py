@@ -16,6 +16,7 @@ _TURNS = "vllm-feather-turns"
 _WITH_TURNS = "plumage bench vllm-feather 'cells=8 × 4k' 'policies=product;bandit, 10 s' pairs=5 resume=1"
 _NOW = "vllm-feather-default"
 _WITH_LONGER_TURNS = "plumage bench vllm-feather 'cells=8 × 4k' policies=product pairs=5"
+_ORDER = "plumage bench vllm-order --quick"
 _PRODUCT = "vllm-feather-product"
 _DEFAULT = f"{_FULL} pairs=5 policies=product 'cells=8 × 4k;8 × 4k, open;no sharing, 1k'"
 _MODELLED, _MIDDLE = "vllm-hotprefix-modelled", "llama-3-8b, 25 GB/s"
@@ -73,6 +74,13 @@ _BATCHES = (
           Either(bandit_least(_FEATHER, "÷ order"), bandit_least(_FEATHER, "÷ tree")), at_least(1)),
     Claim("… while it learns, quick run", "vllm-feather-quick", _OVER_ORDER, at_least(1), "", f"{_FULL} --quick"),
     Claim("… 20 prefixes, room for 4", "vllm-feather-room", _OVER_ORDER, at_least(1)),
+    Claim("The default manifest ÷ known groups, least of five cells: levels, unequal answers, a step, cold groups",
+          "vllm-order-quick", Key("over_oracle", pairs=5), at_least(0.97, by_bound=True), "", _ORDER),
+    *(
+        Claim(f"… {cell}", "vllm-order-quick", Cell("Orders in real vLLM", (cell, "product"), "÷ oracle"),
+              command=_ORDER)
+        for cell in ("two levels", "three levels", "unequal answers", "step", "cold groups")
+    ),
     Claim("Nothing shared: bandit ÷ FCFS", "vllm-feather", _over_fcfs("no sharing, 1k", "bandit"),
           at_least(0.97, by_bound=True)),
     Claim("… the default manifest ÷ FCFS", _PRODUCT, _of_product("no sharing, 1k", "÷ FCFS"),

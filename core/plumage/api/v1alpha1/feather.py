@@ -132,8 +132,9 @@ class FeatherSpec(Struct):
     )
     max_wait_seconds: Seconds = Field(
         defaults.MAX_WAIT_SECONDS,
-        description="Seconds after which a waiting request is overdue. The oldest overdue one is next, whatever the "
-        "policy chooses. Others that share its prefix follow it, for eight batches at most.",
+        description="Seconds after which a waiting request is overdue. Overdue ones are next, whatever the policy "
+        "chooses: first those that share a prefix with the running batch, then the oldest and others that share its "
+        "prefix. Each group has eight batches at most.",
     )
     order_batch: bool = Field(
         defaults.ORDER_BATCH,
