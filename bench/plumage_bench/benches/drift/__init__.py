@@ -11,7 +11,7 @@ eviction with each admission, ageing and promotion. Of each load the best of the
 the same seeds, so it is also the luckiest. A quick run changes one part at a time.
 
 `regret` is 1 − ours ÷ that best, paired by seed, of the pool and load where it is largest. The ageing bound of requests
-is that of the manifest for all: it is a promise to users, not a weight.
+is that of the manifest for all: it bounds how long users wait, and is no weight.
 """
 
 from __future__ import annotations
