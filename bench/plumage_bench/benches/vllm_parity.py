@@ -63,8 +63,8 @@ _STOPPING: Mapping[str, Mapping[str, Any]] = {
     "Dynamic": {"options": {"largest": 6}},
 }
 """Policies that can STOP, each with settings with which it does so here."""
-_ORDERING = ("ChtOrder", "Fcfs", "Lpm", "DfsWeight", "Predictive")
-"""Policies that never STOP; the last one not in so short a run."""
+_ORDERING = ("ChtOrder", "Fcfs", "Lpm", "DfsWeight", "Predictive", "Marginal")
+"""Policies that never STOP; the last two do so in longer runs."""
 _EVICTIONS = ("Lru", "Rlt", "Hotness")
 _COUNTED = ("stops", "evictions", "host_admissions", "promotions", "promotions_used", "disk_reads")
 """Counters of the plugin in the table, which show that a setting had its effect."""

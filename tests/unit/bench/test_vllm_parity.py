@@ -47,7 +47,7 @@ def test_each_policy_is_served_and_stop_policies_stop() -> None:
     queues = {one.name.removeprefix("feather "): one for one in variants(quick=False) if "feather " in one.name}
     assert set(queues) == set(POLICY_NAMES)
     never = {name for name, one in queues.items() if "stops" not in one.about}
-    assert never == {"ChtOrder", "Fcfs", "Lpm", "DfsWeight", "Predictive"}
+    assert never == {"ChtOrder", "Fcfs", "Lpm", "DfsWeight", "Predictive", "Marginal"}
     assert all((one.plugin or {})["feather"]["policy"] == path(name) for name, one in queues.items())
 
 
