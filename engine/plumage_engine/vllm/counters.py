@@ -23,6 +23,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "tree), promotion, reset. vLLM's own removals are not counted; without a policy only promotion's are",
         "host_admissions": "Blocks offered to host memory and admitted",
         "host_refusals": "Blocks offered to host memory and refused",
+        "host_returns": "Blocks copied to host memory after one use that a request used again; only without minFrequency",
+        "host_wasted": "Blocks copied to host memory after one use that left it unused; only without minFrequency",
         "promotions": "Blocks copied from host memory to the device before a request needed them",
         "promotions_ahead": "Promoted blocks that a waiting request needed",
         "promotions_used": "Promoted blocks that a request found in the device's cache",

@@ -140,10 +140,12 @@ def test_without_a_setting_copies_go_on_only_while_they_come_back(tiny_model: Pa
     copied = tier.engine.stored_blocks
     assert 256 < copied < 330, "as many as a decision needs, and the chains that are tried after it"
     assert tier.manager.residents.least_uses.usual == 2
+    assert tier.counters.get("host_wasted") >= 256
     for turn in range(40):
         for group in range(4):
             tier.serve(f"back{turn}-{group}", chain(500 + group, 4))
     assert tier.engine.loaded_blocks > 300, "the second use was enough"
+    assert tier.counters.get("host_returns") <= tier.engine.stored_blocks
     tier.check_idle()
 
 
@@ -154,4 +156,5 @@ def test_copies_that_come_back_are_made_after_one_use(tiny_model: Path) -> None:
             tier.serve(f"back{turn}-{group}", chain(500 + group, 4))
     assert tier.manager.residents.least_uses.usual == 1
     assert tier.engine.stored_blocks == 6 * 4
+    assert tier.counters.get("host_returns") > 0
     tier.check_idle()

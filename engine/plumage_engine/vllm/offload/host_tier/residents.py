@@ -65,11 +65,19 @@ class Residents:
 
     chunks: all of them by key, for readers.
     least_uses: the uses that a chunk needs; it gets the results of copies after one use.
+    count: counts these results, by the names of `Counters`.
     """
 
-    def __init__(self, capacity: int, hotness: ChunkHotness, least_uses: LeastUses | None = None) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        hotness: ChunkHotness,
+        least_uses: LeastUses | None = None,
+        count: Callable[[str, int], None] = lambda name, number: None,
+    ) -> None:
         self.hotness = hotness
         self.least_uses = LeastUses(0) if least_uses is None else least_uses
+        self._count = count
         self._once: set[Key] = set()  # copied after one use, and not loaded since then
         self.chunks: dict[Key, Any] = {}
         self._places: dict[Key, _Place] = {}
@@ -168,6 +176,7 @@ class Residents:
         if used:
             self._once.difference_update(used)
             self.least_uses.settle(loaded=len(used))
+            self._count("host_returns", len(used))
 
     def _frequent(self, key: Key, least: int) -> bool:
         return self.hotness.frequency(chunk_key(key)) >= least
@@ -220,6 +229,7 @@ class Residents:
         wasted = self._once.intersection(doomed) if self._once else ()
         if wasted:
             self.least_uses.settle(wasted=len(wasted))
+            self._count("host_wasted", len(wasted))
         try:
             for key in doomed:
                 self._drop(key)

@@ -77,7 +77,7 @@ class HostTierManager(CPUOffloadingManager):
         self.guard = Guard("hostTier", counters, self._use_vllms_policy)
         self.prior_guard = Guard("hotness", counters)
         self.hotness = self._make_hotness(settings, prior, seed)
-        self.residents = Residents(self._chunks_here, self.hotness, LeastUses(settings.min_frequency))
+        self.residents = Residents(self._chunks_here, self.hotness, LeastUses(settings.min_frequency), counters.add)
         self._policy: Any = GuardedPolicy(self.residents, self.guard, lambda: self._policy)
         reasons = manager_problems()
         if reasons:
