@@ -1,4 +1,4 @@
-"""Textbook caches, RLT as in its authors' code, and leaf-OPT, by their short names.
+"""Textbook caches, the rules of two plugins of vLLM, RLT as in its authors' code, and leaf-OPT, by their short names.
 
 Leaf-OPT (`belady`) has no name, since its constructor needs the future requests.
 """
@@ -25,6 +25,8 @@ _BASELINES: Final = NamedBaselines(
         "Arc": "arc:Arc",
         "S3Fifo": "s3fifo:S3Fifo",
         "Sieve": "sieve:Sieve",
+        "MarconiOffload": "offload_plugins:MarconiOffload",
+        "Evoke": "offload_plugins:Evoke",
     },
 )
 POLICY_NAMES: Final = (*eviction.POLICY_NAMES, *_BASELINES.names)

@@ -25,7 +25,7 @@ from plumage_bench.harness import Context, Report, ResultTable
 
 __all__ = ["run"]
 
-TEXTBOOK = ("Lfu", "Fifo", "TwoQ", "Ttl", "Arc", "S3Fifo", "Sieve")
+TEXTBOOK = ("Lfu", "Fifo", "TwoQ", "Ttl", "Arc", "S3Fifo", "Sieve", "MarconiOffload", "Evoke")
 POLICIES = ("Lru", "Rlt", "RltCode", "Hotness", "HotnessPaper", *TEXTBOOK, "Belady")
 DRAWING = ("Rlt", "RltCode", "HotnessPaper")  # policies with random choices: of victims, or of entries in a full bucket
 TOKENS_200K = 200_000 // BLOCK

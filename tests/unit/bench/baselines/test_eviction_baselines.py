@@ -15,6 +15,7 @@ from plumage_bench.baselines.eviction import POLICY_NAMES, make_policy
 from plumage_bench.baselines.eviction.arc import Arc
 from plumage_bench.baselines.eviction.belady import Belady, future_of
 from plumage_bench.baselines.eviction.classic import Fifo, Lfu, Ttl
+from plumage_bench.baselines.eviction.offload_plugins import Evoke, MarconiOffload
 from plumage_bench.baselines.eviction.s3fifo import S3Fifo
 from plumage_bench.baselines.eviction.sieve import Sieve
 from plumage_bench.baselines.eviction.twoq import TwoQ
@@ -110,6 +111,36 @@ def test_arc_gives_the_list_more_room_whose_blocks_come_back() -> None:
     for now, block in enumerate([13, 1], start=8):
         serve(pool, [block], float(now))
     assert policy.target == 0.0, "1 came back after it was evicted from the second list"
+
+
+def test_marconi_offload_keeps_shallow_and_often_used_blocks() -> None:
+    pool = BlockPool(6, MarconiOffload(decay=0.0))
+    for now, chain in enumerate([[1, 2, 3], [1, 2, 3], [4], [5, 6]]):
+        serve(pool, chain, float(now))
+    serve(pool, [7], 4.0)
+    assert pool.match([5, 6]) == 1, "its second block was used once, at depth 2"
+    serve(pool, [8], 5.0)
+    assert pool.match([5]) == 0, "a leaf that lost a block loses all before another one does"
+    serve(pool, [9], 6.0)
+    assert pool.match([1, 2, 3]) == 2, "two uses at depth 3 are less than one at depth 1"
+    assert [pool.match([block]) for block in (4, 7, 8, 9)] == [1] * 4
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), room=st.integers(2, 12), half_life=st.sampled_from([1.0, 7.0, 1000.0]))
+def test_evoke_evicts_the_block_with_the_lowest_score(seed: int, room: int, half_life: float) -> None:
+    rng, pool = random.Random(seed), BlockPool(room, Evoke(half_life))
+    blocks = [int(30 * rng.random() ** 2) for _ in range(200)]
+    last: dict[int, int] = {}
+    hits: dict[int, int] = {}
+    for now, block in enumerate(blocks):
+        if block not in last and len(last) == room:
+            scores = {one: 0.5 ** ((now - at - 1) / half_life) + 1 - 0.5 ** hits[one] for one, at in last.items()}
+            going = min(scores, key=lambda one: (scores[one], last[one]))
+            del last[going], hits[going]
+        assert serve(pool, [block], float(now)) == (block in last)
+        hits[block] = hits.get(block, -1) + 1
+        last[block] = now
 
 
 @pytest.mark.parametrize(
