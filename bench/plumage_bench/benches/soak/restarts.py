@@ -12,9 +12,9 @@ from typing import Any, Final
 
 __all__ = ["JUDGED", "Restart", "pid_of", "plan", "processes", "restart"]
 
-_ROUTER: Final = (0.05, 0.13, 0.21, 0.30)  # shares of the run
+_ROUTER: Final = (0.05, 0.10, 0.15, 0.20)  # shares of the run; then its stores are filled
 _DIRECTORY: Final = (0.09, 0.25, 0.42, 0.58)
-_EARLY: Final = (("engine 0", 0.07), ("agent 0", 0.15), ("engine 1", 0.23), ("agent 1", 0.32))
+_EARLY: Final = (("engine 0", 0.03), ("engine 1", 0.06), ("agent 0", 0.11), ("agent 1", 0.18))
 _IN_TURN: Final = ("engine 2", "agent 3", "engine 3", "agent 2")
 _TURNS: Final = (0.03, 0.94)  # the last ones have time to be ready again
 JUDGED: Final[Mapping[str, tuple[float, float]]] = {
