@@ -30,11 +30,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 from plumage.directory.server.local_server import SOCKET
-from plumage_bench.benches.soak.load import CLIENTS, Load, Tenants, fill
+from plumage_bench.benches.soak.load import CLIENTS, Load, Tenants, answer_long, fill
 from plumage_bench.benches.soak.observer import Observer
 from plumage_bench.benches.soak.pool_hotness import fill_hotness
 from plumage_bench.benches.soak.report import Extent, SoakRun, report
@@ -56,7 +57,7 @@ _PRIMING: Final = 10.0  # seconds of load before the level at rest is taken: imp
 _AT_REST: Final = 10  # samples, one a second
 _WELL: Final = 60.0  # seconds for the last restarted process
 _DIRECTORY_ENDED: Final = re.compile("^the directory's server (?:was )?ended ", re.MULTILINE)
-_FILLERS: Final = 32  # connections
+_FILLERS: Final = (*32 * (fill,), *24 * (answer_long,))  # connections
 _FILL_FROM: Final = 0.21  # of the run: after the router's last restart
 _NAME: Final = "soak"
 FULL: Final = Extent(1800.0, 5.0, 30.0, 30.0, 70_000, FLAT)
@@ -120,10 +121,10 @@ async def _fill(load: Load, pool: LocalPool, extent: Extent, left: list[int]) ->
     if extent.fill:
         await load.rest(_FILL_FROM * extent.seconds)
         await asyncio.to_thread(fill_hotness, pool.folder / "dir" / SOCKET, _NAME, random.Random(load.seed))
-        rngs = [random.Random(f"{load.seed} fill {number}") for number in range(_FILLERS)]
+        seeds = (random.Random(f"{load.seed} fill {number}") for number in count())
         with suppress(TimeoutError):
             async with asyncio.timeout((JUDGED["router"][0] - _FILL_FROM) * extent.seconds):
-                await asyncio.gather(*(fill(load, rng, left) for rng in rngs))
+                await asyncio.gather(*(turn(load, rng, left) for turn, rng in zip(_FILLERS, seeds, strict=False)))
 
 
 async def _restart(observer: Observer, planned: Sequence[Restart], done: list[Restart]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from plumage_bench.benches.soak.connection import Connection, LostError, request_bytes
 
-__all__ = ["CLIENTS", "Load", "Tenants", "fill"]
+__all__ = ["CLIENTS", "Load", "Tenants", "answer_long", "fill"]
 
 _WORDS: Final = ("plan", "read", "write", "check", "file", "test", "open", "close", "run", "build", "move", "merge")
 _TENANTS: Final = 4
@@ -28,6 +28,7 @@ _AFTER_LOSS: Final = 0.5  # seconds
 _FILLING: Final = 40  # words of a request that fills stores
 _LONG: Final = 3200  # words, 16 KB: seven or eight of the runs that a router's stored look-ups consist of
 _LONG_EVERY: Final = 130
+_ANSWER: Final = 300  # tokens
 _UNTIL_KNOWN: Final = 0.3  # seconds until a router knows what an engine has cached
 
 
@@ -226,6 +227,22 @@ async def _be_new(load: Load, rng: random.Random) -> str:
         if status != 401:
             return str(status)
     return "stopped" if load.stop.is_set() else "401"
+
+
+async def answer_long(load: Load, rng: random.Random, left: list[int]) -> None:
+    """Long answers until no requests of `fill` are left. An engine publishes a batch of events for each step in which
+    an answer fills a block; prompts that are computed together make one batch."""
+    while left[0] > 0 and not load.stop.is_set():
+        try:
+            connection = await Connection.open(load.port)
+            try:
+                body = chat(_user(rng, 5), _ANSWER, stream=False)
+                await _fill_once(load, connection, body, load.tenants.key(rng))
+            finally:
+                connection.abort()
+        except LostError:
+            load.outcomes["fill", "lost"] += 1
+            await load.rest(_AFTER_LOSS)
 
 
 async def fill(load: Load, rng: random.Random, left: list[int]) -> None:
