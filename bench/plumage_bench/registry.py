@@ -292,7 +292,7 @@ _ALL = (
         "soak",
         "half an hour of aborts, reconnects and restarts on a local pool: memory by slope, sockets and tasks left over",
         quick_budget=260,
-        quick_omits="27.5 of 30 minutes, and filling the router's stores: growth of a tenth or more is found",
+        quick_omits="27.5 of 30 minutes, and filling the stores: growth of a tenth or more is found",
         options=(("minutes", "this many of load instead of 30"),),
     ),
     Benchmark(

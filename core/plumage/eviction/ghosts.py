@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Generic, TypeVar
+
+from plumage.front import Front
 
 __all__ = ["Ghosts"]
 
@@ -18,6 +19,7 @@ class Ghosts(Generic[Note]):
     def __init__(self, capacity: int) -> None:
         self._capacity = max(1, capacity)
         self._notes: dict[int, Note] = {}
+        self._front = Front(self._notes, self._capacity)
 
     def __len__(self) -> int:
         return len(self._notes)
@@ -27,14 +29,14 @@ class Ghosts(Generic[Note]):
 
     def remember(self, hashes: Sequence[int], note: Note) -> None:
         """Store `note` for each block of `hashes`."""
-        notes = self._notes
+        notes, front = self._notes, self._front
         for block in hashes:
-            notes.pop(block, None)
-        notes.update(dict.fromkeys(hashes[: self._capacity], note))
-        surplus = len(notes) - self._capacity
-        if surplus > 0:
-            for block in list(islice(notes, surplus)):
+            if block in notes:
                 del notes[block]
+                front.left(block)
+        notes.update(dict.fromkeys(hashes[: self._capacity], note))
+        for _ in range(len(notes) - self._capacity):
+            front.drop()
 
     def get(self, block: int) -> Note | None:
         """The note about `block`, or None."""
@@ -59,3 +61,4 @@ class Ghosts(Generic[Note]):
     def clear(self) -> None:
         """Remove all notes."""
         self._notes.clear()
+        self._front = Front(self._notes, self._capacity)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
+from plumage.front import Front
 from plumage.routing.interface import Query, ReplicaState
 
 __all__ = ["MOST_HELD", "FormerHomes"]
@@ -33,12 +34,13 @@ class FormerHomes:
     most: the number of prompts kept; the latest ones.
     """
 
-    __slots__ = ("_ends", "_found", "_loyalty", "_most")
+    __slots__ = ("_ends", "_found", "_front", "_loyalty", "_most")
 
     def __init__(self, loyalty: float, most: int = 65_536) -> None:
         self._loyalty = loyalty
         self._most = most
         self._ends: dict[int, End] = {}
+        self._front = Front(self._ends, most)
         self._found: tuple[Sequence[int], int] | None = None
 
     def of(self, query: Query, held: float) -> int | None:
@@ -76,13 +78,15 @@ class FormerHomes:
             ends[end] = (where, continued + 1)
         self._found = None
         _, continued = ends.pop(chunks[-1], (slot, 0))
+        self._front.left(chunks[-1])
         ends[chunks[-1]] = (slot, continued)
         if len(ends) > self._most:
-            del ends[next(iter(ends))]
+            self._front.drop()
 
     def forget(self, slot: int) -> None:
         """Remove all prompts of a slot whose replica was deleted."""
         self._ends = {chunk: end for chunk, end in self._ends.items() if end[0] != slot}
+        self._front = Front(self._ends, self._most)
         self._found = None
 
 

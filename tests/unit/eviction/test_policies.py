@@ -119,6 +119,22 @@ def test_ghosts_forget_the_oldest_and_split_where_notes_change() -> None:
     assert len(ghosts) == 4
 
 
+def test_ghosts_keep_the_newest_when_old_ones_are_renewed_and_cleared() -> None:
+    capacity = 500  # several oldest notes are looked up at once
+    ghosts: Ghosts[str] = Ghosts(capacity)
+    ghosts.remember(range(capacity), "a")
+    ghosts.remember([capacity], "a")
+    ghosts.remember([-1], "a")  # from here on, some of the oldest are looked up already
+    ghosts.remember([2, 3], "b")
+    ghosts.remember([-2, -3, -4], "b")
+    assert [block for block in range(8) if block in ghosts] == [2, 3, 7]
+    ghosts.clear()
+    ghosts.remember(range(capacity), "c")
+    ghosts.remember([-1, -2], "c")
+    assert len(ghosts) == capacity
+    assert [block for block in range(4) if block in ghosts] == [2, 3]
+
+
 def test_hotness_keeps_a_shared_prefix_and_evicts_private_tails() -> None:
     capacity = 40
     pool = BlockPool(capacity, Hotness(capacity))

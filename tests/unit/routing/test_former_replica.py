@@ -135,6 +135,18 @@ def test_memory_is_bounded_and_ends_with_its_replica() -> None:
     assert lowered(homes, [3]) == [1.0, 1.0, 1.0, 0.8]
 
 
+def test_a_deleted_replica_leaves_the_order_of_the_others() -> None:
+    most = 500  # several oldest prompts are looked up at once
+    homes = FormerHomes(0.25, most=most)
+    for end in range(most + 1):
+        homes.sent([end], 1 + end % 2)
+    homes.forget(1)
+    for end in range(most, 2 * most):
+        homes.sent([end], 3)
+    known = [end for end in range(2 * most) if lowered(homes, [end]) != [1.0] * 4]
+    assert known == list(range(most, 2 * most))
+
+
 def test_lbgr_returns_an_evicted_conversation_to_its_former_replica_unless_that_is_busy() -> None:
     def chosen(loyalty: float, tokens_before: float) -> list[int]:
         """Where the next turns of conversations go. Each began on another replica, and so much work waits there."""

@@ -5,9 +5,13 @@ to it for half an hour: conversations, clients that leave, that reconnect, that 
 tenants. Engines, agents, the router and the directory are restarted by signals in turn.
 
 - `rss_grown`: processes whose resident memory grows by the rule of `slope.FLAT`, over a window without a restart of
-  that process (`restarts.JUDGED`). Before it, the full run sends so many short requests that the largest stores are
-  full: the router's former homes (65,536 prompts), an engine's events for replay (10,000 batches) and evicted blocks
-  (32,768). `not_filled`: of these requests, those that there was no time for.
+  that process (`restarts.JUDGED`). Before it, the full run fills the largest stores (`load.fill`, `fill_hotness`):
+  - The router's former homes (65,536 prompts; their dict is resized at the 87,381st), the texts in which it looks for
+    broken prefixes (8 MiB) and its stored look-ups (4096 runs, 8 MB).
+  - An engine's events for replay (10,000 batches) and evicted blocks (32,768; their dict keeps its size from the
+    152,900th on).
+  - The pool's hotness (65,536 nodes), of which each agent has a copy and the directory one of 24 bytes a node.
+  `not_filled`: of the requests for that, those that there was no time for.
 - `files_left`, `sockets_left`, `tasks_left`: above the level of processes of the same role at rest before the load
   (`observer.left_over`). Engines keep idle connections for five seconds, so the load has ended half a minute before.
 - `entries_left`: requests, connections, bodies and pending owners that the metrics pages still count then.
@@ -26,11 +30,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from plumage_bench.benches.soak.load import CLIENTS, Load, Tenants, fill
+from plumage.directory.server.local_server import SOCKET
+from plumage_bench.benches.soak.load import CLIENTS, Load, Tenants, answer_long, fill
 from plumage_bench.benches.soak.observer import Observer
+from plumage_bench.benches.soak.pool_hotness import fill_hotness
 from plumage_bench.benches.soak.report import Extent, SoakRun, report
 from plumage_bench.benches.soak.restarts import JUDGED, Restart, plan, processes, restart
 from plumage_bench.benches.soak.slope import FLAT
@@ -50,9 +57,10 @@ _PRIMING: Final = 10.0  # seconds of load before the level at rest is taken: imp
 _AT_REST: Final = 10  # samples, one a second
 _WELL: Final = 60.0  # seconds for the last restarted process
 _DIRECTORY_ENDED: Final = re.compile("^the directory's server (?:was )?ended ", re.MULTILINE)
-_FILLERS: Final = 32  # connections
-_FILL_FROM: Final = 0.31  # of the run: after the router's last restart
-FULL: Final = Extent(1800.0, 5.0, 30.0, 30.0, 55_000, FLAT)
+_FILLERS: Final = (*32 * (fill,), *24 * (answer_long,))  # connections
+_FILL_FROM: Final = 0.21  # of the run: after the router's last restart
+_NAME: Final = "soak"
+FULL: Final = Extent(1800.0, 5.0, 30.0, 30.0, 70_000, FLAT)
 QUICK: Final = Extent(150.0, 1.0, 10.0, 20.0, 0, 0.1)  # its stores are not full, so only a large leak is one
 
 
@@ -63,7 +71,7 @@ def run(context: Context) -> Report:
         extent = replace(extent, seconds=60.0 * context.count("minutes", 30, most=10_000))
     with tempfile.TemporaryDirectory(prefix="plm-") as folder:
         tenants = Tenants(Path(folder, "keys"))
-        with local_pool(Path(folder), SPEC, "soak", f"--api-keys={tenants.path}") as pool:
+        with local_pool(Path(folder), SPEC, _NAME, f"--api-keys={tenants.path}") as pool:
             done = asyncio.run(_soak(context, pool, tenants, extent))
             pool.process.send_signal(signal.SIGINT)
             done.status = pool.process.wait(60)
@@ -84,7 +92,7 @@ async def _soak(context: Context, pool: LocalPool, tenants: Tenants, extent: Ext
     done: list[Restart] = []
     restarting = asyncio.create_task(_restart(observer, plan(extent.seconds, extent.restarts_every), done))
     left = [extent.fill]
-    filling = asyncio.create_task(_fill(load, extent, left))
+    filling = asyncio.create_task(_fill(load, pool, extent, left))
     await _play(load, extent.seconds)
     await asyncio.gather(restarting, filling)
     well = await asyncio.to_thread(pool.until_well, _WELL)
@@ -108,14 +116,15 @@ async def _play(load: Load, seconds: float) -> None:
     await asyncio.gather(*clients)
 
 
-async def _fill(load: Load, extent: Extent, left: list[int]) -> None:
+async def _fill(load: Load, pool: LocalPool, extent: Extent, left: list[int]) -> None:
     """Ends before the router is judged. left: counts the requests that are still to be sent."""
     if extent.fill:
         await load.rest(_FILL_FROM * extent.seconds)
-        rngs = [random.Random(f"{load.seed} fill {number}") for number in range(_FILLERS)]
+        await asyncio.to_thread(fill_hotness, pool.folder / "dir" / SOCKET, _NAME, random.Random(load.seed))
+        seeds = (random.Random(f"{load.seed} fill {number}") for number in count())
         with suppress(TimeoutError):
             async with asyncio.timeout((JUDGED["router"][0] - _FILL_FROM) * extent.seconds):
-                await asyncio.gather(*(fill(load, rng, left) for rng in rngs))
+                await asyncio.gather(*(turn(load, rng, left) for turn, rng in zip(_FILLERS, seeds, strict=False)))
 
 
 async def _restart(observer: Observer, planned: Sequence[Restart], done: list[Restart]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from plumage_bench.benches.soak.connection import Connection, LostError, request_bytes
 
-__all__ = ["CLIENTS", "Load", "Tenants", "fill"]
+__all__ = ["CLIENTS", "Load", "Tenants", "answer_long", "fill"]
 
 _WORDS: Final = ("plan", "read", "write", "check", "file", "test", "open", "close", "run", "build", "move", "merge")
 _TENANTS: Final = 4
@@ -25,6 +25,11 @@ _UNTIL_VALID: Final = 15.0  # seconds for a router to read the keys file again
 _SECONDS: Final = 60.0  # for one turn of a client: a restarted router is away for some of them
 _SMALL_BUFFER: Final = 4096  # bytes
 _AFTER_LOSS: Final = 0.5  # seconds
+_FILLING: Final = 40  # words of a request that fills stores
+_LONG: Final = 3200  # words, 16 KB: seven or eight of the runs that a router's stored look-ups consist of
+_LONG_EVERY: Final = 130
+_ANSWER: Final = 300  # tokens
+_UNTIL_KNOWN: Final = 0.3  # seconds until a router knows what an engine has cached
 
 
 class Tenants:
@@ -105,6 +110,11 @@ def _text(rng: random.Random, words: int) -> str:
 
 def _user(rng: random.Random, words: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": _text(rng, words)}]
+
+
+def _long(rng: random.Random) -> list[dict[str, str]]:
+    """Many bytes in few tokens."""
+    return [{"role": "user", "content": f"{rng.getrandbits(48):x} " + " ".join(rng.choices(_WORDS, k=_LONG))}]
 
 
 async def _conversation(load: Load, rng: random.Random) -> str:
@@ -219,21 +229,48 @@ async def _be_new(load: Load, rng: random.Random) -> str:
     return "stopped" if load.stop.is_set() else "401"
 
 
+async def answer_long(load: Load, rng: random.Random, left: list[int]) -> None:
+    """Long answers until no requests of `fill` are left. An engine publishes a batch of events for each step in which
+    an answer fills a block; prompts that are computed together make one batch."""
+    while left[0] > 0 and not load.stop.is_set():
+        try:
+            connection = await Connection.open(load.port)
+            try:
+                body = chat(_user(rng, 5), _ANSWER, stream=False)
+                await _fill_once(load, connection, body, load.tenants.key(rng))
+            finally:
+                connection.abort()
+        except LostError:
+            load.outcomes["fill", "lost"] += 1
+            await load.rest(_AFTER_LOSS)
+
+
 async def fill(load: Load, rng: random.Random, left: list[int]) -> None:
-    """Short requests one after the other over one connection, each with a new text, until none are `left`."""
+    """Short requests one after the other over one connection, each with a new text, until none are `left`. Now and then
+    a long prompt is sent twice, so that it is found in a cache."""
     while left[0] > 0 and not load.stop.is_set():
         try:
             connection = await Connection.open(load.port)
             try:
                 while left[0] > 0 and connection.keeps_alive and not load.stop.is_set():
                     left[0] -= 1
-                    await load.ask(connection, chat(_user(rng, 40), 1, stream=False), load.tenants.key(rng))
-                    load.outcomes["fill", str(await connection.read_all())] += 1
+                    again = left[0] % _LONG_EVERY == 0
+                    body = chat(_long(rng) if again else _user(rng, _FILLING), 1, stream=False)
+                    key = load.tenants.key(rng)
+                    await _fill_once(load, connection, body, key)
+                    if again:
+                        await load.rest(_UNTIL_KNOWN)
+                        await _fill_once(load, connection, body, key)
             finally:
                 connection.abort()
         except LostError:
             load.outcomes["fill", "lost"] += 1
             await load.rest(_AFTER_LOSS)
+
+
+async def _fill_once(load: Load, connection: Connection, body: Mapping[str, Any], key: str) -> None:
+    await load.ask(connection, body, key)
+    load.outcomes["fill", str(await connection.read_all())] += 1
 
 
 Turn = Callable[[Load, random.Random], Awaitable[str]]

@@ -26,7 +26,7 @@ _RECORDED: Final = 120  # samples in the record
 class Extent:
     """seconds: of the load. every: seconds between samples. restarts_every: seconds between restarts of those engines
     and agents that are restarted until the end. rest: seconds after the load until the level at rest is taken. fill:
-    short requests that fill the router's largest store. flat: the share by which memory may grow."""
+    requests that fill the largest stores. flat: the share by which memory may grow."""
 
     seconds: float
     every: float

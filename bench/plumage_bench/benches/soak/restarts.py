@@ -12,14 +12,14 @@ from typing import Any, Final
 
 __all__ = ["JUDGED", "Restart", "pid_of", "plan", "processes", "restart"]
 
-_ROUTER: Final = (0.05, 0.13, 0.21, 0.30)  # shares of the run
-_DIRECTORY: Final = (0.09, 0.25, 0.42, 0.58)
-_EARLY: Final = (("engine 0", 0.07), ("agent 0", 0.15), ("engine 1", 0.23), ("agent 1", 0.32))
+_ROUTER: Final = (0.05, 0.10, 0.15, 0.20)  # shares of the run; then its stores are filled
+_DIRECTORY: Final = (0.09, 0.25, 0.42, 0.56)
+_EARLY: Final = (("engine 0", 0.01), ("engine 1", 0.02), ("agent 0", 0.11), ("agent 1", 0.18))
 _IN_TURN: Final = ("engine 2", "agent 3", "engine 3", "agent 2")
 _TURNS: Final = (0.03, 0.94)  # the last ones have time to be ready again
 JUDGED: Final[Mapping[str, tuple[float, float]]] = {
     **dict.fromkeys(("router", "supervisor", "engine 0", "engine 1", "agent 0", "agent 1"), (0.55, 1.0)),
-    "directory": (0.72, 1.0),
+    "directory": (0.75, 1.0),
 }
 """By process: the part of the run over which its memory is judged."""
 
