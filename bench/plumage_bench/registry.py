@@ -104,7 +104,7 @@ _ALL = (
         "drift",
         "a manifest that adapts beside the fixed setting that was best for each of the article's loads and their mix",
         quick_budget=480,
-        quick_omits="settings that differ in more than one part",
+        quick_omits="settings that differ in more than one part, and RLT",
         options=(("pairs", "seeds"),),
     ),
     Benchmark(

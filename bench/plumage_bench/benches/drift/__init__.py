@@ -8,7 +8,7 @@ Ours is the default manifest, and the same with host memory. Its eviction learns
 limit follows preemptions, its host memory learns what is worth a copy. Against it stand fixed settings: of eviction
 (LRU, RLT, the printed hotness, weights of frequency) with each order and each batch limit; and with host memory, of
 eviction with each admission, ageing and promotion. Of each load the best of them is chosen afterwards, by the mean of
-the same seeds, so it is also the luckiest. A quick run changes one part at a time.
+the same seeds, so it is also the luckiest. A quick run changes one part at a time, and has no RLT.
 
 `regret` is 1 − ours ÷ that best, paired by seed, of the pool and load where it is largest. The ageing bound of requests
 is that of the manifest for all: it bounds how long users wait, and is no weight.

@@ -10,7 +10,7 @@ __all__ = ["CLAIMS"]
 
 _GSP = "GSP, worst order"
 _KV = "plumage bench kvmetrics --quick"
-_DRIFT = "plumage bench drift"
+_DRIFT = "plumage bench drift --quick"
 _AREA = "mean hit ratio over cache sizes below one loop, GSP's worst order"
 
 CLAIMS = (
