@@ -31,7 +31,7 @@ __all__ = ["SLOTS", "CuckooFilter", "mix64"]
 SLOTS = 4
 Key = int | bytes
 _MASK = (1 << 64) - 1
-_LIFE: Final = 3  # turnovers until a clock is 0 (0315)
+_LIFE: Final = 2  # turnovers until a clock is 0 (0315)
 _STEPS: Final = 32  # in which it gets there, because each one visits the whole table
 _TYPECODES = ((8, "B"), (16, "H"), (32, "I"))
 
@@ -47,8 +47,8 @@ class CuckooFilter:
     """The filter. ConfigurationError for an option out of range.
 
     capacity: entries, rounded up to four times a power of two. Widths are in bits, 1 to 32.
-    aging_interval: requests between two ageings; `tick` counts them. None: a clock lasts for three turnovers. turnover:
-    the blocks that fill the memory in question. rng: chooses the entry that a full bucket moves.
+    aging_interval: requests between two ageings; `tick` counts them. None: a clock lasts for two turnovers. turnover:
+    the blocks that fill the memories in question. rng: chooses the entry that a full bucket moves.
     """
 
     def __init__(

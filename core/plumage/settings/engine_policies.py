@@ -56,7 +56,7 @@ def refuse_code(feather: object) -> None:
 
 class RecordConfig(Settings):
     """The cuckoo filter that counts uses of prefixes (`plumage.hotness.cuckoo`): widths in bits, requests an ageing;
-    None: a clock lasts while the blocks used would fill host memory three times."""
+    None: a clock lasts while the blocks used would fill both memories twice."""
 
     fingerprint_bits: int = Field(defaults.HOST_FINGERPRINT_BITS, ge=4, le=32)
     clock_bits: int = Field(defaults.FILTER_BITS, ge=4, le=32)

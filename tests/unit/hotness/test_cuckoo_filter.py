@@ -43,7 +43,7 @@ def test_wide_filter_counts_as_a_dictionary_while_it_is_not_full(keys: list[int]
 @pytest.mark.parametrize("bits", [4, 8, 16])
 @pytest.mark.parametrize("turnover", [5, 1000])
 @pytest.mark.parametrize("used", [1, 7, 4000])
-def test_clock_without_an_interval_lasts_for_three_turnovers(bits: int, turnover: int, used: int) -> None:
+def test_clock_without_an_interval_lasts_for_two_turnovers(bits: int, turnover: int, used: int) -> None:
     table = filter_of(64, clock_bits=bits, aging_interval=None, turnover=turnover)
     table.touch(1)
     blocks, clocks = 0, [table.max_age]
@@ -54,8 +54,8 @@ def test_clock_without_an_interval_lasts_for_three_turnovers(bits: int, turnover
         assert uses is not None
         clocks.append(uses.clock)
     assert clocks == sorted(clocks, reverse=True)
-    step = max(1, 3 * turnover // 15) + 3  # of the coarsest clock
-    assert 3 * turnover - step <= blocks < 3 * turnover + step + used
+    step = max(1, 2 * turnover // 15) + 3  # of the coarsest clock
+    assert 2 * turnover - step <= blocks < 2 * turnover + step + used
 
 
 def test_erratum_two_buckets_of_a_node_differ() -> None:

@@ -146,7 +146,7 @@ class HostMemorySpec(Struct):
     aging_interval: AgingInterval | None = Field(
         None,
         description="Requests after which every clock decreases by one. When absent, a clock lasts as long as it takes "
-        "to use as many blocks as fill host memory three times.",
+        "to use as many blocks as fill both memories twice.",
     )
     filter: HostFilterSpec = Field(HostFilterSpec(), description="Widths of the filter that counts accesses.")
     disk: DiskSpec | None = Field(

@@ -64,9 +64,8 @@ class HostLink:
         given = {"fingerprint_bits": defaults.HOST_FINGERPRINT_BITS, **(record or {})}
         interval = given.pop("aging_interval", None)
         widths = {name: bits for name, bits in given.items() if bits is not None}
-        self.record = NodeRecord(
-            CuckooFilter(2 * (capacity + device_blocks), rng, turnover=capacity, aging_interval=interval, **widths)
-        )
+        blocks = capacity + device_blocks
+        self.record = NodeRecord(CuckooFilter(2 * blocks, rng, turnover=blocks, aging_interval=interval, **widths))
         self.tier = HostTier(
             capacity,
             self.record,

@@ -33,12 +33,21 @@ def install(
     manager: HostTierManager | None = getattr(tiers, "memory", tiers)
     if not isinstance(manager, HostTierManager):
         return None
-    manager.configure(settings, counters, prior=prior, seed=seed)
+    manager.configure(settings, counters, prior=prior, seed=seed, device_chunks=_device_chunks(scheduler, manager))
     if tiers is not manager:
         tiers.attach(counters, scheduler.vllm_config.parallel_config)
     if settings.promotion != "Off":
         attempt(guard, lambda: _promote(scheduler, connector, manager, guard, counters))
     return manager
+
+
+def _device_chunks(scheduler: Any, manager: HostTierManager) -> int:
+    """Chunks that fit the device's cache; 0 where this vLLM does not say so, which makes clocks age faster."""
+    try:
+        tokens = scheduler.kv_cache_manager.block_pool.num_gpu_blocks * scheduler.cache_config.block_size
+        return int(tokens // manager.hotness.tokens)
+    except (AttributeError, TypeError):
+        return 0
 
 
 def _promote(scheduler: Any, connector: Any, manager: HostTierManager, guard: Guard, counters: Counters) -> None:

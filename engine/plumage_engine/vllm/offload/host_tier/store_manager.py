@@ -69,14 +69,21 @@ class HostTierManager(CPUOffloadingManager):
         self.configure(HostTierConfig(), Counters())
 
     def configure(
-        self, settings: HostTierConfig, counters: Counters, *, prior: Prior | None = None, seed: int = 0
+        self,
+        settings: HostTierConfig,
+        counters: Counters,
+        *,
+        prior: Prior | None = None,
+        seed: int = 0,
+        device_chunks: int = 0,
     ) -> None:
-        """Set settings and counters, before the first request; counted uses are dropped."""
+        """Set settings and counters, before the first request; counted uses are dropped. device_chunks: that fit the
+        device's cache."""
         self.settings = settings
         self.counters = counters
         self.guard = Guard("hostTier", counters, self._use_vllms_policy)
         self.prior_guard = Guard("hotness", counters)
-        self.hotness = self._make_hotness(settings, prior, seed)
+        self.hotness = self._make_hotness(settings, prior, seed, self._chunks_here + device_chunks)
         self.residents = Residents(self._chunks_here, self.hotness, LeastUses(settings.min_frequency), counters.add)
         self._policy: Any = GuardedPolicy(self.residents, self.guard, lambda: self._policy)
         reasons = manager_problems()
@@ -177,10 +184,10 @@ class HostTierManager(CPUOffloadingManager):
 
     # -- start and failure ---------------------------------------------------------------------------------------------
 
-    def _make_hotness(self, settings: HostTierConfig, prior: Prior | None, seed: int) -> ChunkHotness:
+    def _make_hotness(self, settings: HostTierConfig, prior: Prior | None, seed: int, turnover: int) -> ChunkHotness:
         chosen, chunks = settings.record.model_dump(), self._chunks_here
         return ChunkHotness(
-            CuckooFilter(max(4 * chunks, _MIN_COUNTED), Random(seed), turnover=chunks, **chosen),
+            CuckooFilter(max(4 * chunks, _MIN_COUNTED), Random(seed), turnover=turnover, **chosen),
             tokens=self._tokens,
             admission=parse_formula(RANKS.get(settings.admission, settings.priority)),
             promotion=parse_formula(RANKS.get(settings.promotion, settings.priority)),
