@@ -95,6 +95,8 @@ class HostTier:
 
     def came_back(self, hashes: Iterable[int]) -> None:
         """A request uses these blocks, which were here before."""
+        if not self.least_uses.adapts:
+            return
         for block in hashes:
             entry = self._entry_of.get(block)
             if entry is not None and entry.once:

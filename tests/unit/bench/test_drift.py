@@ -34,13 +34,14 @@ def test_mix_changes_from_code_and_agents_to_retrieval_and_summaries() -> None:
 
 @pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.label)
 def test_fixed_settings_differ_from_ours_and_from_each_other(pool: Pool) -> None:
+    ours = pool.ours.engine()
     for quick in (True, False):
         made = [one.engine() for one in pool.fixed(quick)]
         labels = [one.label for one in pool.fixed(quick)]
         assert len(set(labels)) == len(labels)
         assert pool.ours.label not in labels
         assert all((one.host_blocks > 0) == (pool == HOST) for one in made)
-    assert pool.ours.engine() == pool.ours.engine(), "no setting changed another one's manifest"
+    assert pool.ours.engine() == ours, "no setting changed another one's manifest"
     assert len(pool.fixed(quick=False)) > 3 * len(pool.fixed(quick=True))
 
 

@@ -215,3 +215,16 @@ def test_unknown_modes_are_refused() -> None:
         make_engine(admission="Sometimes")
     with pytest.raises(ConfigurationError):
         make_engine(promotion="Sometimes")
+
+
+def test_promoted_blocks_are_followed_only_while_the_device_has_them() -> None:
+    engine, rng = make_engine(host_blocks=60, promotion="Hotness"), random.Random(2)
+    assert engine.host is not None
+    followed = 0
+    for _ in range(300):
+        ask(engine, int(12 * rng.random() ** 2), output=3)
+        followed = max(followed, len(engine.host._unused))
+        assert all(block in engine.pool.tree for block in engine.host._unused)
+    assert followed
+    engine.reset_prefix_cache(0.0)
+    assert not engine.host._unused

@@ -145,7 +145,6 @@ def test_without_a_setting_copies_go_on_only_while_they_come_back(tiny_model: Pa
         for group in range(4):
             tier.serve(f"back{turn}-{group}", chain(500 + group, 4))
     assert tier.engine.loaded_blocks > 300, "the second use was enough"
-    assert tier.counters.get("host_returns") <= tier.engine.stored_blocks
     tier.check_idle()
 
 

@@ -91,10 +91,7 @@ class HostLink:
 
     def evicted(self, run: Run, blocks: Sequence[int]) -> None:
         """The pool's eviction hook."""
-        wasted = self._unused.intersection(blocks) if self._unused else ()
-        if wasted:
-            self._unused.difference_update(wasted)
-            self.worth.settle(wasted=len(wasted))
+        self._lost(blocks)
         self._copy(self.stores, self.tier.offer(run, blocks, always=self._everything))
 
     def match(self, hashes: Sequence[int], start: int) -> int:
@@ -120,18 +117,35 @@ class HostLink:
             return
         budget = PromotionBudget(self._promotion_tokens, pool.free * self._block_size, reserve * self._block_size)
         for promotion in self.tier.plan(pool.tree, budget):
-            if all(pool.discard(victim.key) for victim in promotion.victims):
+            if all(self._discard(pool, victim.key) for victim in promotion.victims):
                 self._promote_blocks(pool, self.tier.blocks_of(promotion.node), promotion.node.parent, now)
 
-    def clear(self) -> None:
-        """Empty host memory."""
-        self.tier.clear()
+    def cleared(self, *, external: bool) -> None:
+        """The device's cache is empty. external: empty host memory too."""
         self._unused.clear()
+        if external:
+            self.tier.clear()
 
     def take_bytes(self) -> int:
         """Bytes to copy since the last call."""
         copied, self._copied = self._copied, 0
         return copied * self._block_bytes
+
+    def _discard(self, pool: BlockPool, key: int) -> bool:
+        """Drop a leaf of the device that a promotion replaces."""
+        run = pool.tree.run_at(key)
+        blocks = () if run is None else tuple(run.hashes)
+        if not pool.discard(key):
+            return False
+        self._lost(blocks)
+        return True
+
+    def _lost(self, blocks: Sequence[int]) -> None:
+        """The device has these blocks no longer."""
+        wasted = self._unused.intersection(blocks) if self._unused else ()
+        if wasted:
+            self._unused.difference_update(wasted)
+            self.worth.settle(wasted=len(wasted))
 
     def _copy(self, way: Transfers, blocks: int) -> None:
         self._copied += blocks

@@ -169,8 +169,8 @@ class SimEngine:
             self._preempt(tracked, now)
         if self.pool.in_use:
             return False
-        if self.host is not None and external:
-            self.host.clear()
+        if self.host is not None:
+            self.host.cleared(external=external)
         self.pool.clear()
         return True
 
