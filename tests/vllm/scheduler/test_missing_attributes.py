@@ -61,7 +61,6 @@ _ALSO = {
 }
 """Features that need it without a table: they fail when they are installed, or at their first step."""
 _INSTEAD: dict[str, set[str]] = {
-    "CPUPrimaryTierOffloadingManager.prepare_write": set(),  # Plumage's class always has one
     "OffloadingConnectorScheduler.manager": {"hostTier"},
     "SharedOffloadRegion._creator": {"hostTier"},
 }
@@ -110,9 +109,8 @@ def _cases() -> dict[str, tuple[type, str, set[str]]]:
     return cases
 
 
-_EVERYTHING = {"feather": {"orderBatch": True}, "hostTier": {"minFrequency": 2}}
-"""All features of the plugin; sorting the batch is not a default. With copies after one use, the default, a request may
-wait for ever in one case: a disk is configured and vLLM lacks `prepare_write`. The cause is not known yet."""
+_EVERYTHING = {"feather": {"orderBatch": True}, "hostTier": {}}
+"""All features of the plugin; sorting the batch is not a default."""
 _CASES = _cases()
 
 

@@ -15,8 +15,10 @@ from typing import Any
 
 from plumage.tiering import Pressure, Tier, decide_tier
 from plumage.tiering.decision import NodeFacts
+from plumage_engine.vllm.compat.checks import missing_live
 from plumage_engine.vllm.compat.kv_offload import OffloadKey, PrepareStoreOutput, ReqContext
 from plumage_engine.vllm.compat.kv_tiering import (
+    LIVE,
     CPUPrimaryTierOffloadingManager,
     LookupResult,
     OffloadingEvent,
@@ -40,6 +42,7 @@ class MemoryOverDisk(HostTierManager, CPUPrimaryTierOffloadingManager):
     """Host memory with a disk below.
 
     region: the memory that the workers map too.
+    absent: why vLLM would not call ours to load a chunk from the disk.
     """
 
     disk: DiskTier
@@ -48,6 +51,7 @@ class MemoryOverDisk(HostTierManager, CPUPrimaryTierOffloadingManager):
         self, chunks: int, tokens: int, chunk_bytes: int, region: SharedOffloadRegion, *, events: bool
     ) -> None:
         super().__init__(chunks, tokens, chunk_bytes, events=events, mmap_region=region)
+        self.absent = missing_live(LIVE, self)  # before ours replaces it
         self.prepare_write = self._prepare_disk_load
         self.region = region
         self.reserved: Counter[OffloadKey] = Counter()
@@ -180,7 +184,7 @@ class TieredManager(TieringOffloadingManager):
 
         parallel: vLLM's ParallelConfig.
         """
-        self.disk.switch_on(counters, problems(self, self.memory.region, parallel))
+        self.disk.switch_on(counters, [*self.memory.absent, *problems(self, self.memory.region, parallel)])
 
     # -- look-ups ------------------------------------------------------------------------------------------------------
 
