@@ -168,9 +168,9 @@ def _read_stepwise(reader: PromptReader, data: bytes) -> tuple[Prompt, list[int]
 
 def _decide_stepwise(fleet: Fleet, prompt: Prompt, now: float) -> tuple[Decision, list[int]]:
     times = [perf_counter_ns()]
-    hits, _, tokens = fleet.decider.look_up(prompt)
+    hits, depth, tokens = fleet.decider.look_up(prompt)
     times.append(perf_counter_ns())
-    query = Query(now, tokens, hits, prompt.chunks, prompt.text, prompt.stream, ENDS)
+    query = Query(now, tokens, hits, prompt.chunks, prompt.text, prompt.stream, ENDS, depth)
     fleet.decider.policy.choose(query, fleet.loads)
     times.append(perf_counter_ns())
     decision = fleet.decider.decide(prompt, fleet.loads, now)

@@ -203,7 +203,8 @@ class ElasticFleet(Hooks):
         self._unanswered += 1
         held, size = self._view.match(blocks, now), self._settings.block_size
         hits = {slot: float(depth * size) for slot, depth in held.items() if slot in self._states}
-        query = Query(now, float(request.prompt_tokens), hits, blocks)
+        deepest = max(held.values(), default=0)
+        query = Query(now, float(request.prompt_tokens), hits, blocks, cached_chunks=deepest)
         for slot, state in self._states.items():
             load = self.fleet.engines[slot].load()
             state.running, state.waiting, state.kv_usage = load.running, load.waiting, load.kv_usage

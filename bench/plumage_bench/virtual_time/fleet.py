@@ -223,7 +223,8 @@ class FleetRouting(Hooks):
         blocks = arrival.prompt.blocks
         held = self.view.match(blocks, now)
         hits: Mapping[int, float] = {slot: float(depth * self.block_size) for slot, depth in held.items()}
-        return Query(now, float(arrival.prompt.tokens), hits, blocks, stream=stream)
+        deepest = max(held.values(), default=0)
+        return Query(now, float(arrival.prompt.tokens), hits, blocks, stream=stream, cached_chunks=deepest)
 
     def _count(self, served: Served, *, routed: int, prefill: float, tokens: int) -> None:
         state = self._states[served.ticket.slot]

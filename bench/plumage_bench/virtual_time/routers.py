@@ -158,7 +158,7 @@ class _Router:
         blocks, tokens = arrival.prompt.blocks, float(arrival.prompt.tokens)
         held = self.view.match(blocks, now)
         hits = {slot: float(depth * self._block_size) for slot, depth in held.items()}
-        query = Query(now, tokens, hits, blocks)
+        query = Query(now, tokens, hits, blocks, cached_chunks=max(held.values(), default=0))
         choice = self.policy.choose(query, self.states)
         ticket = self.policy.routed(query, choice)
         pending = DEGRADED_PENDING if self._outage.away(now) else defaults.PENDING_OWNER_SECONDS

@@ -51,6 +51,7 @@ class Query:
     text: the rendered prompt, for policies that read characters.
     stream: whether its first token will be visible. An answer in one piece shows only its end.
     ends: by n from 0, the size of the first n chunks of any prompt, in pieces. Empty if all chunks have one size.
+    cached_chunks: how many chunks the replica with the longest prefix holds.
     """
 
     now: float
@@ -60,6 +61,7 @@ class Query:
     text: bytes = b""
     stream: bool = True
     ends: Sequence[int] = ()
+    cached_chunks: int = 0
 
 
 @dataclass(slots=True)

@@ -11,12 +11,14 @@ What differs from the printed form:
 - κ, the extra cost of attention in long prompts, is learned for the fleet (`context_cost`).
 - c_miss is learned per replica. W falls in real time, and a first token removes the rest of its request (`backlog`).
 - The score adds `crowding` times the delay of others: about (arrivals a second and replica) · (W + ŝ) requests come
-  before the queue is empty, and each waits ŝ longer. Without it a busy fleet copies a hot prefix to every replica.
+  before the queue is empty, and each waits ŝ longer. Without it a busy fleet copies each prefix to every replica.
+  Requests of the same prefix find the copy. Where they are a share of all arrivals, `crowding` falls by it, counted in
+  shares of one replica (`popularity`): no copy is charged of a prefix that would fill a replica alone.
 - Computed tokens fill a replica's cache and attract later requests. So computing costs more on a replica that computed
   more tokens recently than the candidate that computed least (`spread`): three times ŝ at most. Without it an idle
   fleet sends all new prompts to the fastest replica, until its cache overflows. Without the bound an idle fleet
   sends prompts to a replica that is four times slower.
-- A prompt that continues an earlier one, half of which a candidate caches, pays `copying` times ŝ more, 45 s at most
+- A prompt that continues an earlier one, half of which a candidate caches, pays `copying` times ŝ more, 90 s at most
   (`former`). A conversation usually has one future, so nothing reads the copy that it leaves. Prefixes that many
   prompts share are copied freely.
 - θ·x changes the prediction by at most `most_correction` of ŝ + W. Its four weights are noisy, and the least score
@@ -48,6 +50,7 @@ from plumage.routing.lbgr_replica import MOST_LESSONS, Replica, Routed
 from plumage.routing.lbgr_settings import LbgrSettings
 from plumage.routing.learned import MOST_UPDATES, Learned
 from plumage.routing.others import Account, Others
+from plumage.routing.popularity import PrefixShares
 from plumage.routing.queued import QueuedPrefixes
 from plumage.routing.regression import Features, RecursiveLeastSquares
 from plumage.routing.shortlist import Shortlist
@@ -59,7 +62,7 @@ __all__ = ["Lbgr"]
 _LEAST_MISS = 0.016  # 1k tokens: an engine computes the last block again even if it holds the whole prompt
 _LEAST_SHARE = 0.1  # of ŝ + W: a correction never predicts less
 _LEAST_C_MISS = 1e-6  # seconds per 1k tokens: less means that the clock stands still
-_MOST_COPYING = 45.0  # seconds: without a bound a long prompt would wait minutes for its own replica
+_MOST_COPYING = 90.0  # seconds: without a bound a long prompt would wait many minutes for its own replica
 _MOST_FILLED = 3.0  # times ŝ, by `spread`
 _FLEET_MEMORY = 0.995  # of each first token anywhere
 _SETTLED = 20.0  # 1k computed tokens, before which ŝ is too inaccurate to learn from its error
@@ -97,6 +100,7 @@ class Lbgr:
         self._former = FormerHomes(self.settings.loyalty)
         self._queued = QueuedPrefixes(self.settings.long_queue)
         self._others = Others()
+        self._popularity = PrefixShares()
         self._shortlist = Shortlist(self.settings.considered, rng)
 
     # --- deciding ---------------------------------------------------------------------------------------------------
@@ -144,6 +148,8 @@ class Lbgr:
         c_hit, tokens = self.settings.c_hit, query.tokens / 1000.0
         recent = self._recent.scaled
         crowd, spread = self._prices(now, candidates)
+        others = 1.0 - candidates * self._popularity.of(query)
+        crowd *= others if others > 0.0 else 0.0
         least = min([recent[replica.slot] for replica in replicas])  # after `_prices`, which may scale them all
         most, far = self.settings.most_correction, self.settings.foresight
         whole = tokens if tokens > _LEAST_MISS else _LEAST_MISS
@@ -228,6 +234,7 @@ class Lbgr:
         self._recent.add(slot, owed, now)
         self._former.sent(query.chunks, slot)
         self._queued.sent(query, slot, work)
+        self._popularity.sent(query)
         self._count_arrivals(1, now)
         self._revisit(now)
         if slot != self._turn:  # that one was just published

@@ -139,7 +139,7 @@ class Decider:
         found = self.mirror.match(chunks)
         rate = self.rate.of(prompt.text)
         hits, depth, tokens = self._measure(prompt, found, rate)
-        query = Query(now, tokens, hits, chunks, prompt.text, prompt.stream, ENDS)
+        query = Query(now, tokens, hits, chunks, prompt.text, prompt.stream, ENDS, depth)
         available, adapter_state = len(candidates), None
         if prompt.adapter:
             candidates = self.adapters.narrow(prompt.adapter, candidates)

@@ -76,6 +76,10 @@ class Prompt:
     continued: int = 0
 
 
+def cached_prefix(query: Query) -> int | None:
+    return query.chunks[query.cached_chunks - 1] if query.cached_chunks else None
+
+
 class SlowLbgr:
     def __init__(self, settings: LbgrSettings, slots: int) -> None:
         self.settings = settings
@@ -88,6 +92,7 @@ class SlowLbgr:
         self.turn = 0
         self.queued: list[tuple[Sequence[int], int, float]] = []  # prompts behind long queues, their slots, their turns
         self.last_turn = -inf
+        self.prefixes: list[tuple[int | None, float]] = []  # of each request: the longest cached prefix, when
         self.held, self.found = 8.0, 4.0  # behind long queues, thousand tokens
         self.replicas: list[SlowReplica] = []
         for _ in range(slots):
@@ -169,6 +174,7 @@ class SlowLbgr:
         own_time = own + min(max(learned, -settings.most_correction * own), settings.most_correction * own)
         window = settings.arrival_seconds
         arriving = sum(exp(-(now - at) / window) for at in self.arrivals) / self.observed(now, window) / candidates
+        arriving *= max(0.0, 1.0 - candidates * self.popularity(query))
         window = settings.spread_seconds
         here = self.computed_lately(replica.slot, now)
         here -= min(self.computed_lately(one.slot, now) for one in considered)
@@ -178,11 +184,17 @@ class SlowLbgr:
         known = self.continued(query)
         conversation = known is not None and known.continued < 8
         evicted = held < query.tokens / 2.0
-        copying = min(settings.copying * service, 45.0) if conversation and not evicted else 0.0
+        copying = min(settings.copying * service, 90.0) if conversation and not evicted else 0.0
         score = own_time + crowding + filling + copying
         if known is not None and conversation and evicted and known.slot == replica.slot:
             return score / (1.0 + settings.loyalty)
         return score
+
+    def popularity(self, query: Query) -> float:
+        """The share of the query's longest cached prefix in the requests of about half a minute."""
+        recent = [(prefix, exp(-(query.now - at) / 30.0)) for prefix, at in self.prefixes]
+        same = sum(weight for prefix, weight in recent if prefix is not None and prefix == cached_prefix(query))
+        return same / max(sum(weight for _, weight in recent), 20.0)
 
     def computed_lately(self, slot: int, now: float) -> float:
         window = self.settings.spread_seconds
@@ -217,6 +229,7 @@ class SlowLbgr:
         known.backlog.add(share, now)
         self.recent.append((slot, owed, now))
         self.arrivals.append(now)
+        self.prefixes.append((cached_prefix(query), now))
         if query.chunks:
             before = self.continued(query)
             if before is not None:
@@ -323,7 +336,8 @@ class Both:
         conversation = 1000 * rng.randrange(12)
         chunks = [conversation + depth for depth in range(rng.choice([0, 1, 3, 4, 80, 200]))]
         hits = {slot: tokens * rng.choice([0.0, 0.3, rng.choice([0.4, 0.5, 0.55, 1.1])]) for slot in held}
-        query = Query(now, tokens, hits, chunks)
+        deepest = rng.choice([0, 1, len(chunks) // 2, len(chunks)])
+        query = Query(now, tokens, hits, chunks, cached_chunks=min(deepest, len(chunks)))
         for state in self.states:
             state.foreign_work = rng.choice([0.0, 0.0, 0.4])
         choice = self.policy.choose(query, self.states)
