@@ -1,4 +1,5 @@
-"""Two pools with different models behind one gateway. A pod sends requests to the gateway's DNS name."""
+"""Two pools with different models behind one gateway. A pod sends requests to the gateway's DNS name. One model's
+requests are copied to the other pool."""
 
 from __future__ import annotations
 
@@ -33,6 +34,27 @@ while True:  # a new Service's rules and a changed ConfigMap reach the nodes a m
     seen = [ask(model) for model in models]
     if ",".join(seen) == want or time.monotonic() > end:
         print(json.dumps(dict(zip(models, seen))))
+        break
+    time.sleep(1.0)
+"""
+
+# One streamed chat, then the copies of requests by outcome, when there is one.
+COPIES = """
+import json, re, sys, time, urllib.request
+host, end = sys.argv[1], time.monotonic() + 240
+
+def get(path, body=None):
+    asked = urllib.request.Request(f"http://{host}:8000{path}", body, {"content-type": "application/json"})
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        return answer.read().decode()
+
+chat = {"model": "chat", "max_tokens": 4, "messages": [{"role": "user", "content": "hello"}], "stream": True}
+while True:  # a changed ConfigMap reaches the routers a moment later
+    get("/v1/chat/completions", json.dumps(chat).encode())
+    lines = re.findall(r"^plumage_router_copied_requests_total{(.*)} ([0-9.]+)$", get("/metrics"), re.M)
+    counted = [labels for labels, value in lines if float(value) > 0]
+    if counted or time.monotonic() > end:
+        print(json.dumps(counted))
         break
     time.sleep(1.0)
 """
@@ -76,6 +98,13 @@ def test_gateway_serves_both_models_until_pool_is_deleted(access: Access, pools:
     split = {"spec": {"models": [*(MODELS[name] for name in pools), {"name": "mix", "pools": shares}]}}
     access.kubectl("-n", NAMESPACE, "patch", "inferencegateway/front", "--type=merge", f"-p={json.dumps(split)}")
     assert ask("mix", "streamed") == {"mix": "streamed"}
+
+    copied = [MODELS["chat"] | {"requestMirror": {"poolRef": {"name": "code"}}}, *split["spec"]["models"][1:]]
+    patch = json.dumps({"spec": {"models": copied}})
+    access.kubectl("-n", NAMESPACE, "patch", "inferencegateway/front", "--type=merge", f"-p={patch}")
+    (counted,) = json.loads(access.inside(NAMESPACE, COPIES, host))
+    assert 'outcome="complete"' in counted
+    assert 'pool="code"' in counted
 
     remove_pool(access, pools["code"])
     assert ask("chat,code,mix", "streamed,model_not_found,streamed") == {
