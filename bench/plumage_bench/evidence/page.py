@@ -25,13 +25,14 @@ _INTRODUCTION = """# Evidence
 - *old run*: shown, not judged. The run names no commit, or measured one before 2026-11-24. Until then settings of ours
   did not come from a manifest: FEATHER's bandit explored with 0.02 instead of 0.05, for example. Code differs too.
 
-An interval is 95 % where five pairs or more stand behind it; fewer have a range. Intervals that a run of 2026-11-25 or
-older recorded are a *bootstrap*'s: too narrow for 95 %, by a factor of 1.6 at five pairs, 1.1 at twenty. Such a run with
-fewer pairs has no interval. Intervals that this page computes from kept pairs are Student's at any date. Devices of
-routing and of the simulator are modelled, and vLLM runs generated models on a CPU: only "Real vLLM on a GPU" has gains on
-a real GPU. In `vllm-feather-gpu` the cell without sharing is not valid, as the policy before had cached the prompts; no
-claim uses it, and `vllm-feather-gpu-unshared` repeats it. Judged runs too may be older than the code: the commit says
-which code they measured. A plus after a commit: files were changed since."""
+An interval is 95 % where five pairs or more stand behind it; fewer have a range. Intervals that a run of 2026-11-25
+or older recorded are a *bootstrap*'s: too narrow for 95 %, by a factor of 1.6 at five pairs, 1.1 at twenty. With fewer
+pairs such a run has none. Intervals that this page computes from kept pairs are Student's at any date.
+
+Devices of routing and of the simulator are modelled, and vLLM runs generated models on a CPU: only "Real vLLM on a GPU"
+has gains on a real GPU. In `vllm-feather-gpu` the cell without sharing is not valid, as the policy before had cached
+the prompts; no claim uses it, and `vllm-feather-gpu-unshared` repeats it. Judged runs too may be older than the code:
+the commit says which code they measured. A plus after a commit: files were changed since."""
 _HEAD = ("| claim | figure | interval | target | verdict | command | commit, date |", "|---|---|---|---|---|---|---|")
 _RUNS = ("| run | seed | extent | machine | versions | seconds |", "|---|---|---|---|---|---|")
 

@@ -256,8 +256,8 @@ def equal_table(rates: Rates) -> ResultTable:
                "seeds", "ours ÷ ours, other seeds", "verdict")  # fmt: skip
     notes = (
         "Everyone over the same eviction. low, high: 95 % interval from five seeds on, else the range. tie: the "
-        "interval contains 1. no rate: nobody keeps the limit at any rate, so no figure counts the fleet. Ours on other "
-        "seeds has other prompts and arrivals, so it is no pair of ours."
+        "interval contains 1. no rate: nobody keeps the limit at any rate, so no figure counts the fleet. Ours on "
+        "other seeds has other prompts and arrivals, so it is no pair of ours."
     )
     return ResultTable("Routing at equal eviction", columns, rows, notes)
 

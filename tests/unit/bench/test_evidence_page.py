@@ -221,10 +221,22 @@ def test_each_claim_has_a_command_and_each_run_a_day() -> None:
     assert all(command for command, _ in NOT_KEPT)
 
 
-def check(docs: Path) -> subprocess.CompletedProcess[str]:
+def make(docs: Path, *more: str) -> subprocess.CompletedProcess[str]:
     script = ROOT / "scripts" / "make_evidence.py"
-    command = [sys.executable, str(script), "--check", "--docs", str(docs)]
+    command = [sys.executable, str(script), *more, "--docs", str(docs)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def check(docs: Path) -> subprocess.CompletedProcess[str]:
+    return make(docs, "--check")
+
+
+def change(docs: Path, **more: Any) -> None:
+    """Another figure in a kept run. more: of the record."""
+    path = docs / "evidence" / "cht.json"
+    run = json.loads(path.read_text()) | more
+    run["keys"]["total_s"] = 0.7
+    path.write_text(json.dumps(run))
 
 
 @pytest.fixture
@@ -239,13 +251,27 @@ def test_page_in_the_tree_is_current(docs: Path) -> None:
 
 
 def test_run_that_contradicts_the_page_fails_the_check(docs: Path) -> None:
-    path = docs / "evidence" / "cht.json"
-    run = json.loads(path.read_text())
-    run["keys"]["total_s"] = 0.7
-    path.write_text(json.dumps(run))
+    change(docs, seconds=1.5)
     done = check(docs)
     assert done.returncode == 1
     assert "make evidence" in done.stderr
+    assert make(docs).returncode == 0, "a new run may replace the old one"
+    assert check(docs).returncode == 0
+    assert "| 0.7 |" in (docs / "evidence.md").read_text()
+
+
+def test_edited_figure_fails_the_check_and_is_not_made_a_page(docs: Path) -> None:
+    change(docs)
+    for done in (check(docs), make(docs), check(docs)):
+        assert done.returncode == 1
+        assert "cht changed since the run" in done.stderr
+    assert "| 0.7 |" not in (docs / "evidence.md").read_text()
+
+
+def test_lost_digest_fails_the_check(docs: Path) -> None:
+    index = docs / "evidence" / "digests.txt"
+    index.write_text("".join(line for line in index.read_text().splitlines(True) if " cht " not in line))
+    assert check(docs).returncode == 1
 
 
 def test_edited_verdict_fails_the_check(docs: Path) -> None:
