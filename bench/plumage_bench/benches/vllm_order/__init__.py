@@ -5,9 +5,9 @@ lengths, a step of the rate, and a cache with room for a fifth of the prefixes. 
 in `vllm-feather`.
 
 `product` has the default manifest's order and ageing bound; eviction and batch limit are vLLM's. All others have a
-bound that is not reached. `order` is the tree's order, `predictive` stops by a fit of the step time, `marginal` while the batch decodes faster
-than a mixed one. `oracle` gets each request's group from the client, serves one group at a time, and the fullest one
-next. With several levels it knows the deepest one only.
+bound that is not reached. `order` is the tree's order, `predictive` stops by a fit of the step time, `marginal` while
+the batch decodes faster than a mixed one. `oracle` gets each request's group from the client, serves one group at a
+time, and the fullest one next. With several levels it knows the deepest one only.
 `DFS-W` sorts the queue by the weight of branches, `LPM` by the cached prefix. `one group` has the same requests, all
 with one prefix: the ceiling where prefixes have several levels.
 
