@@ -1,6 +1,7 @@
 """docs/decisions/index.md: number, title and status of each decision, read from its page.
 
-A page begins with `# NNNN Title`. A line `Status: …` gives the status; a page without one is accepted.
+A page begins with `# NNNN Title`. A paragraph `Status: …` gives the status; a page without one is
+accepted.
 """
 
 from __future__ import annotations
@@ -30,5 +31,6 @@ def _row(path: Path) -> str:
     if heading is None:
         raise SystemExit(f"{path}: the first line must be '# NNNN Title'")
     number, title = heading.groups()
-    status = re.search(r"^Status: (.+?)\.?$", text, re.MULTILINE)
-    return f"| {number} | [{title}]({path.name}) | {status[1] if status else 'accepted'} |\n"
+    status = re.search(r"^Status: (.+?)\.?\n\n", text, re.MULTILINE | re.DOTALL)
+    shown = " ".join(status[1].split()) if status else "accepted"
+    return f"| {number} | [{title}]({path.name}) | {shown} |\n"

@@ -15,6 +15,7 @@ class Verdict(StrEnum):
     REFUTED = "refuted"
     PASSED = "passed"
     MISSED = "missed"
+    OLD = "old run"
     NOT_HERE = "not measurable here"
     NOT_YET = "not measured yet"
     NO_TARGET = "no target"
@@ -79,12 +80,14 @@ class Claim:
     command: str = ""
 
 
-def judge(claim: Claim, found: Measured | None) -> Verdict:
-    """The verdict on `claim`. `found`: the figures of the kept run."""
+def judge(claim: Claim, found: Measured | None, old: bool = False) -> Verdict:
+    """The verdict on `claim`. found: the figures of the kept run. old: the run is one that is not judged."""
     if not claim.file:
         return Verdict.NOT_HERE
     if found is None:
         return Verdict.NOT_YET
+    if old:
+        return Verdict.OLD
     target = claim.target
     if target == NONE:
         return Verdict.NO_TARGET

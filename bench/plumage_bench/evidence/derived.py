@@ -10,6 +10,7 @@ from plumage_bench.pairs import paired_ratio
 from plumage_bench.routing.contenders import EVICTIONS, OURS
 
 __all__ = [
+    "again_of_full",
     "bandit_least",
     "fault_total",
     "feather_ratio",
@@ -17,6 +18,7 @@ __all__ = [
     "over_cache_aware",
     "rank_equal",
     "rank_equal_of_full",
+    "rate_over",
     "rounds_ratio",
     "suite_least_over_lru",
     "unreached_devices",
@@ -51,7 +53,7 @@ def rank_equal(run: Record) -> Measured | None:
             ]
             ratios.append(min((paired_ratio(mine, rates[label]) for label in baselines), key=lambda one: one.ratio))
     least = min(ratios, key=lambda one: one.ratio)
-    return Measured(least.ratio, min(one.low for one in ratios), least.high, least.pairs)
+    return Measured(least.ratio, min(one.low for one in ratios), least.high, least.pairs, again=True)
 
 
 def rank_equal_of_full(run: Record) -> Measured | None:
@@ -59,8 +61,35 @@ def rank_equal_of_full(run: Record) -> Measured | None:
     rows = [row for row in _equal_rows(run) if not _unreached(row)]
     if not rows:
         return None
-    least = min(rows, key=lambda row: row["low"])
-    return Measured(least["ours ÷ baseline"], least["low"], least["high"], least["seeds"])
+    least = min(rows, key=_ratio_of)
+    return Measured(_ratio_of(least), min(row["low"] for row in rows), least["high"], least["seeds"])
+
+
+def again_of_full(run: Record) -> Measured | None:
+    """`aa` of a full run: ours ÷ ours on other seeds, on the device of `rank_equal_of_full`."""
+    rows = [row for row in _equal_rows(run) if not _unreached(row)]
+    return measured(min(rows, key=_ratio_of)["ours ÷ ours, other seeds"]) if rows else None
+
+
+def rate_over(*baselines: str) -> Computed:
+    """Ours ÷ the best baseline of the second round whose label ends with one of `baselines`, the smallest of the
+    devices on which some policy reaches the limit."""
+
+    def by(run: Record) -> Measured | None:
+        unreached = {row["fleet"] for row in _equal_rows(run) if _unreached(row)}
+        rows = [row for row in _rows(run, f"{OURS.label} against those who may be first") if _is_of(row, baselines)]
+        ratios = [_ratio_of(row) for row in rows if row["fleet"] not in unreached]
+        return Measured(min(ratios)) if ratios else None
+
+    return Computed(by)
+
+
+def _is_of(row: Mapping[str, Any], baselines: Sequence[str]) -> bool:
+    return any(str(row["label"]).endswith(one) for one in baselines)
+
+
+def _ratio_of(row: Mapping[str, Any]) -> float:
+    return float(row["ours ÷ baseline"])
 
 
 def unreached_devices(run: Record) -> Measured | None:
@@ -70,8 +99,15 @@ def unreached_devices(run: Record) -> Measured | None:
 
 
 def _equal_rows(run: Record) -> list[dict[str, Any]]:
-    tables = [table for table in run["tables"] if table["title"] == "Routing at equal eviction"]
-    return [dict(zip(table["columns"], row, strict=True)) for table in tables for row in table["rows"]]
+    return _rows(run, "Routing at equal eviction")
+
+
+def _rows(run: Record, title: str) -> list[dict[str, Any]]:
+    """The rows by column. label: the cell of the first column `baseline`; a second one has its rate."""
+    tables = [table for table in run["tables"] if table["title"].startswith(title)]
+    return [
+        {**dict(zip(table["columns"], row, strict=True)), "label": row[1]} for table in tables for row in table["rows"]
+    ]
 
 
 def _unreached(row: Mapping[str, Any]) -> bool:
@@ -118,8 +154,7 @@ def victims(run: Record) -> Measured | None:
     coldest, drawn = (
         [trial["after"] for trial in run["trials"] if trial["who"] == who] for who in ("coldest", "random")
     )
-    ratio = paired_ratio(coldest, drawn)
-    return Measured(ratio.ratio, ratio.low, ratio.high, ratio.pairs)
+    return _of_pairs(coldest, drawn)
 
 
 def fault_total(of: str, over: Callable[[list[float]], float] = sum) -> Computed:
@@ -132,7 +167,7 @@ def feather_ratio(cell: str, over: str, under: str) -> Computed:
 
     def by(run: Record) -> Measured:
         runs = run["data"]["cells"][cell]
-        return _paired([[one["tokens_per_s"] for one in runs[label]] for label in (over, under)])
+        return _of_pairs(*([one["tokens_per_s"] for one in runs[label]] for label in (over, under)))
 
     return Computed(by)
 
@@ -144,11 +179,11 @@ def rounds_ratio(over: str, under: str, title: str = "") -> Computed:
     def by(run: Record) -> Measured:
         rounds = run["data"]["rounds"]
         rounds = rounds[title] if title else rounds
-        return _paired([[1 / one["seconds"] for one in rounds[label]] for label in (over, under)])
+        return _of_pairs(*([1 / one["seconds"] for one in rounds[label]] for label in (over, under)))
 
     return Computed(by)
 
 
-def _paired(rates: Sequence[Sequence[float]]) -> Measured:
-    ratio = paired_ratio(*rates)
-    return Measured(ratio.ratio, ratio.low, ratio.high, ratio.pairs)
+def _of_pairs(over: Sequence[float], under: Sequence[float]) -> Measured:
+    ratio = paired_ratio(over, under)
+    return Measured(ratio.ratio, ratio.low, ratio.high, ratio.pairs, again=True)

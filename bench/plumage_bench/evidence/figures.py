@@ -21,12 +21,14 @@ _TEXT = re.compile(rf"({_NUMBER})(?: \((?:(?:95 %|range): )?({_NUMBER}) to ({_NU
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """low, high: ends of the interval, or of the range of fewer than five pairs; None if the run has none."""
+    """low, high: ends of the interval, or of the range of fewer than five pairs; None if the run has none. again: the
+    interval is computed from the pairs now, not read from the run."""
 
     value: float
     low: float | None = None
     high: float | None = None
     pairs: int | None = None
+    again: bool = False
 
 
 class Figure(Protocol):

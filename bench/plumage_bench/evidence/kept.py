@@ -10,7 +10,10 @@ from typing import Any
 
 from plumage_bench.evidence.figures import Record
 
-__all__ = ["command_of", "commit_of", "load_runs"]
+__all__ = ["command_of", "commit_of", "has_bootstrap", "is_old", "load_runs"]
+
+_FIRST_JUDGED = "2026-11-24"  # from 24a58ae on, settings of ours come from a manifest, and a run records its date
+_LAST_BOOTSTRAP = "2026-11-25"  # 8e36f92, in that night, replaced the bootstrap's intervals by Student's
 
 
 def load_runs(folder: Path) -> dict[str, Record]:
@@ -37,6 +40,17 @@ def commit_of(run: Record) -> str:
     if "date" in when:
         return f"{commit}, {when['date']}"
     return f"{commit}, kept {when['kept']}" if "kept" in when else f"{commit}, unknown date"
+
+
+def is_old(run: Record) -> bool:
+    """Whether the run is shown and not judged: it names no commit, or measured one before settings of ours came from a
+    manifest. A file with the day of its commit (`kept`) instead of a date is that old."""
+    return not run.get("commit") or str(run.get("date", "")) < _FIRST_JUDGED
+
+
+def has_bootstrap(run: Record) -> bool:
+    """Whether the run's own intervals are a bootstrap's, which are narrower than 95 %."""
+    return str(run.get("date") or run.get("kept") or "") <= _LAST_BOOTSTRAP
 
 
 def _file_name(value: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from plumage_bench.evidence.claim import Claim, Verdict, judge
 from plumage_bench.evidence.figures import Measured, Record
-from plumage_bench.evidence.kept import command_of, commit_of
+from plumage_bench.evidence.kept import command_of, commit_of, has_bootstrap, is_old
 from plumage_bench.pairs import LEAST_PAIRS
 
 __all__ = ["page"]
@@ -22,14 +22,17 @@ _INTRODUCTION = """# Evidence
 - *reproduced* and *refuted* speak of a paper's figure, *passed* and *missed* of a target of ours. A paper's figure is
   refuted where the run's figure and its whole interval miss it, and missed where the interval reaches it.
 - *not measured yet*: no kept run has the figure; its command is named. *no target*: shown, not judged.
+- *old run*: shown, not judged. The run names no commit, or measured one before 2026-11-24. Until then settings of ours
+  did not come from a manifest: FEATHER's bandit explored with 0.02 instead of 0.05, for example. Code differs too.
 
-An interval is 95 % where five pairs or more stand behind it; fewer have a range. In runs kept before 2026-11-25 it is a
-bootstrap's: narrower than 95 % by a factor of 1.6 at five pairs, 1.1 at twenty. Rows of `rank_equal` in quick runs are
-computed again from their pairs. Devices of routing and of the
-simulator are modelled, and vLLM runs generated models on a CPU: only "Real vLLM on a GPU" has gains on a real GPU. In
-`vllm-feather-gpu` the cell without sharing is not valid, as the policy before had cached the prompts; no claim uses it,
-and `vllm-feather-gpu-unshared` repeats it. Some kept runs
-are older than the code: the commit says which code they measured. A plus after a commit: files were changed since."""
+An interval is 95 % where five pairs or more stand behind it; fewer have a range. Intervals that a run of 2026-11-25
+or older recorded are a *bootstrap*'s: too narrow for 95 %, by a factor of 1.6 at five pairs, 1.1 at twenty. With fewer
+pairs such a run has none. Intervals that this page computes from kept pairs are Student's at any date.
+
+Devices of routing and of the simulator are modelled, and vLLM runs generated models on a CPU: only "Real vLLM on a GPU"
+has gains on a real GPU. In `vllm-feather-gpu` the cell without sharing is not valid, as the policy before had cached
+the prompts; no claim uses it, and `vllm-feather-gpu-unshared` repeats it. Judged runs too may be older than the code:
+the commit says which code they measured. A plus after a commit: files were changed since."""
 _HEAD = ("| claim | figure | interval | target | verdict | command | commit, date |", "|---|---|---|---|---|---|---|")
 _RUNS = ("| run | seed | extent | machine | versions | seconds |", "|---|---|---|---|---|---|")
 
@@ -47,7 +50,7 @@ def page(sections: Sections, not_kept: Sequence[tuple[str, str]], runs: Mapping[
 
 def _summary(sections: Sections, runs: Mapping[str, Record]) -> Iterator[str]:
     claims = [claim for _, section in sections for claim in section]
-    count = Counter(judge(claim, _read(claim, runs.get(claim.file, {}))) for claim in claims)
+    count = Counter(_verdict(claim, runs.get(claim.file, {})) for claim in claims)
     yield "| verdict | claims |"
     yield "|---|---|"
     yield from (f"| {verdict} | {count[verdict]} |" for verdict in Verdict if count[verdict])
@@ -57,14 +60,26 @@ def _read(claim: Claim, run: Record) -> Measured | None:
     return None if claim.figure is None else claim.figure.read(run)
 
 
+def _verdict(claim: Claim, run: Record) -> Verdict:
+    return judge(claim, _read(claim, run), is_old(run))
+
+
 def _row(claim: Claim, run: Record) -> str:
     found = _read(claim, run)
-    verdict = judge(claim, found)
+    verdict = _verdict(claim, run)
     shown = verdict if verdict in (Verdict.PASSED, Verdict.REPRODUCED, Verdict.NO_TARGET) else f"**{verdict}**"
     target = f"{claim.target} ({claim.paper})" if claim.paper else str(claim.target)
     command = (command_of(run) if found else "") or claim.command or command_of(run)
     commit = commit_of(run) if found is not None else "–"
-    cells = (claim.text, _figure(found), _interval(found), target, shown, _code(command) if command else "–", commit)
+    cells = (
+        claim.text,
+        _figure(found),
+        _interval(found, has_bootstrap(run)),
+        target,
+        shown,
+        _code(command) if command else "–",
+        commit,
+    )
     return f"| {' | '.join(cells)} |"
 
 
@@ -76,18 +91,24 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 10_000 else f"{value:.4g}"
 
 
-def _interval(found: Measured | None) -> str:
+def _interval(found: Measured | None, bootstrap: bool) -> str:
     if found is not None and found.pairs == 1:
         return "one pair"
+    bootstrap = bootstrap and found is not None and not found.again
+    if bootstrap and found is not None and found.pairs is not None and found.pairs < LEAST_PAIRS:
+        return f"– ({found.pairs} pairs)"
     if found is None or (found.low is None and found.high is None):
         return "–"
     if found.high is None:
         ends = f"from {found.low:.4g}"
     else:
         ends = f"to {found.high:.4g}" if found.low is None else f"{found.low:.4g} to {found.high:.4g}"
+    pairs = "pairs not recorded" if found.pairs is None else f"{found.pairs} pairs"
+    if bootstrap:
+        return f"{ends} (bootstrap, {pairs})"
     if found.pairs is None:
-        return f"{ends} (pairs not recorded)"
-    return f"{ends} ({'95 %, ' if found.pairs >= LEAST_PAIRS else 'range of '}{found.pairs} pairs)"
+        return f"{ends} ({pairs})"
+    return f"{ends} ({'95 %, ' if found.pairs >= LEAST_PAIRS else 'range of '}{pairs})"
 
 
 def _code(command: str) -> str:

@@ -116,7 +116,10 @@ DECAYS = tuple(
     for milliseconds in (10, 20, 40, 80)
 )
 
-# A quick run searches the rates of these: each is the strongest baseline on some workload.
+# A quick run searches the rates of these. In the full runs each is the best baseline on some device: the authors' code
+# on GSP and conversations, llm-d on GSP, its precise blend on GSP, long documents and few-shot. Five others are the
+# best somewhere, which only a full run shows: the SGLang gateway and cache-aware on conversations, production-stack by
+# load on few-shot, Dynamo on GSP, PrefixAware on long documents.
 QUICK_BASELINES = (_AUTHORS_CODE, _LLMD, _LLMD_BLEND_PRECISE)
 
 

@@ -48,6 +48,11 @@ class Curve:
     def seeds(self) -> int:
         return len(next(iter(self.late.values())))
 
+    @property
+    def reached(self) -> bool:
+        """Whether the limit is kept at any measured rung, by all seeds together."""
+        return any(fmean(shares) <= LATE_SHARE for shares in self.late.values())
+
     def drawn(self, seeds: Sequence[int]) -> float:
         """The rate for these seeds only; the line goes through the same rungs."""
         return _rate(self._crossing(self._window, seeds))

@@ -22,6 +22,7 @@ __all__ = [
     "finals_table",
     "matrix_table",
     "plot_rates",
+    "rate_keys",
     "rate_table",
     "setting_keys",
     "setting_table",
@@ -31,6 +32,7 @@ __all__ = [
 
 Cell = tuple[int, str]  # workers, device
 
+_NO_RATE = "no rate"
 _COLUMNS = (
     "hit ratio", "req/s", "TTFT P50 s", "P95", "P99", "end-to-end P50 s", "P95", "P99", "balance CV", "MUV",
 )  # fmt: skip
@@ -51,6 +53,19 @@ class Rates:
         """All contenders but the forms of our own routing, which is ranked among them."""
         first = next(iter(self.cells.values()))
         return [contender for contender in first if contender.policy != self.ours.policy]
+
+    def reached(self, cell: Cell) -> bool:
+        """Whether anyone keeps the limit at any rate. Otherwise each search ends at its lowest rate, and a ratio of two
+        such rates is 1 and means nothing."""
+        if finals := self.finals.get(cell):
+            return any(curve.reached for curve in finals.values())
+        rates = [rate for found in self.cells[cell].values() for rate in found]
+        return min(rates) < max(rates)
+
+    @property
+    def judged(self) -> list[Cell]:
+        """The cells that count in a figure."""
+        return [cell for cell in self.cells if self.reached(cell)]
 
     def mean(self, cell: Cell, contender: Contender) -> float:
         final = self.finals.get(cell, {}).get(contender)
@@ -155,8 +170,9 @@ def rate_table(rates: Rates) -> ResultTable:
     rows: list[list[float | str]] = [
         [contender.label, *(rates.shown(cell, contender) for cell in rates.cells)] for contender in ordered
     ]
-    rows.append([f"{OURS.label} ÷ {CACHE_AWARE.label}", *(rates.over(cell, [CACHE_AWARE]) for cell in rates.cells)])
-    rows.append([f"{OURS.label} ÷ best other", *(rates.over(cell, rates.baselines) for cell in rates.cells)])
+    for label, baselines in ((CACHE_AWARE.label, [CACHE_AWARE]), ("best other", rates.baselines)):
+        ratios = [rates.over(cell, baselines) if rates.reached(cell) else _NO_RATE for cell in rates.cells]
+        rows.append([f"{OURS.label} ÷ {label}", *ratios])
     return ResultTable(
         "Highest requests a second with P95 TTFT under 2 s",
         ("routing", *(f"{workers} workers, {device}" for workers, device in rates.cells)),
@@ -171,6 +187,8 @@ def finals_table(rates: Rates) -> ResultTable:
     """Ours ÷ each baseline of the second round, with its interval."""
     rows: list[list[float | str]] = []
     for (workers, device), found in rates.finals.items():
+        if not rates.reached((workers, device)):
+            continue
         ours = found[rates.ours]
         ratios = {baseline: rate_ratio(ours, curve) for baseline, curve in found.items() if baseline in rates.baselines}
         rows += [
@@ -196,8 +214,10 @@ def verdict(ratio: PairedRatio) -> str:
 def equal_keys(rates: Rates) -> dict[str, float | str]:
     """rank_equal: ours ÷ the best other with the same eviction, the smallest of evictions and cells; with the lowest
     lower bound of all, and the upper bound of that ratio. aa: ours ÷ ours on other seeds in its cell. rank_verdict: see
-    `verdict`; it changes no target."""
-    ratios = [(ratio, cell) for cell in rates.cells for _, ratio in rates.equals(cell).values()]
+    `verdict`; it changes no target. Cells in which nobody keeps the limit are left out; {} if there is no other."""
+    ratios = [(ratio, cell) for cell in rates.judged for _, ratio in rates.equals(cell).values()]
+    if not ratios:
+        return {}
     least, cell = min(ratios, key=lambda one: one[0].ratio)
     again = rates.again(cell)
     return {
@@ -212,6 +232,15 @@ def equal_keys(rates: Rates) -> dict[str, float | str]:
     }
 
 
+def rate_keys(rates: Rates) -> dict[str, float]:
+    """products_rank and rate_gain, the smallest of the cells, as in `equal_keys`. unreached: the cells left out."""
+    products = [baseline for baseline in rates.baselines if baseline.eviction == "Lru"]
+    by_name = {"products_rank": products, "rate_gain": [CACHE_AWARE]}
+    found = {name: [rates.over(cell, of) for cell in rates.judged] for name, of in by_name.items()}
+    least = {name: min(ratios) for name, ratios in found.items() if ratios}
+    return {**least, "unreached": len(rates.cells) - len(rates.judged)}
+
+
 def equal_table(rates: Rates) -> ResultTable:
     """Ours and the best baseline with each eviction."""
     rows: list[list[float | str]] = []
@@ -221,13 +250,14 @@ def equal_table(rates: Rates) -> ResultTable:
             own = rates.mean(cell, rates.ours.over(eviction))
             rows.append([
                 f"{workers} workers, {device}", eviction, best.routing, own, rates.mean(cell, best), ratio.ratio,
-                ratio.low, ratio.high, ratio.pairs, str(again), verdict(ratio),
+                ratio.low, ratio.high, ratio.pairs, str(again), verdict(ratio) if rates.reached(cell) else _NO_RATE,
             ])  # fmt: skip
     columns = ("fleet", "eviction", "best baseline", "ours, req/s", "baseline", "ours ÷ baseline", "low", "high",
                "seeds", "ours ÷ ours, other seeds", "verdict")  # fmt: skip
     notes = (
         "Everyone over the same eviction. low, high: 95 % interval from five seeds on, else the range. tie: the "
-        "interval contains 1. Ours on other seeds has other prompts and arrivals, so it is no pair of ours."
+        "interval contains 1. no rate: nobody keeps the limit at any rate, so no figure counts the fleet. Ours on "
+        "other seeds has other prompts and arrivals, so it is no pair of ours."
     )
     return ResultTable("Routing at equal eviction", columns, rows, notes)
 

@@ -1,7 +1,8 @@
-"""`plumage bench defaults`: its three counts are 0, and each check finds a planted violation."""
+"""`plumage bench defaults`: mistakes are 0, each check finds a planted one, and named differences count as drift."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -12,9 +13,19 @@ from plumage.settings.engine_policies import FeatherConfig
 from plumage.settings.plugin_config import PluginSettings
 from plumage.settings.vllm import plugin_settings
 from plumage_bench.benches.defaults.copies import differing, second_copies
-from plumage_bench.benches.defaults.drift import MEASURED, WITHOUT, Made, differences, overrides
+from plumage_bench.benches.defaults.drift import (
+    MEASURED,
+    WITHOUT,
+    Made,
+    differences,
+    drift,
+    named,
+    overrides,
+    unnamed,
+)
 from plumage_bench.benches.defaults.leaves import leaves
 from plumage_bench.benches.defaults.reading import NOT_SET, unread, unread_of_pool
+from plumage_bench.benches.defaults.reasons import REASONS
 from plumage_bench.ours import Ours
 from plumage_bench.registry import BENCHMARKS
 
@@ -35,6 +46,25 @@ def test_setting_that_a_benchmark_leaves_out_is_drift() -> None:
     settings = Ours(runtime="VLLM").plugin()
     del settings["feather"]["orderBatch"]
     assert list(differences(iter([Made("plugin", settings, Ours(runtime="VLLM").plugin())]))) != []
+
+
+def test_named_difference_is_drift_too() -> None:
+    """Until 2026-11-29 `drift` left out what an experiment names, though its target says all settings."""
+    lines = drift()
+    assert "vllm-feather: engine.batchLimit = Static" in lines
+    assert "gsp: engine.feather.policy = Fcfs" in lines
+    assert len(lines) == len(named())
+
+
+def test_each_override_has_a_reason_and_no_reason_is_left_over() -> None:
+    assert unnamed() == []
+    assert {name for name, of in REASONS.items() if of} == {one.benchmark for one in named()}
+
+
+def test_override_without_a_reason_is_unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module(drift.__module__), "REASONS", {**REASONS, "fidelity": {}})
+    assert unnamed() == ["fidelity: engine.batchLimit has no reason"]
+    assert len(drift()) == len(named()), "it counts once"
 
 
 def test_each_benchmark_declares_ours_or_declares_none() -> None:

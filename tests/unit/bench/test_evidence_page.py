@@ -14,7 +14,7 @@ import pytest
 
 from plumage_bench.evidence.claim import Claim, Target, Verdict, at_least, at_most, between, exactly, judge
 from plumage_bench.evidence.claims import NOT_KEPT, SECTIONS
-from plumage_bench.evidence.figures import Cell, Either, Key, Measured, Minus, Over, measured
+from plumage_bench.evidence.figures import Cell, Computed, Either, Key, Measured, Minus, Over, measured
 from plumage_bench.evidence.kept import command_of, commit_of, load_runs
 from plumage_bench.evidence.page import page
 
@@ -23,7 +23,13 @@ EVIDENCE = ROOT / "docs" / "evidence"
 
 
 def run_of(**keys: Any) -> dict[str, Any]:
-    return {"benchmark": "gsp", "quick": False, "seed": 7, "options": {"workers": "4"}, "keys": keys, "tables": []}
+    """A run that is judged, with its commit and a date after the last bootstrap."""
+    record = {"benchmark": "gsp", "quick": False, "seed": 7, "options": {"workers": "4"}, "keys": keys, "tables": []}
+    return {**record, "commit": "abc", "date": "2026-11-26"}
+
+
+def without(run: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in run.items() if key not in keys}
 
 
 def row_of(claim: Claim, runs: Mapping[str, Any]) -> list[str]:
@@ -68,11 +74,11 @@ def test_missing_run_or_key_names_its_command_and_no_figure() -> None:
 
 
 def test_row_has_figure_interval_command_commit_and_date() -> None:
-    run = run_of(gain=1.25, gain_low=1.1, gain_high=1.4, gain_pairs=6) | {"commit": "abc", "date": "2026-11-24"}
+    run = run_of(gain=1.25, gain_low=1.1, gain_high=1.4, gain_pairs=6)
     claim = Claim("gain", "gsp", Key("gain"), at_least(1))
     command = "`plumage bench gsp --seed 7 workers=4`"
     assert row_of(claim, {"gsp": run}) == [
-        "gain", "1.25", "1.1 to 1.4 (95 %, 6 pairs)", "≥ 1", "passed", command, "abc, 2026-11-24",
+        "gain", "1.25", "1.1 to 1.4 (95 %, 6 pairs)", "≥ 1", "passed", command, "abc, 2026-11-26",
     ]  # fmt: skip
 
 
@@ -86,6 +92,96 @@ def test_command_is_that_of_the_run_with_the_figure() -> None:
 def test_fewer_than_five_pairs_have_no_interval(pairs: int, shown: str) -> None:
     run = run_of(gain=1.25, gain_low=1.1, gain_high=1.4, pairs=pairs)
     assert row_of(Claim("gain", "gsp", Key("gain")), {"gsp": run})[2] == shown
+
+
+_SHOWN = Claim("gain", "gsp", Key("gain"), at_least(1))
+_OLD = [
+    without(run_of(gain=2), "commit"),
+    run_of(gain=2) | {"commit": ""},
+    run_of(gain=2) | {"date": "2026-11-23"},
+    without(run_of(gain=2), "date") | {"kept": "2026-11-24"},
+]
+
+
+@pytest.mark.parametrize("run", _OLD)
+def test_old_run_is_shown_and_not_judged(run: dict[str, Any]) -> None:
+    row = row_of(_SHOWN, {"gsp": run})
+    assert (row[1], row[4]) == ("2", "**old run**")
+    assert row_of(Claim("gain", "gsp", Key("gain")), {"gsp": run})[4] == "**old run**", "without a target too"
+
+
+def test_first_run_with_a_manifests_settings_is_judged() -> None:
+    assert row_of(_SHOWN, {"gsp": run_of(gain=2) | {"date": "2026-11-24"}})[4] == "passed"
+
+
+def test_old_runs_are_counted_apart() -> None:
+    other = Claim("rank", "gsp-quick", Key("gain"), at_least(1))
+    lines = page([("One", [_SHOWN, other])], [], {"gsp": _OLD[0], "gsp-quick": run_of(gain=2)}).splitlines()
+    assert "| old run | 1 |" in lines
+    assert "| passed | 1 |" in lines
+
+
+@pytest.mark.parametrize(
+    ("pairs", "shown"),
+    [(5, "1.1 to 1.4 (bootstrap, 5 pairs)"), (None, "1.1 to 1.4 (bootstrap, pairs not recorded)"), (3, "– (3 pairs)")],
+)
+def test_bootstrap_is_no_interval_of_95_percent(pairs: int | None, shown: str) -> None:
+    keys = {"gain": 1.25, "gain_low": 1.1, "gain_high": 1.4} | ({} if pairs is None else {"pairs": pairs})
+    assert row_of(_SHOWN, {"gsp": run_of(**keys) | {"date": "2026-11-25"}})[2] == shown
+    assert "bootstrap" not in row_of(_SHOWN, {"gsp": run_of(**keys)})[2]
+
+
+def test_interval_computed_from_pairs_is_of_95_percent_at_any_date() -> None:
+    again = Computed(lambda run: Measured(1.25, 1.1, 1.4, 5, again=True))
+    row = row_of(Claim("gain", "gsp", again), {"gsp": run_of() | {"date": "2026-11-25"}})
+    assert row[2] == "1.1 to 1.4 (95 %, 5 pairs)"
+
+
+_EQUAL = ("fleet", "eviction", "ours ÷ baseline", "low", "high", "seeds", "ours, req/s", "baseline",
+          "ours ÷ ours, other seeds")  # fmt: skip
+_SECOND = ("fleet", "baseline", "ours, req/s", "baseline", "ours ÷ baseline")
+
+
+def full_run(*ratios: tuple[float, float]) -> dict[str, Any]:
+    """A full routing run. ratios: ours ÷ the baseline with LRU, and ÷ cache-aware, of each device; the last device is
+    one on which nobody reaches the limit."""
+    tables: list[dict[str, Any]] = [
+        {"title": "Routing at equal eviction", "columns": _EQUAL, "rows": []},
+        {"title": "Lbgr + Hotness against those who may be first, on seeds", "columns": _SECOND, "rows": []},
+    ]
+    for number, (ratio, gain) in enumerate(ratios):
+        spread = 1.1 if ratio != 1 else 1.0
+        again = f"{0.9 + number / 10:.3f} (95 %: 0.800 to 1.300, 5 pairs)"
+        tables[0]["rows"].append([number, "Lru", ratio, ratio / spread, ratio * spread, 5, ratio, 1.0, again])
+        tables[1]["rows"] += [
+            [number, "Dynamo + Lru", ratio, 1.0, ratio], [number, "Dynamo + Hotness", ratio, 1.0, ratio / 2],
+            [number, "cache-aware + Lru", gain, 1.0, gain],
+        ]  # fmt: skip
+    keys = {"rank_equal": 1.0, "products_rank": 1.0, "rate_gain": 1.0, "aa": 1.0}
+    return run_of(**keys) | {"tables": tables}
+
+
+def test_device_that_nobody_serves_in_time_is_in_no_figure_of_rates() -> None:
+    runs = {"longdoc": full_run((1.3, 4.0), (1.2, 3.0), (1.0, 1.0))}
+    claims = [claim for _, section in SECTIONS for claim in section if claim.file == "longdoc"]
+    shown = {claim.text: row_of(claim, runs)[1:3] for claim in claims}
+    found = [figures for words, figures in shown.items() if " rate" in words or words.startswith("… ours ÷ ours")]
+    assert found == [
+        ["3", "–"],  # rate_gain
+        ["1.2", "–"],  # products_rank
+        ["1.2", "1.091 to 1.32 (95 %, 5 pairs)"],  # rank_equal
+        ["1", "–"],  # the devices left out
+        ["1", "0.8 to 1.3 (95 %, 5 pairs)"],  # aa, of the device of rank_equal
+    ]
+
+
+def test_run_in_which_nobody_serves_in_time_has_no_figure_of_rates() -> None:
+    run = without(full_run((1.0, 1.0)), "keys") | {"keys": {"unreached": 1}}
+    claims = [claim for _, section in SECTIONS for claim in section if claim.file == "longdoc"]
+    rates = [
+        claim for claim in claims if "ours ÷ cache-aware + LRU, least" in claim.text or "best other's" in claim.text
+    ]
+    assert [row_of(claim, {"longdoc": run})[4] for claim in rates] == ["**not measured yet**"] * 3
 
 
 def test_figures_are_read_from_keys_and_from_cells_of_tables() -> None:
@@ -111,8 +207,9 @@ def test_range_in_a_table_is_read_as_its_pairs() -> None:
 
 def test_command_and_commit_come_from_the_run() -> None:
     assert command_of(run_of() | {"command": "plumage bench gsp"}) == "plumage bench gsp"
-    assert commit_of(run_of()) == "unknown commit, unknown date"
-    assert commit_of(run_of() | {"kept": "2026-11-21"}) == "unknown commit, kept 2026-11-21"
+    plain = without(run_of(), "commit", "date")
+    assert commit_of(plain) == "unknown commit, unknown date"
+    assert commit_of(plain | {"kept": "2026-11-21"}) == "unknown commit, kept 2026-11-21"
 
 
 def test_each_claim_has_a_command_and_each_run_a_day() -> None:
@@ -124,10 +221,22 @@ def test_each_claim_has_a_command_and_each_run_a_day() -> None:
     assert all(command for command, _ in NOT_KEPT)
 
 
-def check(docs: Path) -> subprocess.CompletedProcess[str]:
+def make(docs: Path, *more: str) -> subprocess.CompletedProcess[str]:
     script = ROOT / "scripts" / "make_evidence.py"
-    command = [sys.executable, str(script), "--check", "--docs", str(docs)]
+    command = [sys.executable, str(script), *more, "--docs", str(docs)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def check(docs: Path) -> subprocess.CompletedProcess[str]:
+    return make(docs, "--check")
+
+
+def change(docs: Path, **more: Any) -> None:
+    """Another figure in a kept run. more: of the record."""
+    path = docs / "evidence" / "cht.json"
+    run = json.loads(path.read_text()) | more
+    run["keys"]["total_s"] = 0.7
+    path.write_text(json.dumps(run))
 
 
 @pytest.fixture
@@ -142,13 +251,27 @@ def test_page_in_the_tree_is_current(docs: Path) -> None:
 
 
 def test_run_that_contradicts_the_page_fails_the_check(docs: Path) -> None:
-    path = docs / "evidence" / "cht.json"
-    run = json.loads(path.read_text())
-    run["keys"]["total_s"] = 0.7
-    path.write_text(json.dumps(run))
+    change(docs, seconds=1.5)
     done = check(docs)
     assert done.returncode == 1
     assert "make evidence" in done.stderr
+    assert make(docs).returncode == 0, "a new run may replace the old one"
+    assert check(docs).returncode == 0
+    assert "| 0.7 |" in (docs / "evidence.md").read_text()
+
+
+def test_edited_figure_fails_the_check_and_is_not_made_a_page(docs: Path) -> None:
+    change(docs)
+    for done in (check(docs), make(docs), check(docs)):
+        assert done.returncode == 1
+        assert "cht changed since the run" in done.stderr
+    assert "| 0.7 |" not in (docs / "evidence.md").read_text()
+
+
+def test_lost_digest_fails_the_check(docs: Path) -> None:
+    index = docs / "evidence" / "digests.txt"
+    index.write_text("".join(line for line in index.read_text().splitlines(True) if " cht " not in line))
+    assert check(docs).returncode == 1
 
 
 def test_edited_verdict_fails_the_check(docs: Path) -> None:

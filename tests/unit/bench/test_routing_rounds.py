@@ -17,7 +17,16 @@ from plumage_bench.routing import runs as routing_runs
 from plumage_bench.routing.bench import RoutingWorkload
 from plumage_bench.routing.contenders import AGAIN, BASELINES, CACHE_AWARE, OURS, QUICK_BASELINES, Contender
 from plumage_bench.routing.crossing import Curve
-from plumage_bench.routing.report import Rates, finals_table, setting_keys, verdict
+from plumage_bench.routing.report import (
+    Rates,
+    equal_keys,
+    equal_table,
+    finals_table,
+    rate_keys,
+    rate_table,
+    setting_keys,
+    verdict,
+)
 from plumage_bench.routing.scenario import Figures, Scenario
 from plumage_bench.workloads import GspShape
 
@@ -191,6 +200,40 @@ def test_baseline_counts_with_the_eviction_that_it_ran_on() -> None:
         "Lru": pytest.approx(8.0 / 9.0),
         OURS.eviction: pytest.approx(10.0 / 9.5),
     }
+
+
+def _flat() -> Curve:
+    """As on a device on which one request alone is late: the share does not depend on the rate."""
+    return Curve({rung: [0.15] * 5 for rung in range(-2, 3)})
+
+
+_OTHER_CELL = (4, "measured")
+_ALL = (OURS, AGAIN, _OURS_LRU, CACHE_AWARE, CACHE_AWARE.over(OURS.eviction))
+
+
+def _two_cells(**finals: Any) -> Rates:
+    """Ours serves 2 where others serve 1; in the other cell every search ended at its lowest rate."""
+    seen = {one: [2.0 if one.policy == OURS.policy else 1.0] * 5 for one in _ALL}
+    return Rates({_CELL: seen, _OTHER_CELL: dict.fromkeys(_ALL, [0.002] * 5)}, OURS, **finals)
+
+
+@pytest.mark.parametrize("second_round", [False, True])
+def test_cell_that_nobody_serves_in_time_is_in_no_figure(second_round: bool) -> None:
+    reached = {one: _curve(60 if one.policy == OURS.policy else 50) for one in _ALL}
+    curves = {_CELL: reached, _OTHER_CELL: {one: _flat() for one in _ALL}}
+    rates = _two_cells(finals=curves) if second_round else _two_cells()
+    best = pytest.approx(1.05**10 if second_round else 2.0)
+    assert rate_keys(rates) == {"products_rank": best, "rate_gain": best, "unreached": 1}
+    assert (equal_keys(rates)["rank_equal"], equal_keys(rates)["aa"]) == (best, 1.0)
+    verdicts = {row[0]: row[-1] for row in equal_table(rates).rows}
+    assert verdicts == {"4 workers, stated": "first", "4 workers, measured": "no rate"}
+    assert [row[-1] for row in rate_table(rates).rows[-2:]] == ["no rate", "no rate"]
+    assert {row[0] for row in finals_table(rates).rows} == ({"4 workers, stated"} if second_round else set())
+
+
+def test_run_without_any_rate_in_time_has_no_figure_of_rates() -> None:
+    rates = Rates({_OTHER_CELL: dict.fromkeys(_ALL, [0.002] * 5)}, OURS)
+    assert (equal_keys(rates), rate_keys(rates)) == ({}, {"unreached": 1})
 
 
 @pytest.mark.parametrize(

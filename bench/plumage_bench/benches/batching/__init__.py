@@ -9,7 +9,7 @@ With it the bandit forgets nothing and tries unseen actions first, as in the pap
 decay of ε that suits episodes of one step. Both are asked only where a STOP can pay. `printed` is `form: Paper`: asked
 at every candidate, with the paper's states. `predictive_over_order` is the smallest gain of all loads of the predicting
 stop policy over the tree's order, and `predictive_gain` the largest, each paired by seed. `product_over_order` and
-`product_gain` are the same of the default manifest. A sorted running batch helps only on the cpu model. A modelled
+`product_gain` are the same of `product`. A sorted running batch helps only on the cpu model. A modelled
 device shows whether a policy learns, not how large FEATHER's gain is. `sweep=1` adds FEATHER's ranges (`sweep`), and
 `ahead=1` loads in which an order must look ahead, with known groups as a contender (`ahead`).
 """

@@ -1,5 +1,7 @@
-"""Whether a benchmark's contender is what the default manifest deploys, but for the overrides that its experiment
-names.
+"""In which settings a benchmark's contender differs from what the default manifest deploys.
+
+An experiment names overrides of the manifest, each with a reason (`reasons.py`). A difference that is not named, or has
+no reason, is a mistake.
 
 Each benchmark with such a contender returns the objects that it measures: settings of an engine, settings of vLLM's
 plugin, a router's policy. They are compared with what its manifest makes (`ours.py`). `WITHOUT` lists the benchmarks
@@ -13,17 +15,18 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from plumage.defaults import EVICTION_POLICY, FEATHER_POLICY
+from plumage.defaults import EVICTION_POLICY
 from plumage.errors import ManifestError
 from plumage.eviction import make_policy
 from plumage.settings.addresses import EngineSockets
 from plumage.settings.engine_policies import HostTierConfig
 from plumage.settings.simulator_config import SimulatorConfig
+from plumage_bench.benches.defaults.reasons import REASONS
 from plumage_bench.benches.defaults.state import state_of
 from plumage_bench.ours import Ours
 from plumage_engine.simulator.engine.settings import EngineSettings, engine_settings
 
-__all__ = ["MEASURED", "WITHOUT", "Made", "differences", "drift", "overrides"]
+__all__ = ["MEASURED", "WITHOUT", "Made", "Override", "differences", "drift", "named", "overrides", "unnamed"]
 
 
 _SOCKETS: Final = EngineSockets("ipc:///unused/events", "ipc:///unused/replay", "/unused", "/unused")
@@ -56,9 +59,33 @@ WITHOUT: Final[Mapping[str, str]] = {
 }
 
 
+class Override(NamedTuple):
+    """A named difference. path: under spec. reason: "" for none."""
+
+    benchmark: str
+    path: str
+    value: Any
+    reason: str
+
+
+def named() -> list[Override]:
+    """All overrides of all benchmarks."""
+    return [
+        Override(name, path, value, REASONS.get(name, {}).get(path, ""))
+        for name in MEASURED
+        for path, value in overrides(name).items()
+    ]
+
+
+def unnamed() -> list[str]:
+    """`BENCHMARK: what and where`, one line for each difference that is not named or has no reason."""
+    found = [f"{name}: {line}" for name, made in MEASURED.items() for line in differences(made())]
+    return found + [f"{one.benchmark}: {one.path} has no reason" for one in named() if not one.reason]
+
+
 def drift() -> list[str]:
-    """`BENCHMARK: what and where`, one line each."""
-    return [f"{name}: {line}" for name, made in MEASURED.items() for line in differences(made())]
+    """Likewise, for all differences."""
+    return [f"{one.benchmark}: {one.path} = {one.value}" for one in named() if one.reason] + unnamed()
 
 
 def overrides(name: str) -> dict[str, Any]:
@@ -182,7 +209,7 @@ def _plugin(module: str) -> Callable[[], Iterator[Made]]:
 def _batching() -> Iterator[Made]:
     from plumage_bench.benches.batching import engine as batching
 
-    load, product = batching.LOADS[0], next(one for one in batching.CONTENDERS if one.queue == FEATHER_POLICY)
+    load, product = batching.LOADS[0], next(one for one in batching.CONTENDERS if one.ages)
     ours = batching.ours_of(load, product)
     settings = batching.settings_of(load, product)
     yield Made("engine", settings, Ours(ours.overrides).engine(settings.device), ours.overrides)
@@ -226,7 +253,7 @@ def _pool_hotness() -> Iterator[Made]:
 def _flood() -> Iterator[Made]:
     from plumage_bench.benches.flood import CONTENDERS
 
-    for one in CONTENDERS:
+    for one in (one for one in CONTENDERS if one.eviction is None):
         ours = one.ours()
         yield Made(f"engine, {one.label}", ours.engine(), Ours(ours.overrides).engine(), ours.overrides)
 

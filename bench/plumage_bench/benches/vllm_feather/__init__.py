@@ -13,7 +13,7 @@ torch.compile is off. Cells have four times the batch and half as many requests 
 Each part of FEATHER has its own row. `FCFS` is vLLM without changes: its own queue and batch. `FCFS sorted` sorts the
 running batch by prefix. `order` is ChtOrder, the tree's order without STOP, and `order sorted` the same with a sorted
 batch. `bandit` also decides when to STOP. `bandit printed` and `Q-learning printed` are FEATHER's text (`form: Paper`);
-they run if `policies=` names them. `product` is what the default manifest deploys. `one group` is the
+they run if `policies=` names them. `product` has the default manifest's order. `one group` is the
 homogeneous ceiling: the same requests, tails and lengths, but all with the first group's prefix, with each of the
 orders. `FCFS again` ÷ FCFS and `order again` ÷ order are the noise. Most policies have an ageing bound that a slow
 device does not reach, so that ratios compare orders. `product` and `bandit, 10 s` have a pool's bound. They show its

@@ -78,7 +78,7 @@ SORTED = (
     Contender("order sorted", _waits("ChtOrder", orderBatch=True), only=_PARTS),
 )
 PRODUCT = Contender("product", only=(*_MAIN, "no sharing, 1k"))
-"""What the default manifest deploys."""
+"""The default manifest's order with its ageing bound; eviction and batch limit are `ENGINE`'s."""
 _ALONE = replace(ORDER, label="one group", homogeneous=True, only=_PARTS)
 CEILINGS = (
     _ALONE,

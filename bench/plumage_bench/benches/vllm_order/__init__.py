@@ -1,13 +1,13 @@
-"""`vllm-order`: which group is next and when to switch, in real vLLM: the default manifest against known groups.
+"""`vllm-order`: which group is next and when to switch, in real vLLM: the default manifest's order ÷ known groups.
 
 The cells are those in which FEATHER's order alone was not enough: prefixes of two and three levels, answers of unequal
 lengths, a step of the rate, and a cache with room for a fifth of the prefixes. Engine, clock, prompts and pairs are as
 in `vllm-feather`.
 
-`product` is what the default manifest deploys, with a pool's ageing bound. All others have one that is not reached.
-`order` is the tree's order, `predictive` stops by a fit of the step time, `marginal` while the batch decodes faster
-than a mixed one. `oracle` gets each request's group from the client, serves one group at a time, and the fullest one
-next. With several levels it knows the deepest one only.
+`product` has the default manifest's order and ageing bound; eviction and batch limit are vLLM's. All others have a
+bound that is not reached. `order` is the tree's order, `predictive` stops by a fit of the step time, `marginal` while
+the batch decodes faster than a mixed one. `oracle` gets each request's group from the client, serves one group at a
+time, and the fullest one next. With several levels it knows the deepest one only.
 `DFS-W` sorts the queue by the weight of branches, `LPM` by the cached prefix. `one group` has the same requests, all
 with one prefix: the ceiling where prefixes have several levels.
 

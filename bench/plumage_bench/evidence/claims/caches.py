@@ -97,7 +97,7 @@ CLAIMS = (
     Claim("Predictive ÷ the tree's order on a modelled device, least of six loads", "batching",
           Key("predictive_over_order"), at_least(0.98), "", "plumage bench batching"),
     Claim("… largest of six loads", "batching", Key("predictive_gain"), command="plumage bench batching"),
-    Claim("The default manifest ÷ the tree's order without ageing, least of six loads", "batching",
+    Claim("The default manifest's order ÷ the tree's order without ageing, least of six loads", "batching",
           Key("product_over_order"), at_least(0.98), "", "plumage bench batching"),
     Claim("… largest of six loads", "batching", Key("product_gain"), command="plumage bench batching"),
     Claim("Bandit ÷ FCFS on a modelled device, least of the loads, credit by trial", "batching", Key("bandit_trial")),

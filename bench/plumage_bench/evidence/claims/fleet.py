@@ -18,8 +18,12 @@ _SOAK = "plumage bench soak"
 _VICTIMS = "PLUMAGE_E2E_REPORT=DIR make e2e-victims"
 
 HOT_PATH = (
-    Claim("Defaults: a benchmark's settings that differ from the manifest's unnamed (`drift`)", "defaults",
+    Claim("Defaults: settings in which a benchmark's ours differs from the default manifest (`drift`)", "defaults",
           Key("drift"), exactly(0), "", "plumage bench defaults"),
+    Claim("… benchmarks with such a setting, of those whose ours a manifest makes", "defaults", Key("differ"),
+          command="plumage bench defaults"),
+    Claim("… settings that differ without a stated reason (`unnamed`)", "defaults", Key("unnamed"), exactly(0), "",
+          "plumage bench defaults"),
     Claim("… fields of the API that nothing reads (`unread`)", "defaults", Key("unread"), exactly(0), "",
           "plumage bench defaults"),
     Claim("… options whose default is not the manifest's (`copies`)", "defaults", Key("copies"), exactly(0), "",

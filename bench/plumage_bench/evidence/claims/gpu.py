@@ -26,7 +26,8 @@ CLAIMS = (
           "attention-premise-gpu", Key("different_over_shared", pairs=20, low="low")),
     Claim("… eight prefixes, their requests interleaved in the batch ÷ adjacent", "attention-premise-gpu",
           Key("mixed_over_adjacent")),
-    Claim("8 groups × 4k, batch of 64: the default manifest ÷ FCFS, output tokens a second", _FEATHER,
+    Claim("8 groups × 4k, batch of 64: the default manifest's order, eviction and batch limit as in vLLM ÷ FCFS, "
+          "output tokens a second", _FEATHER,
           feather_ratio("8 × 4k", "product", "FCFS"), at_least(1, by_bound=True)),
     Claim("… part of the ceiling that one group sets", _FEATHER, feather_ratio("8 × 4k", "product", "one group"),
           at_least(0.85)),
@@ -37,7 +38,7 @@ CLAIMS = (
     Claim("… part of the ceiling that one group sets", _FEATHER, feather_ratio("32 × 4k", "order", "one group"),
           at_least(0.85)),
     *_parts("32 × 4k"),
-    Claim("Nothing shared: the default manifest ÷ FCFS", "vllm-feather-gpu-unshared",
+    Claim("Nothing shared: the default manifest's order ÷ FCFS", "vllm-feather-gpu-unshared",
           feather_ratio("no sharing, 1k", "product", "FCFS"), at_least(0.97, by_bound=True)),
     Claim("… the tree's order ÷ FCFS", "vllm-feather-gpu-unshared",
           feather_ratio("no sharing, 1k", "order", "FCFS"), at_least(0.97, by_bound=True)),
