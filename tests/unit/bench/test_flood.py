@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
+from plumage.blocks.pool import BlockPool
+from plumage_bench.baselines.eviction import make_policy
 from plumage_bench.benches.flood import CELLS, CONTENDERS, FLOOD, _flood, _neighbours, _report
 from plumage_bench.pairs import paired_ratio
 
@@ -27,13 +31,27 @@ def test_flood_repeats_no_block() -> None:
 
 
 def test_loss_is_that_of_the_worst_cell() -> None:
-    labels, cells = [one.label for one in CONTENDERS[:2]], [CELLS[0].name, CELLS[3].name]
+    labels, cells = [one.label for one in CONTENDERS[:3]], [CELLS[0].name, CELLS[3].name]
     kept = {
         (label, cell): paired_ratio([0.4 * share] * 5, [0.4] * 5)
-        for label, shares in zip(labels, ((0.98, 0.9), (0.7, 0.6)), strict=True)
+        for label, shares in zip(labels, ((0.98, 0.9), (0.7, 0.6), (0.99, 0.95)), strict=True)
         for cell, share in zip(cells, shares, strict=True)
     }
     keys = _report(kept, dict.fromkeys(kept, 0.4), labels, cells).keys
     assert round(float(keys["neighbour_loss"]), 6) == 0.1
     assert round(float(keys["loss_roomy_as_much"]), 6) == 0.02
     assert round(float(keys["neighbour_loss_no_salts"]), 6) == 0.4
+    assert round(float(keys["neighbour_loss_best_eviction"]), 6) == 0.05
+
+
+def test_known_flood_is_evicted_before_blocks_used_longer_ago() -> None:
+    policy = make_policy("FloodFirst", capacity=16, rng=random.Random(0))
+    pool = BlockPool(16, policy)
+    for now, (owner, first) in enumerate([("tenant", 100), (FLOOD, 200)]):
+        blocks = list(range(first, first + 4))
+        pool.allocate(4, now)
+        pool.commit(blocks, None, now, owner)
+        pool.release(blocks, 0, now)
+    pool.allocate(12, 2)
+    assert pool.match(range(100, 104)) == 4
+    assert pool.match(range(200, 204)) == 0

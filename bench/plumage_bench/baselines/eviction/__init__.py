@@ -27,6 +27,7 @@ _BASELINES: Final = NamedBaselines(
         "Sieve": "sieve:Sieve",
         "MarconiOffload": "offload_plugins:MarconiOffload",
         "Evoke": "offload_plugins:Evoke",
+        "FloodFirst": "flood_first:FloodFirst",
     },
 )
 POLICY_NAMES: Final = (*eviction.POLICY_NAMES, *_BASELINES.names)

@@ -84,6 +84,8 @@ CLAIMS = (
     ),
     Claim("… worst cell, where requests carry no salts", "flood", Key("neighbour_loss_no_salts"),
           command="plumage bench flood"),
+    Claim("… worst cell, where eviction is given the flood's name and takes its blocks first", "flood",
+          Key("neighbour_loss_best_eviction"), command="plumage bench flood"),
     Claim("A manifest that adapts, on each of the article's five loads and their mix: 1 − tokens a second ÷ those of "
           "the best fixed setting in hindsight, the largest of six loads and two pools (`regret`)", "drift",
           Key("regret"), at_most(0.05, by_bound=True), "", _DRIFT),
