@@ -10,6 +10,10 @@ it, even after a failed connection. Five minutes after an ejection the next one 
 
 An engine may answer its health check and fail every completion. So the router's own health check closes only a breaker
 that a failed connection opened.
+
+A replica is *suspected* (`outliers.py`) for failures of which the requests may be the cause. Its breaker opens before
+that is known. Where requests prove to be the cause, it closes, unless `SUSPECT` other failures are undecided. A failure
+that proves to be the replica's ends the suspicion: from then on the breaker is open as after any failure.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ from typing import Final
 from plumage.backoff import delay
 from plumage.settings.router_config import BreakerConfig
 
-__all__ = ["EJECTION", "LONGEST_EJECTION", "Breaker", "BreakerState", "Outcomes"]
+__all__ = ["EJECTION", "LONGEST_EJECTION", "SUSPECT", "Breaker", "BreakerState", "Outcomes"]
 
 EJECTION: Final = 30.0  # seconds
 LONGEST_EJECTION: Final = 300.0
+SUSPECT: Final = 10  # undecided failures
 
 
 class BreakerState(StrEnum):
@@ -74,7 +79,7 @@ class Outcomes:
 class Breaker:
     """`opened`: how often it opened. `ejected`: it is open because the replica fails more often than the others.
     `outcomes`: while it is closed. `undecided`: failures since the last answer of which the request may be the cause.
-    Times are seconds of the caller's clock.
+    `suspected`: it opened for these. `acquitted_at`: when requests last proved to be the cause of a suspicion. Times are seconds of the caller's clock.
     """
 
     __slots__ = (
@@ -86,10 +91,12 @@ class Breaker:
         "_retry_at",
         "_trial",
         "_unreachable",
+        "acquitted_at",
         "ejected",
         "opened",
         "outcomes",
         "state",
+        "suspected",
         "undecided",
     )
 
@@ -107,6 +114,8 @@ class Breaker:
         self.opened = 0
         self.outcomes = Outcomes()
         self.undecided = 0
+        self.suspected = False
+        self.acquitted_at = -math.inf
 
     @property
     def retry_at(self) -> float:
@@ -157,11 +166,18 @@ class Breaker:
         """A request ended without a result, for example because its client left. Another trial is allowed."""
         self._trial = False
 
+    def acquitted(self, now: float) -> None:
+        """A request that the replica failed is the cause, and does not count as undecided any more."""
+        self._trial = False
+        if self.suspected and self.undecided < SUSPECT:
+            self._close()
+            self.acquitted_at = now
+
     def failed(self, now: float, *, certain: bool = False, silent: bool = False) -> None:
         """The replica did not answer. certain: no connection could be made, so the breaker opens at once.
         silent: no first byte came in time. The request may be the cause, so `outcomes` does not count it."""
         self._failures += 1
-        self._trial = False
+        self._trial = self.suspected = False
         self._unreachable = certain and not self.ejected
         if self.state is BreakerState.CLOSED:
             if not (certain or silent):
@@ -174,7 +190,7 @@ class Breaker:
 
     def suspect(self, now: float) -> None:
         """The replica answers nothing, and its requests do not fail elsewhere: its closed breaker opens."""
-        self._unreachable = False
+        self._unreachable, self.suspected = False, True
         self._open(now)
 
     def eject(self, now: float) -> None:
@@ -193,7 +209,7 @@ class Breaker:
 
     def _close(self) -> None:
         self._failures = 0
-        self._trial = self._unreachable = self.ejected = False
+        self._trial = self._unreachable = self.ejected = self.suspected = False
         self._failed_trials = 0
         self.state = BreakerState.CLOSED
 

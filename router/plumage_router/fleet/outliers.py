@@ -17,7 +17,9 @@ A breaker hears of a failure when another replica answers the request, which may
 fails at once would get most requests, and their retries would spend the pool's budget. Such a replica is a *suspect*:
 `SUSPECT` failures or more are undecided since its last answer, and the available others that have fewer than that have
 a tenth as many together. Requests that fail engines would have failed on these too. A suspect of two comparisons in a
-row gets an open breaker.
+row gets an open breaker. It may be a wrong suspicion: the others take longer to fail. Then the breaker closes again
+(`breaker.py`), and the pool suspects no replica for `PAUSE`. Replicas that fail are still found, by their breakers and
+by comparison.
 
 As Envoy's outlier detection by success rate, with the others' mean in place of the deviation of hosts, since a pool
 may have two replicas: https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier
@@ -29,10 +31,10 @@ import logging
 import math
 from typing import Final
 
-from plumage_router.fleet.breaker import BreakerState
+from plumage_router.fleet.breaker import SUSPECT, BreakerState
 from plumage_router.fleet.replicas import Fleet, Replica
 
-__all__ = ["BAD", "MOST", "SUSPECT", "VOLUME", "WELL", "Outliers"]
+__all__ = ["BAD", "MOST", "PAUSE", "VOLUME", "WELL", "Outliers"]
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +43,7 @@ BAD: Final = 0.2
 WELL: Final = 0.1
 SURE: Final = 3.0
 MOST: Final = 0.1  # of the replicas
-SUSPECT: Final = 10
+PAUSE: Final = 30.0  # seconds without suspicions after a wrong one
 _INTERVAL: Final = 0.5  # seconds between two comparisons
 _HALF: Final = 30.0  # seconds: counts are forgotten in halves
 
@@ -70,6 +72,9 @@ class Outliers:
 
     def _open_suspects(self, now: float) -> None:
         """Opens the breakers of replicas that fail all, before that is certain."""
+        if any(now - replica.breaker.acquitted_at < PAUSE for replica in self._fleet):
+            self._suspects = set()  # requests fail engines at this time
+            return
         many = [replica for replica in self._fleet if _fails_many(replica)]
         suspects: list[Replica] = []
         if many:  # the unusual case

@@ -452,8 +452,8 @@ class ProxiedRequest(RoutedRequest):
             self._attempt.resume()
 
     def abort(self) -> None:
-        if self._retries is not None:  # nothing points to the replicas
-            self._retries.settle(self._pool.fleet, monotonic(), request_is_cause=True)
+        if self._retries is not None:
+            self._retries.drop(self._pool.fleet)
         self._pool.metrics.aborted += 1
         self._end("Aborted")
 
@@ -578,7 +578,7 @@ class ProxiedRequest(RoutedRequest):
         if retries is None:
             pool.retry_budget.sent(now)
         else:
-            retries.take_budget(pool.retry_budget, pool.fleet, now)
+            retries.take_budget(pool.retry_budget, pool.fleet, now, self._tenant_name)
             pool.metrics.retries[retries.failures[-1][1]] += 1
         decision = pool.decider.decide(prompt, candidates, now, 1 if retries is None else len(retries.failures) + 1)
         replica = pool.fleet.at(decision.ticket.slot)
@@ -619,7 +619,10 @@ class ProxiedRequest(RoutedRequest):
         if retries is None:
             return
         continues = prompt is not None and prompt.previous is not None and not prompt.of_response
-        retries.settle(self._pool.fleet, now, request_is_cause=not continues)
+        if continues:
+            retries.settle(self._pool.fleet, now, request_is_cause=False)
+        else:
+            retries.drop(self._pool.fleet)
         raise upstream_failed(retries.failures[-1][1], len(retries.failures))
 
     def _progress(self, outcome: str) -> Progress | None:

@@ -17,6 +17,7 @@ half-open breaker lets one request at a time pass.
 from __future__ import annotations
 
 from plumage.settings.router_config import LimitsConfig
+from plumage_router.fleet.breaker import Breaker
 from plumage_router.fleet.replicas import Fleet, Replica
 from plumage_router.http.errors import (
     Failure,
@@ -56,10 +57,10 @@ class Retries:
         burst = budget.in_burst(attempt.replica.id, failure, attempt.sent_at, now)
         self._takes_budget = not (unreachable or attempt.trial or burst)
 
-    def take_budget(self, budget: RetryBudget, fleet: Fleet, now: float) -> None:
+    def take_budget(self, budget: RetryBudget, fleet: Fleet, now: float, tenant: str | None) -> None:
         """Call before another attempt. Raises RequestError without budget for it."""
-        if self._takes_budget and not budget.take(now):
-            self.settle(fleet, now, request_is_cause=True)  # nothing points to the replicas
+        if self._takes_budget and not budget.take(now, tenant):
+            self.drop(fleet)
             raise retry_budget_spent(self.failures[-1][1], len(self.failures))
         self._takes_budget = False
 
@@ -84,13 +85,23 @@ class Retries:
 
     def settle(self, fleet: Fleet, now: float, *, request_is_cause: bool) -> None:
         """The cause of the failures is known: the breakers of the replicas count them, or not."""
-        if not self._uncharged:
-            return
-        for replica in self._uncharged:
-            replica.breaker.undecided = max(0, replica.breaker.undecided - 1)
+        for breaker in self._decided(fleet):
             if request_is_cause:
-                replica.breaker.abandoned()
+                breaker.acquitted(now)
             else:
-                replica.breaker.failed(now)
+                breaker.failed(now)
+
+    def drop(self, fleet: Fleet) -> None:
+        """The cause of the failures stays unknown: no breaker counts them, and no suspicion ends."""
+        for breaker in self._decided(fleet):
+            breaker.abandoned()
+
+    def _decided(self, fleet: Fleet) -> list[Breaker]:
+        """The breakers of the failures that were undecided."""
+        breakers = [replica.breaker for replica in self._uncharged]
         self._uncharged = []
-        fleet.changed()
+        for breaker in breakers:
+            breaker.undecided = max(0, breaker.undecided - 1)
+        if breakers:
+            fleet.changed()
+        return breakers

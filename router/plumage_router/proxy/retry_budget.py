@@ -12,18 +12,24 @@ Fewer than `MANY` failures are no burst, so one lost connection does not use up 
 after them, only failures from the `MANY`th in a second on are free. So a replica that fails a little all the time gets
 nothing more.
 
-Times are seconds of the caller's clock. Each call takes constant time. The memory grows with failing replicas only.
+A request that fails engines takes budget too. No charge is given back when it proves to be the cause: where the whole
+fleet fails, each request looks like that. Instead half of the reserve is closed to each tenant alone, so that a tenant
+whose requests fail engines leaves it to the others.
+
+Times are seconds of the caller's clock. Each call takes constant time. The memory grows with failing replicas, and with
+retries of tenants, only.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BURST", "MANY", "RESERVE", "SHARE", "WINDOW", "RetryBudget"]
+__all__ = ["BURST", "MANY", "RESERVE", "SHARE", "TENANT_RESERVE", "WINDOW", "RetryBudget"]
 
 WINDOW: Final = 10  # seconds, in buckets of one second
 SHARE: Final = 0.2  # of the requests in the window
 RESERVE: Final = 10 * WINDOW  # retries in a window without any requests: ten a second
+TENANT_RESERVE: Final = RESERVE // 2
 BURST: Final = 1.0  # seconds
 MANY: Final = 10  # failures, a tenth of the reserve
 
@@ -42,12 +48,13 @@ class _Burst:
 class RetryBudget:
     """Call `sent` for each request's first attempt, and `take` before each retry that `in_burst` does not allow."""
 
-    __slots__ = ("_all_requests", "_all_retries", "_bursts", "_requests", "_retries", "_second")
+    __slots__ = ("_all_requests", "_all_retries", "_bursts", "_by_tenant", "_requests", "_retries", "_second")
 
     def __init__(self) -> None:
         self._requests = [0] * WINDOW
         self._retries = [0] * WINDOW
         self._all_requests = self._all_retries = 0  # the sums of the lists
+        self._by_tenant: list[dict[str, int]] = [{} for _ in range(WINDOW)]  # retries
         self._second = 0
         self._bursts: dict[tuple[str, str], _Burst] = {}  # the last, by replica and failure
 
@@ -56,11 +63,16 @@ class RetryBudget:
         self._requests[self._slot(now)] += 1
         self._all_requests += 1
 
-    def take(self, now: float) -> bool:
-        """Counts a retry, if there is budget for it."""
-        slot = self._slot(now)
-        if self._all_retries + 1 > SHARE * self._all_requests + RESERVE:
+    def take(self, now: float, tenant: str | None = None) -> bool:
+        """Counts a retry, if there is budget for it. tenant: whose request it is; None where clients need no key."""
+        slot, share = self._slot(now), SHARE * self._all_requests
+        if self._all_retries + 1 > share + RESERVE:
             return False
+        if tenant is not None:
+            if sum(retries.get(tenant, 0) for retries in self._by_tenant) + 1 > share + TENANT_RESERVE:
+                return False
+            retries = self._by_tenant[slot]
+            retries[tenant] = retries.get(tenant, 0) + 1
         self._retries[slot] += 1
         self._all_retries += 1
         return True
@@ -89,6 +101,7 @@ class RetryBudget:
                 self._all_requests -= self._requests[slot]
                 self._all_retries -= self._retries[slot]
                 self._requests[slot] = self._retries[slot] = 0
+                self._by_tenant[slot] = {}
             self._second = second
             if self._bursts:
                 self._bursts = {key: last for key, last in self._bursts.items() if now - last.began < WINDOW}

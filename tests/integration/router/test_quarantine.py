@@ -101,6 +101,49 @@ async def test_flood_of_failing_requests_spares_other_requests(start: Any, kit: 
     assert _breakers(running) == {BreakerState.CLOSED}
 
 
+async def test_requests_that_fail_at_unlike_speeds_leave_no_breaker_open(start: Any, kit: Any) -> None:
+    """One engine fails at once and is suspected, until the others fail on the same requests."""
+    running = await start(engines=3, timeouts={"probeInterval": 3600}, breaker={"base": 3600, "cap": 3600})
+    at_once, *_ = running.engines
+
+    def fails(engine: Any) -> Any:
+        async def later(engine: Any, writer: asyncio.StreamWriter) -> None:
+            await asyncio.sleep(0.05 if engine is at_once else 3.0)
+            await _answers_500(engine, writer)
+
+        return _answers(engine, later)
+
+    for engine in running.engines:
+        engine.answer = fails(engine)
+    answers = asyncio.gather(*(running.post(kit.chat(f"{POISON} {number}")) for number in range(36)))
+    await kit.until(lambda: _breakers(running) == {BreakerState.OPEN, BreakerState.CLOSED})
+    assert {answer.error["code"] for answer in await answers} == {"engines_failed"}
+    assert _breakers(running) == {BreakerState.CLOSED}
+    assert [(await running.post(kit.chat(f"fine {number}"))).status for number in range(6)] == [200] * 6
+    assert all(any(b"fine" in seen.body for seen in engine.seen) for engine in running.engines)
+
+
+async def test_tenant_whose_requests_fail_engines_leaves_retries_to_others(
+    start: Any, kit: Any, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("attacker k-attacker\nother k-other\n")
+    running = await start(engines=2, auth={"apiKeysFile": str(keys)}, breaker={"failures": 1000})
+    for engine in running.engines:
+        engine.answer = _answers(engine, _answers_500)
+    pool, codes = running.router.pool, set[str]()
+    async with asyncio.timeout(60):
+        while "retry_budget" not in codes:
+            bodies = [kit.chat(f"{POISON} {len(codes)} {pool.metrics.requests} {number}") for number in range(50)]
+            answers = [await running.post(body, authorization="Bearer k-attacker") for body in bodies]
+            codes |= {answer.error["code"] for answer in answers}
+    running.engines[0].answer = running.engines[0].normally
+    running.engines[1].answer = lambda seen, writer: _answers_500(running.engines[1], writer)
+    fine = [await running.post(kit.chat(f"fine {n}"), authorization="Bearer k-other") for n in range(10)]
+    assert [answer.status for answer in fine] == [200] * 10
+    assert any(b"fine" in seen.body for seen in running.engines[1].seen), "some of them were retried"
+
+
 async def test_failing_requests_keep_the_only_replica_available(start: Any, kit: Any) -> None:
     running = await start(engines=1, breaker={"failures": 3, "base": 3600, "cap": 3600})
     running.engines[0].answer = _answers(running.engines[0], _answers_500)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumage.settings.router_config import BreakerConfig
-from plumage_router.fleet.breaker import EJECTION, LONGEST_EJECTION, Breaker, BreakerState
-from plumage_router.fleet.outliers import BAD, MOST, SUSPECT, VOLUME, WELL, Outliers
+from plumage_router.fleet.breaker import EJECTION, LONGEST_EJECTION, SUSPECT, Breaker, BreakerState
+from plumage_router.fleet.outliers import BAD, MOST, PAUSE, VOLUME, WELL, Outliers
 from plumage_router.fleet.replicas import Fleet, Member, Replica
 
 NEVER = BreakerConfig(failures=10_000)  # in a row; the tests are about rates
@@ -184,6 +184,56 @@ def test_replica_that_fails_all_is_suspected_before_others_answer() -> None:
     assert bad.breaker.state is BreakerState.OPEN
     assert bad.reason(2.0) == "its circuit breaker is open"
     assert outliers.ejections == 0
+
+
+def _suspected(undecided: int) -> tuple[Fleet, Outliers, Replica]:
+    """A fleet whose first replica is suspected since 2.0, and it."""
+    fleet, outliers = _fleet(3)
+    replica = next(iter(fleet))
+    replica.breaker.undecided = undecided
+    outliers.sweep(1.0)
+    outliers.sweep(2.0)
+    assert replica.breaker.state is BreakerState.OPEN
+    return fleet, outliers, replica
+
+
+def _prove(replica: Replica, now: float) -> None:
+    """A request that it failed is the cause."""
+    replica.breaker.undecided -= 1
+    replica.breaker.acquitted(now)
+
+
+def test_suspicion_ends_when_requests_prove_to_be_the_cause() -> None:
+    fleet, outliers, replica = _suspected(SUSPECT + 3)
+    for _ in range(3):
+        _prove(replica, 3.0)
+        assert replica.breaker.state is BreakerState.OPEN, "enough other failures are undecided"
+    _prove(replica, 3.0)
+    assert replica.breaker.state is BreakerState.CLOSED
+    other = list(fleet)[1]
+    replica.breaker.undecided = 0
+    other.breaker.undecided = SUSPECT
+    for second in range(4, int(PAUSE)):
+        outliers.sweep(float(second))
+    assert other.breaker.state is BreakerState.CLOSED, "after a wrong suspicion there is none for a while"
+    outliers.sweep(3.0 + PAUSE)
+    outliers.sweep(4.0 + PAUSE)
+    assert other.breaker.state is BreakerState.OPEN
+
+
+def test_suspicion_that_is_right_is_not_undone() -> None:
+    _, _, replica = _suspected(SUSPECT)
+    replica.breaker.undecided -= 1
+    replica.breaker.failed(3.0)  # another replica answered the request
+    _prove(replica, 3.0)
+    assert replica.breaker.state is BreakerState.OPEN
+
+
+def test_failure_without_a_known_cause_does_not_end_suspicion() -> None:
+    _, _, replica = _suspected(SUSPECT)
+    replica.breaker.undecided = 0
+    replica.breaker.abandoned()
+    assert replica.breaker.state is BreakerState.OPEN
 
 
 @pytest.mark.parametrize("others", [(2, 0), (SUSPECT, SUSPECT), (SUSPECT, 2)])

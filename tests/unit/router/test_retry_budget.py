@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage_router.proxy.retry_budget import BURST, MANY, RESERVE, SHARE, WINDOW, RetryBudget
+from plumage_router.proxy.retry_budget import BURST, MANY, RESERVE, SHARE, TENANT_RESERVE, WINDOW, RetryBudget
 
 # Steps of a clock: seconds since the step before, requests and wanted retries at this moment.
 STEPS = st.lists(st.tuples(st.floats(0, 4), st.integers(0, 300), st.integers(0, 300)), max_size=30)
@@ -39,6 +39,15 @@ def test_window_slides() -> None:
     assert _taken(budget, 10.1, 5000) == 0, "the requests left the window, their retries did not"
     assert _taken(budget, 11.1, 5000) == RESERVE
     assert _taken(budget, 1e6, 5000) == RESERVE, "after a long time without calls"
+
+
+def test_tenant_leaves_half_of_the_reserve_to_others() -> None:
+    budget = RetryBudget()
+    for _ in range(100):
+        budget.sent(5.0)
+    assert sum(budget.take(5.0, "greedy") for _ in range(500)) == SHARE * 100 + TENANT_RESERVE
+    assert sum(budget.take(6.0, "other") for _ in range(500)) == RESERVE - TENANT_RESERVE
+    assert sum(budget.take(15.0, "greedy") for _ in range(500)) == TENANT_RESERVE, "the window slides for tenants too"
 
 
 @given(STEPS)
