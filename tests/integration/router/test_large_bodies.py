@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import orjson
 import pytest
 
 from plumage_router.http.time_slicing import LARGE
@@ -57,11 +58,36 @@ async def test_hostile_body_is_refused_while_small_requests_continue(
 ) -> None:
     limits = {"maxBodyBytes": 16 << 20, "maxBufferedBytes": 64 << 20}
     running = await start(engines=1, limits=limits, model={"maxLength": 4096})
+    small = kit.request(b'{"model":"tiny","messages":[{"role":"user","content":"small"}]}')
+    hostile = kit.request(b'{"model":"tiny",%b}' % body, path=path)
+
+    async def arrive_slowly() -> Any:
+        """The last byte waits until small requests were answered beside the others."""
+        reader, writer = await running.connect()
+        writer.write(hostile[:-1])
+        await writer.drain()
+        await beside.wait()
+        writer.write(hostile[-1:])
+        async with asyncio.timeout(60):
+            return await kit.read_answer(reader)
+
     if code == "too_many":
-        monkeypatch.setattr("plumage_router.request.body.orjson.loads", lambda _: pytest.fail("parsed"))
-    answer = await running.post(b'{"model":"tiny",%b}' % body, path=path)
+        parse = orjson.loads
+        monkeypatch.setattr(
+            "plumage_router.request.body.orjson.loads",
+            lambda data: pytest.fail("parsed") if len(data) > LARGE else parse(data),
+        )
+    beside = asyncio.Event()
+    refused = asyncio.create_task(arrive_slowly())
+    await kit.until(lambda: running.router.pool.body_memory.used > len(body) // 2)
+    assert [(await running.send(small)).status for _ in range(5)] == [200] * 5
+    assert not refused.done()
+    beside.set()
+    answers = await asyncio.gather(*(running.send(small) for _ in range(20)))
+    assert [answer.status for answer in answers] == [200] * 20
+    answer = await refused
     assert (answer.status, answer.error["code"]) == (400, code)
-    assert not running.engines[0].seen
+    assert len(running.engines[0].seen) == 25, "the small ones"
 
 
 LONG = {"stop": ["x"] * 5000, "logit_bias": {str(n): 1 for n in range(5000)}, "tools": [{}] * 5000}

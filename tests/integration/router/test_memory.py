@@ -1,4 +1,4 @@
-"""A router's memory does not grow with the number of requests."""
+"""A router's memory does not grow with the number of requests, and goes back to the system after large bodies."""
 
 from __future__ import annotations
 
@@ -101,17 +101,17 @@ async def engines() -> AsyncIterator[list[int]]:
 
 
 @pytest.fixture
-def start_router(tmp_path: Path, engines: list[int]) -> Iterator[Callable[[str], tuple[psutil.Process, int]]]:
+def start_router(tmp_path: Path, engines: list[int]) -> Iterator[Callable[..., tuple[psutil.Process, int]]]:
     """A router as a process of its own, with small tables so that they fill early."""
     members = [{"id": f"chat-{n}", "url": f"http://127.0.0.1:{port}"} for n, port in enumerate(engines)]
     (tmp_path / "members.json").write_text(json.dumps({"pool": "chat", "replicas": members}))
     port, started = free_port(), []
 
-    def start(directory_url: str) -> tuple[psutil.Process, int]:
+    def start(directory_url: str | None, **limits: int) -> tuple[psutil.Process, int]:
         config = {
             "listen": {"port": port}, "pool": "chat", "model": {"name": "tiny", "modelFolder": "builtin://tiny-chat"},
             "membershipFile": str(tmp_path / "members.json"), "directoryUrl": directory_url, "seed": 1,
-            "policy": {"name": "Lbgr"}, "limits": {"maxDirectoryChunks": 5_000}, "auditSize": 500,
+            "policy": {"name": "Lbgr"}, "limits": {"maxDirectoryChunks": 5_000, **limits}, "auditSize": 500,
             "timeouts": {"pendingOwner": 1.0},
         }  # fmt: skip
         (tmp_path / "router.json").write_text(json.dumps(config))
@@ -148,7 +148,7 @@ async def churn(writer: DirectoryWriter, rng: random.Random) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_memory_does_not_grow_with_requests(start_router: Callable[[str], tuple[psutil.Process, int]]) -> None:
+async def test_memory_does_not_grow_with_requests(start_router: Callable[..., tuple[psutil.Process, int]]) -> None:
     rng = random.Random(1)
     with LocalServer() as directory:
         router, port = start_router(directory.url)
@@ -161,3 +161,40 @@ async def test_memory_does_not_grow_with_requests(start_router: Callable[[str], 
             grown = router.memory_info().rss - before
             agent.cancel()
     assert grown < BOUND, f"{grown / REQUESTS:.0f} bytes a request were kept, {before >> 20} MiB before"
+
+
+LARGE = 3 << 20  # bytes
+BURST = 16  # bodies; together below what `free` keeps at the heap's end, so that nothing but a trim returns it
+
+
+async def test_memory_of_large_bodies_returns_to_the_system(
+    start_router: Callable[..., tuple[psutil.Process, int]],
+) -> None:
+    router, port = start_router(None, maxBodyBytes=16 << 20, maxBufferedBytes=256 << 20)
+    await listens(port)
+    assert await ask(port, bodies(20, random.Random(1))) == 19
+    before = peak = router.memory_info().rss
+    text = "word " * (LARGE // 5)
+    body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": text}]}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(BURST)]
+    for _, writer in clients:
+        writer.write(head + b"content-length: %d\r\n\r\n%b" % (len(body), body[:-1]))
+        await writer.drain()
+    async with asyncio.timeout(60):
+        while peak - before < BURST * LARGE * 0.8:  # the router holds them all
+            await asyncio.sleep(0.02)
+            peak = max(peak, router.memory_info().rss)
+    for _, writer in clients:
+        writer.write(body[-1:])
+    for reader, _ in clients:
+        status = asyncio.create_task(reader.readuntil(b"\r\n"))
+        while not status.done():
+            await asyncio.wait([status], timeout=0.02)
+            peak = max(peak, router.memory_info().rss)
+        assert status.result().startswith(b"HTTP/1.1 400"), "longer than the model's context"
+    async with asyncio.timeout(60):
+        while router.memory_info().rss > peak - (peak - before) / 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    for _, writer in clients:
+        writer.close()
