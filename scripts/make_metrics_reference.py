@@ -40,6 +40,18 @@ PAGE = ROOT / "docs" / "reference" / "metrics.md"
 SECONDS = 60.0
 STABLE = 3.0  # seconds
 LAST = "plumage_router_hit_gap_ratio{"  # the last family that gets a sample
+# Each process of the pool imports it at its start. A family without samples has no label to show, so it gets one.
+SITE = """from plumage.prometheus import exposition
+
+
+def with_a_sample(lines, example):
+    return lambda name, text, labels, values: lines(name, text, labels, values or {example(labels): 0})
+
+
+exposition.counters = with_a_sample(exposition.counters, lambda label: "x")
+exposition.gauges = with_a_sample(exposition.gauges, lambda label: "x")
+exposition.counters_by = with_a_sample(exposition.counters_by, lambda labels: ("x",) * len(labels))
+"""
 HEAD = """# Metrics reference
 
 `make docs-pages` writes this page from the metrics pages of a running pool. Each component serves `/metrics` in
@@ -133,7 +145,9 @@ def of_a_pool() -> dict[str, str]:
         queue = "--set=spec.flowControl.maxSeconds=60"
         changes = ["--set=spec.replicas=1", "--set=spec.router.accessLog=true", tracing, shadow, queue]
         command = [sys.executable, "-m", "plumage_cli", "up", str(ROOT / "examples/local.yaml"), f"--port={port}"]
-        environment = {**os.environ, "XDG_RUNTIME_DIR": runtime}
+        (Path(runtime) / "sitecustomize.py").write_text(SITE)
+        paths = os.pathsep.join(filter(None, (runtime, os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "XDG_RUNTIME_DIR": runtime, "PYTHONPATH": paths}
         pool = subprocess.Popen([*command, *changes], env=environment, stdout=subprocess.DEVNULL)
         try:
             return _read(f"http://127.0.0.1:{port}", Path(runtime))

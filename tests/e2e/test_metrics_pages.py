@@ -28,3 +28,8 @@ def test_promtool_accepts_every_page(pages: Mapping[str, str], part: str) -> Non
 
 def test_reference_lists_the_metrics_of_each_page(pages: Mapping[str, str]) -> None:
     assert reference.PAGE.read_text() == reference.text_of(pages), "make docs-pages"
+
+
+def test_reference_has_the_labels_of_families_without_samples(pages: Mapping[str, str]) -> None:
+    """No request of that pool is retried."""
+    assert "| `plumage_router_retries_total` | counter | `reason` |" in reference.text_of(pages)

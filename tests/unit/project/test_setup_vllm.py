@@ -134,6 +134,27 @@ def test_pytorch_with_cuda_is_announced_with_its_size_and_can_be_refused(tmp_pat
         assert "WARNING: downloading PyPI's build instead, with CUDA's libraries: 6.3 GB" in done.stdout
 
 
+def test_pytorch_with_cuda_is_used_after_a_warning_where_the_cpu_build_is_away(tmp_path: Path) -> None:
+    """The installer finds all but the CPU build, and its calls are recorded."""
+    asked = tmp_path / "asked"
+    pip = f'echo "$@" >>"{asked}"; case "$*" in *"+cpu"*) exit 1 ;; *) exit 0 ;; esac'
+    script = tmp_path / "kept" / "scripts" / "setup-vllm.sh"
+    script.parent.mkdir(parents=True)
+    shutil.copy(SCRIPT, script)
+    start = tmp_path / "start.sh"
+    start.write_text(f"cp '{ROOT}/constraints-vllm.txt' . && exec bash '{script}'")
+    programs = {"uname": LINUX, "python3": PYTHON.format(pip), "df": DISK.format(10**8)}
+    done = run(tmp_path, start, programs=programs, PYTHON="python3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    warning = "WARNING: downloading PyPI's build instead, with CUDA's libraries: 6.3 GB. VLLM_TORCH=cpu refuses it."
+    assert warning in done.stdout
+    calls = asked.read_text().splitlines()
+    torch = [call.split()[-1] for call in calls if "torch==" in call]
+    assert [one.endswith("+cpu") for one in torch] == [True, True, False], "two indexes of the CPU build, then PyPI"
+    assert len(calls) == len(torch) + 2, "vLLM and Plumage follow"
+    assert (tmp_path / "work" / ".venv-vllm" / ".ready").exists()
+
+
 @pytest.mark.parametrize("kernels", ["_C_AVX2", "none"])
 def test_kernels_are_loaded_as_vllm_loads_them(tmp_path: Path, kernels: str) -> None:
     """A processor without AVX-512 dies of vLLM's newest library and runs its oldest."""
