@@ -1,7 +1,8 @@
 """Which fields of the API have an effect: each gets another value, and everything that a manifest makes is compared.
 
 A manifest makes the operator's objects, local mode's processes with their files, and the autoscaler's decisions for one
-load. A field counts as read if one of them changes. There is no list of exceptions.
+load. A field counts as read if one of them changes. There is no list of exceptions. `process_fields.py` checks that the
+processes use what is written for them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from plumage.api.v1alpha1 import InferenceGateway, InferenceGatewaySpec, Inferen
 from plumage.api.v1alpha1.struct import Struct
 from plumage_bench.benches.defaults.leaves import leaves, others
 from plumage_bench.benches.defaults.manifests import GATEWAY, POOLS, put
+from plumage_bench.benches.defaults.process_fields import unread_of_processes
 from plumage_bench.benches.defaults.scaling import decisions
 from plumage_cli.local.plan.paths import LocalPaths
 from plumage_cli.local.plan.processes import plan_replica, plan_router
@@ -71,8 +73,8 @@ def _object(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unread() -> list[str]:
-    """The fields of both kinds that have no effect."""
-    return [*unread_of_pool(), *unread_of_gateway()]
+    """The fields of both kinds, and the settings of processes, that have no effect."""
+    return [*unread_of_pool(), *unread_of_gateway(), *unread_of_processes()]
 
 
 def unread_of_pool(struct: type[Struct] = InferencePoolSpec, makes: Callable[[Any], Any] = pool_makes) -> list[str]:
