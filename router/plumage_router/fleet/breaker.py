@@ -79,7 +79,8 @@ class Outcomes:
 class Breaker:
     """`opened`: how often it opened. `ejected`: it is open because the replica fails more often than the others.
     `outcomes`: while it is closed. `undecided`: failures since the last answer of which the request may be the cause.
-    `suspected`: it opened for these. `acquitted_at`: when requests last proved to be the cause of a suspicion. Times are seconds of the caller's clock.
+    `suspected`: it opened for these. `acquitted_at`: when requests last proved to be the cause of a suspicion.
+    Times are seconds of the caller's clock.
     """
 
     __slots__ = (
