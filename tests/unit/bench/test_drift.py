@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from plumage_bench.benches.drift import closing, judge
+from plumage_bench.benches.drift import closing, judge, same_engine
 from plumage_bench.benches.drift.engine import LOADS, POOLS, Played, Pool, play
 from plumage_bench.workloads import ArticleShape, article_sessions
 
@@ -43,6 +43,13 @@ def test_fixed_settings_differ_from_ours_and_from_each_other(pool: Pool) -> None
         assert all((one.host_blocks > 0) == (pool == HOST) for one in made)
     assert pool.ours.engine() == ours, "no setting changed another one's manifest"
     assert len(pool.fixed(quick=False)) > 3 * len(pool.fixed(quick=True))
+
+
+def test_setting_that_the_manifest_has_is_played_once() -> None:
+    settings = [DEFAULT.ours, *DEFAULT.fixed(quick=True)]
+    same = {one.label: same_engine(one, settings).label for one in settings}
+    assert same["ChtOrder"] == "default"
+    assert (same["default"], same["Fcfs"], same["batch 48"]) == ("default", "Fcfs", "batch 48")
 
 
 def test_manifest_that_adapts_has_no_fixed_admission() -> None:

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, geometric_mean
 from typing import Any, Final
 
-from plumage_bench.benches.drift.engine import CLIENTS, LOADS, POOLS, Played, Pool, play
+from plumage_bench.benches.drift.engine import CLIENTS, LOADS, POOLS, Played, Pool, Setting, play
 from plumage_bench.harness import Context, Figure, Report, ResultTable
 from plumage_bench.pairs import LEAST_PAIRS, PairedRatio, paired_ratio
 from plumage_bench.parallel import in_parallel
@@ -52,13 +52,15 @@ def run(context: Context) -> Report:
     """Options: pairs."""
     seeds = [context.seed + pair for pair in range(context.count("pairs", LEAST_PAIRS))]
     settings = {pool.label: [pool.ours, *pool.fixed(context.quick)] for pool in POOLS}
+    same = {one: same_engine(one, each) for each in settings.values() for one in each}
     calls = [
-        (one, load, REQUESTS, seed) for each in settings.values() for load in LOADS for one in each for seed in seeds
-    ]
+        (one, load, REQUESTS, seed)
+        for each in settings.values() for load in LOADS for one in each if same[one] is one for seed in seeds
+    ]  # fmt: skip
     with context.progress("drift", len(calls)) as advance:
-        played = iter(in_parallel(play, calls, advance))
+        played = dict(zip(calls, in_parallel(play, calls, advance), strict=True))
     found: dict[tuple[str, str], _Runs] = {
-        (pool, load): {one.label: [next(played) for _ in seeds] for one in each}
+        (pool, load): {one.label: [played[same[one], load, REQUESTS, seed] for seed in seeds] for one in each}
         for pool, each in settings.items()
         for load in LOADS
     }
@@ -71,6 +73,12 @@ def run(context: Context) -> Report:
         "ours": {pool.label: pool.ours.ours().listed() for pool in POOLS},
     }
     return Report(closing(judged), [_table(judged), _leaders(found)], lambda figure: _plot(figure, judged), data)
+
+
+def same_engine(setting: Setting, others: Sequence[Setting]) -> Setting:
+    """The first of `others` with the same engine: a fixed setting may be what the manifest has. It is played once."""
+    engine = setting.engine()
+    return next(one for one in others if one.engine() == engine)
 
 
 def judge(pool: Pool, load: str, runs: _Runs) -> _Judged:

@@ -26,7 +26,7 @@ HOST_BLOCKS: Final = 25_000
 """Twice the default manifest's cache."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Setting:
     """What serves the load. overrides: of the manifest. options: of the eviction policy, which no manifest has."""
 
