@@ -45,9 +45,11 @@ def _parameters(make: Callable[..., object]) -> tuple[str, ...]:
 
 
 def refuse_given(what: str, options: Collection[str], given: Collection[str], known: Collection[str] = ()) -> None:
-    """ConfigurationError, in words that begin with `what`, where one of `options` is among `given`: parameters that a
-    caller of a factory fills in itself. Passed on as keywords beside its own they would be a TypeError. known: the
-    options that there are, where the message can name them."""
+    """Raises ConfigurationError where one of `options` is among `given`, the parameters that Plumage sets itself.
+
+    As keywords beside those of the factory's caller they would be a TypeError.
+    what: begins the message. known: the valid options, where the message can name them.
+    """
     if taken := sorted(name for name in options if name in given):
         there = f"; its options: {', '.join(known)}" if known else ""
-        raise ConfigurationError(f"{what} has no option {', '.join(taken)}: that is not the settings' to give{there}")
+        raise ConfigurationError(f"{what} has no option {', '.join(taken)}: Plumage sets it; remove it{there}")

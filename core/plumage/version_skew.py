@@ -117,4 +117,4 @@ def _optional(kind: type[Settings]) -> frozenset[str]:
 
 @lru_cache(maxsize=64)  # a file that is read again says it once
 def _warn(source: str, names: tuple[str, ...]) -> None:
-    log.warning("%s: passed over, for a newer operator wrote it: %s", source, ", ".join(names))
+    log.warning("%s: ignored: fields of a newer operator: %s", source, ", ".join(names))

@@ -88,7 +88,7 @@ class Tier:
         """The disk tier; None where there is none."""
         return self.manager.disk
 
-    def settle(self, seconds: float = 120.0) -> None:
+    def finish_transfers(self, seconds: float = 120.0) -> None:
         """Waits until all transfers to and from the disk have ended. Its threads are real ones."""
         deadline = time.monotonic() + seconds
         while self.disk.in_transfer:

@@ -162,7 +162,7 @@ def _measure(
                 found[size, target].append(drive)
                 advance(1)
             if size == LONG:
-                rig.settle()
+                rig.await_quiet_agents()
                 for name, rate in (("alone", 1.0), ("beside", BESIDE_RATE)):
                     drive = rig.drive_beside(
                         "router", 1, seconds=plan.seconds + 1.0, rate=rate, small_rate=SMALL_RATE, seed=seed

@@ -88,7 +88,7 @@ class DirectoryView:
                 self._apply(slot, event)
         while self._expiring and self._expiring[0][0] <= now:
             _, _, slot, blocks = heappop(self._expiring)
-            self._settle(blocks, 1 << slot)
+            self._end_pending(blocks, 1 << slot)
 
     def _apply(self, slot: int, event: BlockEvent) -> None:
         if isinstance(event, Stored):
@@ -106,7 +106,7 @@ class DirectoryView:
                 self._extra[slot, block] = self._extra.get((slot, block), 0) + 1
             else:
                 owners[block] = mask | bit
-        self._settle(blocks, bit)
+        self._end_pending(blocks, bit)
 
     def _remove(self, slot: int, blocks: Sequence[int]) -> None:
         bit, owners = 1 << slot, self._owners
@@ -122,7 +122,7 @@ class DirectoryView:
             else:
                 owners.pop(block, None)
 
-    def _settle(self, blocks: Sequence[int], bit: int) -> None:
+    def _end_pending(self, blocks: Sequence[int], bit: int) -> None:
         """Ends pending entries that are confirmed or expired."""
         for block in blocks:
             mask = self._pending.get(block, 0)

@@ -46,7 +46,7 @@ class WaitingQueue(ABC):
     def insert(self, candidate: Candidate) -> None:
         request_id = candidate.request_id
         if candidate.arrival != candidate.arrival:
-            raise StateError(f"request {request_id!r} arrived at NaN: there is no order with it")
+            raise StateError(f"request {request_id!r}: arrival must be a number, got NaN")
         if request_id in self._waiting or request_id in self._active or request_id in self._front:
             raise StateError(f"request {request_id!r} is in the queue already")
         self._waiting[request_id] = candidate

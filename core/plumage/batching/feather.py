@@ -54,9 +54,9 @@ class Feather(StoppingQueue):
         best = self.tree.find_best()
         assert best is not None
         request_id, before, after, peers, missing = best
-        kin, levels = self.tree.kin(request_id)
-        forgone = levels - after if levels > after else 0
-        state = BatchState(len(self._active), before - after, before, peers, kin, forgone)
+        siblings, levels = self.tree.siblings(request_id)
+        sibling_gain = levels - after if levels > after else 0
+        state = BatchState(len(self._active), before - after, before, peers, siblings, sibling_gain)
         if self._reads_shape:
             state = state._replace(levels=self.tree.levels(request_id), missing=missing, shape=self.tree.shape)
         return request_id, state
@@ -77,10 +77,10 @@ class Feather(StoppingQueue):
                 return near
         self._run, self._peak = 0, len(self._active)
         most = _TURN * self._largest
-        kin = [self._waiting[request_id] for request_id in self.tree.oldest_kin(oldest.request_id, most)]
+        siblings = [self._waiting[request_id] for request_id in self.tree.oldest_siblings(oldest.request_id, most)]
         turn.clear()
         turn.append(oldest)
-        turn.extend(one for one in kin if one is not oldest)
+        turn.extend(one for one in siblings if one is not oldest)
         return oldest.request_id
 
     def _joined(self, candidate: Candidate) -> None:

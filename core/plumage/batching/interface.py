@@ -74,19 +74,26 @@ class StepOutcome(NamedTuple):
 
 
 class BatchState(NamedTuple):
-    """What a stop policy sees. batch: running + admitted. loss: levels the shared prefix tip would lose.
-    depth: levels of the tip now. peers: other waiting requests at the depth after admission.
-    kin: other waiting requests that share the candidate's deepest prefix that any of them shares; forgone: levels of
-    that prefix below the tip after admission, which the candidate would share in a batch of its own.
-    levels: of the candidate's prompt; missing: those that no request of the batch has. shape: of the batch now. These
-    three are for policies that set `reads_shape`."""
+    """What a stop policy sees.
+
+    batch: running and admitted requests.
+    depth: levels of the shared prefix's tip now. loss: those that it would lose.
+    peers: other waiting requests at the depth after admission.
+    siblings: the waiting requests that share most with the candidate.
+    sibling_gain: levels that the candidate shares with them below the tip after admission.
+
+    Three fields are for policies that set `reads_shape`:
+
+    levels: of the candidate's prompt. missing: those that no request of the batch has.
+    shape: of the batch now.
+    """
 
     batch: int
     loss: int
     depth: int
     peers: int
-    kin: int = 0
-    forgone: int = 0
+    siblings: int = 0
+    sibling_gain: int = 0
     levels: int = 0
     missing: int = 0
     shape: BatchShape | None = None
@@ -98,13 +105,15 @@ class BatchState(NamedTuple):
 
     @property
     def dilutes(self) -> bool:
-        """Whether the candidate and its kin would share more in a batch of their own than this batch shares with it."""
-        return self.forgone > self.kept
+        """Whether the candidate shares more with its siblings than this batch would share with it."""
+        return self.sibling_gain > self.kept
 
     @property
     def at_stake(self) -> bool:
-        """Whether a STOP can pay: it protects a shared prefix, or leaves the candidate to a batch with its
-        kin. If neither holds, a STOP only makes the candidate wait."""
+        """Whether a STOP can pay: it protects a shared prefix, or leaves the candidate to a batch with its siblings.
+
+        If neither holds, a STOP only makes the candidate wait.
+        """
         return self.dilutes or (self.batch > 1 and self.loss > 0)
 
 
@@ -143,9 +152,11 @@ class BatchQueue(Protocol):
     def insert(self, candidate: Candidate) -> None: ...
 
     def select(self, now: float) -> RequestId | None:
-        """The request to admit next, or None for STOP. Stable until the next mutation. Never None while requests wait
-        and nothing is active; where a request is older than its bound, it, another such request or one of a turn is
-        returned, whatever the policy says."""
+        """The request to admit next, or None for STOP. Stable until the next mutation.
+
+        Never None while requests wait and nothing is active. A request older than its bound goes first, whatever the
+        policy decides: the result is then one of the overdue requests, or one of a turn.
+        """
         ...
 
     def add(self, request_id: RequestId) -> None: ...

@@ -114,7 +114,7 @@ class Node:
         parent.adopt(upper)
         self.start, self.parent = depth, upper
         upper.adopt(self)
-        self.tell_parent()
+        self.update_parent()
         upper.refresh()
         return upper
 
@@ -132,7 +132,7 @@ class Node:
         child.start, child.parent = self.start, parent
         parent.adopt(child)
         self.stamp = 0
-        child.tell_parent()
+        child.update_parent()
         return parent
 
     # -- best descendant ---------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Node:
                 better = at.key is None or key < at.key
                 if better:
                     at.key = key
-                    at.tell_parent()
+                    at.update_parent()
             at = at.parent
 
     def refresh(self) -> bool:
@@ -163,10 +163,10 @@ class Node:
         if key == self.key and (self.active > 0) == self.hot:
             return False
         self.key = key
-        self.tell_parent()
+        self.update_parent()
         return True
 
-    def tell_parent(self) -> None:
+    def update_parent(self) -> None:
         """Puts this node into its parent's heap for its state. Its older items become stale."""
         self.hot = self.active > 0
         parent, key = self.parent, self.key

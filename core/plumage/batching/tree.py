@@ -25,7 +25,7 @@ from plumage.batching.interface import BatchShape, Candidate, RequestId, Vector
 from plumage.batching.node import Arrival, Entry, Node, Stage
 from plumage.errors import StateError
 
-__all__ = ["ORDER", "Best", "CandidateOrder", "ChunkedHashTree", "Kin"]
+__all__ = ["ORDER", "Best", "CandidateOrder", "ChunkedHashTree", "Siblings"]
 
 _SLACK = 64  # requests gone from the arrival heap's middle, tolerated beyond the waiting ones before it is rebuilt
 
@@ -61,7 +61,7 @@ class Best(NamedTuple):
         return self.depth_before - self.depth_after
 
 
-class Kin(NamedTuple):
+class Siblings(NamedTuple):
     """The other waiting requests that share most with one, and the levels they share."""
 
     requests: int
@@ -120,7 +120,7 @@ class ChunkedHashTree:
         self.active += 1
         before = self._tip or node
         self._tip = self._shared_by_all(before)
-        self._settle(node)
+        self._refresh_upwards(node)
         return before.end - self._tip.end
 
     def finish(self, request_id: RequestId) -> None:
@@ -134,7 +134,7 @@ class ChunkedHashTree:
         self._count(node, 0, -1)
         self.active -= 1
         self._lengthen()
-        self._settle(self._prune(node))
+        self._refresh_upwards(self._prune(node))
 
     def remove(self, request_id: RequestId) -> None:
         """A waiting request is gone; one that is absent is tolerated."""
@@ -149,7 +149,7 @@ class ChunkedHashTree:
         node.here_waiting -= 1
         self._count(node, -1, 0)
         self.waiting -= 1
-        self._settle(self._prune(node))
+        self._refresh_upwards(self._prune(node))
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
@@ -188,12 +188,12 @@ class ChunkedHashTree:
             node = node.parent
         return node.end if node is not None else 0
 
-    def kin(self, request_id: RequestId) -> Kin:
+    def siblings(self, request_id: RequestId) -> Siblings:
         """Of a waiting request. O(branchings of its prompt)."""
         node: Node | None = self._entries[request_id].node
         while node is not None and node.waiting < 2:
             node = node.parent
-        return Kin(node.waiting - 1, node.end) if node is not None and node.end else Kin(0, 0)
+        return Siblings(node.waiting - 1, node.end) if node is not None and node.end else Siblings(0, 0)
 
     def nearest(self, vector: Vector) -> RequestId | None:
         """The waiting request that shares most with a vector; None if none shares a level. O(branchings)."""
@@ -205,7 +205,7 @@ class ChunkedHashTree:
             node = child
         return node.key[3].request_id if node is not self._root and node.key is not None else None
 
-    def oldest_kin(self, request_id: RequestId, most: int) -> list[RequestId]:
+    def oldest_siblings(self, request_id: RequestId, most: int) -> list[RequestId]:
         """The oldest waiting requests, at most `most`, of those that share most with a waiting one, itself among them;
         [] if it shares with none. O(waiting requests with the shared levels)."""
         node: Node | None = self._entries[request_id].node
@@ -330,7 +330,7 @@ class ChunkedHashTree:
             return node.dissolve()
         return node
 
-    def _settle(self, node: Node) -> None:
+    def _refresh_upwards(self, node: Node) -> None:
         """Refresh the best descendants from `node` upwards until nothing changes any more."""
         self._best = None
         at: Node | None = node

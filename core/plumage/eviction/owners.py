@@ -3,8 +3,9 @@
 The salt of its requests names a tenant, so two tenants never share a block. A tenant that sends prompts of its own only
 computes many blocks and uses none again. By recency and frequency they would displace blocks that its neighbours will
 use. So each tenant's *return* is counted: of the blocks that it computed, the share that was used a second time. Where
-it is below half of the others' return, blocks that were used once count as unused for longer: up to `_EARLY` cache
-sizes of time, by the square of what is lacking. A block that was used twice has no disadvantage.
+it is below half of the others' return, blocks that were used once count as unused for longer. The added time is at
+most `_EARLY` cache sizes, in proportion to the square of the shortfall. A block that was used twice has no
+disadvantage.
 
 Blocks without a salt belong to nobody, and a single tenant has no others: for both nothing changes.
 """

@@ -140,7 +140,7 @@ class FairQueue(Generic[Item]):
         return entry.item, self._charge(chosen, tenant, entry.tokens)
 
     def charge(self, name: str, tenant: str, tokens: float) -> Cost:
-        """An item of the class goes without having waited."""
+        """Counts an item admitted without a wait."""
         class_ = self._classes[name]
         known = self._tenant(class_, tenant)
         class_.service = max(class_.service, self._floor)
@@ -148,12 +148,12 @@ class FairQueue(Generic[Item]):
         return self._charge(class_, known, tokens)
 
     def refuse(self, cost: Cost) -> None:
-        """The item that `next` has just returned does not go: it is no service."""
+        """Undoes the last `next`: its item is not admitted."""
         self._served = max(0.0, self._served - cost.tokens)
         self.settle(cost, 0.0)
 
     def settle(self, cost: Cost, tokens: float) -> None:
-        """The item has ended. tokens: what it really cost."""
+        """Replaces the estimated cost of an item that ended. tokens: actual tokens."""
         class_ = self._classes.get(cost.name)
         if class_ is None:
             return

@@ -206,7 +206,7 @@ class Backlog:
             self._ahead -= share.tokens
         else:
             self._rear.remove(share)
-        self._settle(share)
+        self._end_share(share)
         self.since = now
         if self._rear or self._front:
             self._move_up()
@@ -226,7 +226,7 @@ class Backlog:
             share = front.popleft()
             self.since += share.tokens * c_miss
             self._ahead -= share.tokens
-            self._settle(share)
+            self._end_share(share)
             self._worked.append(share)
             self._unsure += share.tokens
 
@@ -249,11 +249,12 @@ class Backlog:
                 share = queue.popleft()
                 if queue is self._front:
                     self._ahead -= share.tokens
-                self._settle(share)
+                self._end_share(share)
                 passed.append(share)
         return passed
 
-    def _settle(self, share: Share) -> None:
+    def _end_share(self, share: Share) -> None:
+        """Subtracts a share whose prompt is read or whose request has ended."""
         share.owing = False
         self.owed = max(self.owed - share.tokens, 0.0)
         self.requests -= 1

@@ -72,8 +72,8 @@ class LeastUses:
         """The uses that a node needs. chain: hash of a block that all its parts have in common."""
         return 1 if self._fixed is None and mix64(chain) % _SAMPLED == 0 else self.usual
 
-    def settle(self, *, loaded: int = 0, wasted: int = 0) -> None:
-        """Blocks that were copied after one use. loaded: a request loaded them. wasted: they left before that."""
+    def count_outcomes(self, *, loaded: int = 0, wasted: int = 0) -> None:
+        """Counts blocks that were copied after one use. loaded: a request used them. wasted: evicted before that."""
         self._loaded += loaded
         self._wasted += wasted
         if self._loaded + self._wasted >= self._window:

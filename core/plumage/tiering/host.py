@@ -101,7 +101,7 @@ class HostTier:
             entry = self._entry_of.get(block)
             if entry is not None and entry.once:
                 entry.once = False
-                self.least_uses.settle(loaded=len(entry.hashes))
+                self.least_uses.count_outcomes(loaded=len(entry.hashes))
 
     def offer(self, run: Run, evicted: Sequence[int], *, always: bool = False) -> int:
         """The GPU is about to drop `evicted` from the end of `run`. Returns the number of blocks to copy to host memory
@@ -192,7 +192,7 @@ class HostTier:
     def _drop(self, entry: _Entry) -> None:
         self._entries.discard(entry)
         if entry.once:
-            self.least_uses.settle(wasted=len(entry.hashes))
+            self.least_uses.count_outcomes(wasted=len(entry.hashes))
         for block in entry.hashes:
             del self._entry_of[block]
         self.used -= len(entry.hashes)

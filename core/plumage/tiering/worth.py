@@ -44,8 +44,8 @@ class PromotionWorth:
             return False
         return True
 
-    def settle(self, *, used: int = 0, wasted: int = 0) -> None:
-        """used: promoted blocks that a request found. wasted: promoted blocks that were evicted before that."""
+    def count_outcomes(self, *, used: int = 0, wasted: int = 0) -> None:
+        """Counts promoted blocks. used: a request found them. wasted: they were evicted before that."""
         self._used += used
         self._wasted += wasted
         if self._used + self._wasted >= self._window:

@@ -37,7 +37,7 @@ def register() -> None:
 
 
 def absent(config: Any) -> Guard:
-    """The guard of the feature whose absence leaves the engine core without an answer for our routes.
+    """The guard of a missing feature that the routes need.
 
     This process started with the same settings, so it derives the reason itself.
     config: vLLM's SchedulerConfig.

@@ -95,7 +95,7 @@ class PoolScaler:
         self._decision = decision
 
     def decision(self, observed: Observed) -> ScalingDecision | None:
-        """The decision for a plan; None before there is one, when the status' decision holds."""
+        """The decision for a plan; None before the first one: then the status keeps its decision."""
         pool = self.pool(observed)
         wanted = _wanted(observed, pool)
         if self.load is None or wanted is None:

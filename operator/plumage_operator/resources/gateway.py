@@ -64,7 +64,7 @@ def build_service(context: GatewayContext) -> Child:
 
 
 def build_deployment(context: GatewayContext) -> Child:
-    """Settings that a running gateway reloads from its file restart no pod."""
+    """Builds the Deployment. Reloadable settings do not restart pods."""
     spec = context.gateway.spec
     pod = build_pod(
         context,

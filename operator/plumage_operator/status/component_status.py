@@ -80,7 +80,7 @@ def engine_condition(observed: Observed, context: PoolContext) -> Condition:
 
 
 def _why_not_ready(observed: Observed, context: PoolContext) -> tuple[Reason, str]:
-    """Why not all replicas are ready: the reason, and the rest of the sentence that counts them."""
+    """Why not all replicas are ready: the reason, and the end of the message."""
     cause = _cause(observed, context, "engine")
     if cause is not None:
         return cause.reason, f". {cause.message}"
@@ -119,7 +119,7 @@ def _required_ready(observed: Observed, context: PoolContext) -> int:
 
 
 def _enough(proven: int, unavailable: int | str) -> int:
-    """One may be missing, as in the disruption budget, or as many as a rollout takes away, but never all."""
+    """Replicas that suffice: all but one or maxUnavailable; at least one."""
     share = proven * int(unavailable.removesuffix("%")) // 100 if isinstance(unavailable, str) else unavailable
     return max(1, proven - max(1, share))
 
@@ -134,7 +134,7 @@ def router_condition(observed: Observed, context: PoolContext) -> Condition:
 
 
 def _gateway(observed: Observed, name: str) -> Condition:
-    """What the gateway's status says of the pool: it is written by this operator too, after the gateway's own look."""
+    """The state of the pool in the gateway's status. This operator writes it, after the gateway's own reconcile."""
     if observed.gateway is None:
         message = f"there is no InferenceGateway {name} in this namespace: create it, or remove spec.router.gatewayRef"
         return Condition(Type.ROUTER_READY, "False", Reason.GATEWAY_MISSING, message)

@@ -98,7 +98,7 @@ class Call:
         for message in messages:
             self._stream.send(b"\x00" + len(message).to_bytes(4) + message)
         if held is not None:
-            self._stream.settle()
+            self._stream.finish_body()
 
     def end(self, status: GrpcStatus = GrpcStatus.OK, text: str = "") -> None:
         self._over = True

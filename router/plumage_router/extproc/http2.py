@@ -107,7 +107,7 @@ class Http2Connection(asyncio.Protocol):
         self._noticing = self._leaving = False  # the first, and the final GOAWAY was sent
         self._peer_ended: set[int] = set()  # open streams whose peer sends no more
         self._cut: dict[int, None] = {}  # streams that we ended first: frames of them may be on their way
-        self._cut_before = 0  # older streams may be such
+        self._cut_before = 0  # streams up to this one may have been reset too: the oldest are no longer listed
         self._settled = False  # the peer's first settings came
         self._settings_by = self._headers_by = self._write_by = self._final_by = math.inf  # deadlines
         self._idle_since = math.inf
@@ -304,7 +304,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _late(self, stream: Http2Stream, now: float) -> None:
         if not stream.open:
-            return  # another one's end was its own
+            return  # the end of an earlier stream in this loop closed it too
         if stream.stuck_by < now:
             self.abort_stream(stream, frames.CANCEL)
         elif stream.handler is not None:
@@ -332,7 +332,7 @@ class Http2Connection(asyncio.Protocol):
             self._cut_before = max(self._cut_before, oldest)
 
     def _check_closed(self, number: int) -> None:
-        """A frame of a stream that is not open. Raises PeerError if the peer ended that stream itself."""
+        """Handles a frame of a closed stream. Raises PeerError if the peer ended that stream itself."""
         if number not in self._cut and number > self._cut_before:
             raise PeerError(frames.STREAM_CLOSED)
         self._budget.take_frame(self._host.tick)
@@ -403,7 +403,7 @@ class Http2Connection(asyncio.Protocol):
         return data[at:]
 
     def _take(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        """One frame."""
+        """Handles one frame."""
         if not self._settled and kind != frames.SETTINGS:
             raise PeerError(frames.PROTOCOL_ERROR)  # they come first (RFC 9113 §3.4)
         if self.blocks.stream and (kind != frames.CONTINUATION or number != self.blocks.stream):
@@ -591,12 +591,12 @@ class Http2Connection(asyncio.Protocol):
             self._budget.take_reset(tick)
 
     def _blame(self, stream: Http2Stream, code: int) -> None:
-        """The peer broke a rule of the stream."""
+        """Resets the stream after a protocol error."""
         self.abort_stream(stream, code)
         self._budget.take_reset(self._host.tick)
 
     def _priority(self, number: int, payload: bytes) -> None:
-        """It has no effect (RFC 9113 §5.3)."""
+        """Ignores a PRIORITY frame (RFC 9113 §5.3)."""
         if number == 0:
             raise PeerError(frames.PROTOCOL_ERROR)
         if len(payload) != 5:

@@ -115,12 +115,12 @@ class Http2Stream:
         self._head = block
 
     def keep(self, body: BodyReservation) -> None:
-        """The memory of what is sent next. `settle` releases it, or the last byte that waits, or the stream's end."""
+        """Keeps the memory of the next body until `finish_body`, the last waiting byte or the end of the stream."""
         assert self._kept is None, "a call sends one body"
         self._kept = body
 
-    def settle(self) -> None:
-        """All that `keep` was for is sent, or waits."""
+    def finish_body(self) -> None:
+        """Ends the body that `keep` was for: all of it is sent, or waits."""
         kept = self._kept
         if kept is not None and not self._blocked:
             self._kept = None

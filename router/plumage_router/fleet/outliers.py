@@ -14,12 +14,12 @@ be available. The breaker (`breaker.py`) has the back-off, and counts. Failures 
 in the counts. Time is none of the criteria: LBGR learns how fast each replica is.
 
 A breaker hears of a failure when another replica answers the request, which may take long. Until then a replica that
-fails at once would get most requests, and their retries would spend the pool's budget. Such a replica is a *suspect*:
-`SUSPECT` failures or more are undecided since its last answer, and the available others that have fewer than that have
-a tenth as many together. Requests that fail engines would have failed on these too. A suspect of two comparisons in a
-row gets an open breaker. It may be a wrong suspicion: the others take longer to fail. Then the breaker closes again
-(`breaker.py`), and the pool suspects no replica for `PAUSE`. Replicas that fail are still found, by their breakers and
-by comparison.
+fails at once would get most requests, and their retries would spend the pool's budget. Such a replica is a *suspect*.
+It has `SUSPECT` undecided failures or more since its last answer, and the other replicas together have at most a tenth
+as many. Others that are suspects too, or not available, are left out. Requests that fail engines would have failed on
+these too. A suspect of two comparisons in a row gets an open breaker. It may be a wrong suspicion: the others take
+longer to fail. Then the breaker closes again (`breaker.py`), and the pool suspects no replica for `PAUSE`. Replicas
+that fail are still found, by their breakers and by comparison.
 
 As Envoy's outlier detection by success rate, with the others' mean in place of the deviation of hosts, since a pool
 may have two replicas: https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier

@@ -30,7 +30,7 @@ class Turn(NamedTuple):
 def turn_of(messages: Sequence[Mapping[str, Any]], salt: str) -> Turn | None:
     """Returns the keys of a chat, which are valid in this process; None if it could be of others too.
 
-    salt: what no two conversations with a common cached prefix differ in, such as tenant and adapter.
+    salt: what conversations must share to share cached prefixes, such as tenant and adapter.
     """
     own = _key(messages, len(messages), salt)
     if own is None:

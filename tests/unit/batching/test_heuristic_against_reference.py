@@ -25,7 +25,7 @@ def test_heuristic_answers_by_its_rules(
     for number, state in enumerate(history):
         free = sum(earlier.loss == 0 for earlier in history[:number])
         shared_now, shared_then = state.depth, state.depth - state.loss
-        elsewhere = state.forgone > shared_then  # a batch of its siblings would share more
+        elsewhere = state.sibling_gain > shared_then  # a batch of its siblings would share more
         small = state.batch < min(1 + free, top)
         tolerable = state.loss <= max_loss or (state.peers >= many and state.loss <= max_loss + more)
         nothing_to_lose = not elsewhere and (state.batch <= 1 or shared_now == shared_then)

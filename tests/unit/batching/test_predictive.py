@@ -153,7 +153,7 @@ def test_fresh_engine_adds() -> None:
 
 
 def test_adds_where_a_stop_protects_nothing() -> None:
-    free = question(ALONE)._replace(loss=0, forgone=0)
+    free = question(ALONE)._replace(loss=0, sibling_gain=0)
     cliff = LAW | {"level_of_all": 1e-6, "level_of_some": 1e-4, "step": 1e-4}
     assert trained(cliff).decide(free) is Decision.ADD
 

@@ -141,7 +141,7 @@ def follow(policy: PaperLearner, model: PrintedUcb | PrintedQ, seed: int, steps:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 500), st.integers(0, 10**5))
 def test_states_are_the_printed_triple_in_bins(batch: int, loss: int, peers: int) -> None:
-    state = BatchState(batch, loss, 500, peers, kin=7, forgone=80)
+    state = BatchState(batch, loss, 500, peers, siblings=7, sibling_gain=80)
     assert printed_state(state) == bins(state)
 
 

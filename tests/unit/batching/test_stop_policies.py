@@ -106,16 +106,21 @@ def test_step_without_throughput_continues_the_trial() -> None:
 
 @pytest.mark.parametrize("policy", learners(), ids=["discounted", "window", "q"])
 def test_learner_does_not_stop_where_nothing_is_at_stake(policy: Ucb | QLearning) -> None:
-    for state in (FREE, BatchState(1, 64, 64, 0), BatchState(40, 0, 0, 0), BatchState(1, 60, 64, 9, kin=9, forgone=1)):
+    for state in (
+        FREE,
+        BatchState(1, 64, 64, 0),
+        BatchState(40, 0, 0, 0),
+        BatchState(1, 60, 64, 9, siblings=9, sibling_gain=1),
+    ):
         assert not state.at_stake
         assert share_of_stops(policy, cliff_device, state, 50) == 0
 
 
 def test_mixed_batch_is_another_state_than_a_batch_of_siblings() -> None:
-    mixed = BatchState(batch=16, loss=0, depth=0, peers=0, kin=30, forgone=64)
+    mixed = BatchState(batch=16, loss=0, depth=0, peers=0, siblings=30, sibling_gain=64)
     assert mixed.at_stake
     assert discretise(mixed) != discretise(BatchState(batch=16, loss=0, depth=64, peers=0))
-    assert discretise(BatchState(16, 0, 60, 0, kin=2, forgone=4)) == discretise(BatchState(16, 0, 60, 0))
+    assert discretise(BatchState(16, 0, 60, 0, siblings=2, sibling_gain=4)) == discretise(BatchState(16, 0, 60, 0))
 
 
 def test_choice_is_held_for_a_turnover_and_credited_with_all_later_steps() -> None:

@@ -214,7 +214,7 @@ def test_empty_vector_is_a_stranger(order: CandidateOrder) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(texts=st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=12), active=st.integers(0, 11))
-def test_kin_are_the_waiting_requests_that_share_most(texts: list[str], active: int) -> None:
+def test_siblings_are_the_waiting_requests_that_share_most(texts: list[str], active: int) -> None:
     tree = ChunkedHashTree()
     for number, text in enumerate(texts):
         put(tree, str(number), text)
@@ -225,7 +225,7 @@ def test_kin_are_the_waiting_requests_that_share_most(texts: list[str], active: 
         others = [other for one, other in waiting.items() if one != number]
         levels = [sum(text[: i + 1] == other[: i + 1] for i in range(len(text))) for other in others]
         depth = max(levels, default=0)
-        assert tree.kin(str(number)) == ((levels.count(depth), depth) if depth else (0, 0))
+        assert tree.siblings(str(number)) == ((levels.count(depth), depth) if depth else (0, 0))
 
 
 def test_misuse_of_the_contract_is_refused() -> None:

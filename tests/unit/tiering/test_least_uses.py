@@ -18,7 +18,7 @@ CHAINS = range(1000, 1160)
 
 def test_fixed_number_ignores_results() -> None:
     least = LeastUses(3)
-    least.settle(wasted=10_000)
+    least.count_outcomes(wasted=10_000)
     assert {least.of(chain) for chain in CHAINS} == {3}
     assert not least.adapts
 
@@ -26,19 +26,19 @@ def test_fixed_number_ignores_results() -> None:
 def test_one_use_suffices_while_enough_copies_come_back() -> None:
     least = LeastUses(least=0.05, window=256)
     assert {least.of(chain) for chain in CHAINS} == {1}
-    least.settle(loaded=13, wasted=243)
+    least.count_outcomes(loaded=13, wasted=243)
     assert least.usual == 1
 
 
 def test_second_use_is_needed_where_copies_do_not_come_back_but_some_chains_are_still_tried() -> None:
     least = LeastUses(least=0.05, window=256)
-    least.settle(loaded=12, wasted=243)
+    least.count_outcomes(loaded=12, wasted=243)
     assert least.usual == 1, "a window is not full"
-    least.settle(wasted=1)
+    least.count_outcomes(wasted=1)
     assert least.usual == 2
     tried = sum(least.of(chain) == 1 for chain in CHAINS)
     assert 0 < tried < len(CHAINS) // 8
-    least.settle(loaded=256)
+    least.count_outcomes(loaded=256)
     assert {least.of(chain) for chain in CHAINS} == {1}
 
 

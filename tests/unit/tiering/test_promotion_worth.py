@@ -21,7 +21,7 @@ def rested(worth: PromotionWorth) -> int:
 def test_used_promotions_continue() -> None:
     worth = PromotionWorth(least=0.5, window=10, rest=4)
     for _ in range(100):
-        worth.settle(used=5, wasted=5)
+        worth.count_outcomes(used=5, wasted=5)
     assert worth.turn()
     assert worth.rests == 0
 
@@ -30,20 +30,20 @@ def test_unused_promotions_pause_twice_as_long_each_time_up_to_a_limit() -> None
     worth = PromotionWorth(least=0.5, window=10, rest=2)
     rests = []
     for _ in range(9):
-        worth.settle(used=4, wasted=6)
+        worth.count_outcomes(used=4, wasted=6)
         assert worth.resting
         rests.append(rested(worth))
     assert rests == [2, 4, 8, 16, 32, 64, 128, 128, 128]
-    worth.settle(used=5, wasted=5)
-    worth.settle(used=4, wasted=6)
+    worth.count_outcomes(used=5, wasted=5)
+    worth.count_outcomes(used=4, wasted=6)
     assert rested(worth) == 2
 
 
 def test_promotion_is_judged_by_enough_blocks_only() -> None:
     worth = PromotionWorth(least=0.5, window=10, rest=2)
-    worth.settle(wasted=9)
+    worth.count_outcomes(wasted=9)
     assert worth.turn()
-    worth.settle(wasted=1)
+    worth.count_outcomes(wasted=1)
     assert not worth.turn()
 
 
@@ -52,7 +52,7 @@ def test_pauses_are_counted_and_end(fates: list[tuple[int, int]]) -> None:
     worth = PromotionWorth(least=0.3, window=8, rest=3)
     for used, wasted in fates:
         before = worth.rests
-        worth.settle(used=used, wasted=wasted)
+        worth.count_outcomes(used=used, wasted=wasted)
         assert worth.rests - before in (0, 1)
         assert not worth.rests or rested(worth) <= 3 * 64
 

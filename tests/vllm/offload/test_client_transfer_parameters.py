@@ -85,7 +85,7 @@ class TestDisk:
         for prefix in range(9):
             for turn in range(3):
                 made.serve(f"{prefix}.{turn}", chain(prefix, 4))
-                made.settle()
+                made.finish_transfers()
         assert in_memory(made) in (32, 64)
         assert {name + bytes(4) for name in made.engine.requests["0.0"].block_hashes} <= set(made.disk._slot_of)
         yield made
@@ -107,7 +107,7 @@ class TestDisk:
         read, held = tier.counters.get("disk_reads"), in_memory(tier)
         assert found(tier, 0, sent) == (tokens or held)
         assert (tier.counters.get("disk_reads") > read) == (tokens is not None)
-        tier.settle()
+        tier.finish_transfers()
         tier.check_idle()
 
     def test_disk_reads_differ_between_concurrent_clients(self, tier: Tier) -> None:
@@ -116,7 +116,7 @@ class TestDisk:
         for number, sent in enumerate(SENT):
             tier.engine.add(f"r{number}", chain(number % 3, 4) + chain(300 + number, 1)[:-1], 2, sent=sent)
         tier.engine.finish()
-        tier.settle()
+        tier.finish_transfers()
         tier.check_idle()
         assert all(request.is_finished() for request in tier.engine.requests.values())
         assert tier.counters.get("disk_reads") > read

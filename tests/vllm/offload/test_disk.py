@@ -47,7 +47,7 @@ def use(tier: Tier, prefix: int, times: int = 3, blocks: int = 4) -> set[bytes]:
     for turn in range(times):
         name = f"{prefix}.{turn}.{tier.engine.steps}"
         tier.serve(name, chain(prefix, blocks))
-        tier.settle()
+        tier.finish_transfers()
         tier.check()
     return set(tier.engine.requests[name].block_hashes)
 
@@ -72,7 +72,7 @@ class TestPlacement:
         assert tier.counters.get("disk_writes") >= 20
         assert found(tier, 0) == 4 * 32
         assert tier.counters.get("disk_reads") >= 1
-        tier.settle()
+        tier.finish_transfers()
         tier.check_idle()
 
     def test_evicted_chunks_are_lost_without_disk(self, start: Start) -> None:
@@ -153,7 +153,7 @@ class TestPlacement:
         for prefix in (0, 1, 2):
             tier.engine.add(f"both {prefix}", chain(prefix, 5) + chain(700 + prefix, 1)[:9], 2)
         tier.engine.finish(20_000)
-        tier.settle()
+        tier.finish_transfers()
         tier.check_idle()
 
 
@@ -217,7 +217,7 @@ class TestErrors:
         assert tier.counters.get("disk_damaged") >= 3
         assert len(tier.disk) < there
         assert tier.disk.guard.on
-        tier.settle()
+        tier.finish_transfers()
         tier.check_idle()
 
     def test_truncated_file_is_a_miss(self, start: Start) -> None:
@@ -254,7 +254,7 @@ class TestErrors:
         monkeypatch.setattr(SlotFile, "write", full)
         for prefix in range(20, 26):
             tier.serve(f"{prefix}", chain(prefix, 4))
-            tier.settle()
+            tier.finish_transfers()
         assert there
         assert not tier.disk.guard.on
         assert "No space left" in tier.disk.guard.reason

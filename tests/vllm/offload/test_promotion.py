@@ -274,7 +274,7 @@ def test_events_of_promoted_blocks_have_their_tokens_and_salt(tiny_model: Path) 
 
 def test_unused_promotions_pause_promotion(tiny_model: Path) -> None:
     tier = warm(tiny_model)
-    tier.promoter.worth.settle(wasted=256)
+    tier.promoter.worth.count_outcomes(wasted=256)
     decode(tier)
     assert tier.engine.promoted_blocks == 0
     tier.promoter._unused[b"\0" * 36] = tier.promoter.worth

@@ -97,7 +97,7 @@ class Storm(RuleBasedStateMachine):
         if hasattr(self, "tier"):
             self.tier.engine.finish(200_000)
             if self.tier.disk is not None:
-                self.tier.settle()
+                self.tier.finish_transfers()
                 assert self.tier.disk.guard.on, self.tier.disk.guard.reason
             self.tier.check_idle()
             assert self.tier.engine.reset()
@@ -142,7 +142,7 @@ def test_long_random_transfers_use_disk(tiny_model: Path) -> None:
     try:
         rage(storm, rng, 150, steps=12, answers=(1, 40))
         counters = storm.tier.counters
-        storm.tier.settle()
+        storm.tier.finish_transfers()
     finally:
         storm.teardown()
     assert counters.get("disk_writes") > 0
@@ -161,7 +161,7 @@ def test_long_random_transfers_with_client_parameters(tiny_model: Path, disk: in
         rage(storm, rng, 200, steps=12, answers=(1, 40), sent=(*[None] * len(SENT), *SENT))
         counters = storm.tier.counters
         if disk:
-            storm.tier.settle()
+            storm.tier.finish_transfers()
     finally:
         storm.teardown()
     assert counters.get("promotions_used") > 0

@@ -41,7 +41,7 @@ class _Rate:
 
 
 class Marginal:
-    """A `StopPolicy`. It stops only for requests that have kin to wait with."""
+    """A `StopPolicy`. It stops only for requests that have siblings to wait with."""
 
     reads_shape: ClassVar = True
 
@@ -54,7 +54,7 @@ class Marginal:
         if state.depth > self._depth:
             self._present = _Rate(_PRESENT)
         self._depth = state.depth
-        if not state.at_stake or not state.kin or self._mixed.steps < _LEAST:
+        if not state.at_stake or not state.siblings or self._mixed.steps < _LEAST:
             return Decision.ADD
         if self._present.steps < _LOOK:
             return Decision.STOP if state.depth and state.loss else Decision.ADD

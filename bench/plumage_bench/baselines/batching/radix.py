@@ -43,14 +43,14 @@ class Radix(StoppingQueue):
         tip = self._tip()
         depth = max(depth for depth, level in enumerate(tip) if level.waiting)
         best = self._oldest_below(tip[depth])
-        kin, kin_depth = self._kin(best)
+        siblings, sibling_depth = self._siblings(best)
         state = BatchState(
             batch=self.active,
             loss=len(tip) - 1 - depth,
             depth=len(tip) - 1,
             peers=tip[depth].waiting - 1 if depth else 0,
-            kin=kin,
-            forgone=max(0, kin_depth - depth),
+            siblings=siblings,
+            sibling_gain=max(0, sibling_depth - depth),
         )
         return best.request_id, state
 
@@ -64,7 +64,7 @@ class Radix(StoppingQueue):
             path.append(below[0])
         return path
 
-    def _kin(self, candidate: Candidate) -> tuple[int, int]:
+    def _siblings(self, candidate: Candidate) -> tuple[int, int]:
         """The other waiting requests that share the most with this one, and the shared levels."""
         level, found = self._root, (0, 0)
         for depth, key in enumerate(candidate.vector, 1):

@@ -110,7 +110,7 @@ def _round(rig: Rig, plan: Plan, seed: int, advance: Any) -> tuple[dict[str, Dri
         rig.drive("router", messages, seconds=0.5, connections=CONNECTIONS, seed=seed + 500)
         take(f"LBGR, {messages}", "router", messages)
     take(STREAMS, "router", 6, stream=True)
-    rig.settle()
+    rig.await_quiet_agents()
     samples = rig.compare(TARGETS, 6, seconds=plan.low_load, rate=LOW_RATE, connections=LOW_CONNECTIONS, seed=seed)
     advance(1)
     return found, samples

@@ -215,7 +215,7 @@ class Rig:
         self._end_load(running, seconds)
         return self._drive(found, self.cpu(target) - before)
 
-    def settle(self, seconds: float = 20.0) -> None:
+    def await_quiet_agents(self, seconds: float = 20.0) -> None:
         """Waits until the agents have published the events of a full load. They share the load generator's core, so
         their work would disturb a measurement of latency."""
         deadline = time.monotonic() + seconds

@@ -3,8 +3,8 @@
 b and w, the batch and the waiting peers, in exponential bins; Δ, the loss of the tip, in coarse thresholds relative to
 the tip: losing 2 of 4 levels is not losing 2 of 80.
 
-Ours: a mixed batch has no tip to lose, so in the paper Δ is 0 for any candidate. Where the candidate and its kin would
-share more in a batch of their own, Δ has a value of its own, and w counts those kin.
+Ours: a mixed batch has no tip to lose, so in the paper Δ is 0 for any candidate. Where the candidate and its siblings
+would share more in a batch of their own, Δ has a value of its own, and w counts those siblings.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Bin = tuple[int, int, int]
 
 _MOST = 10  # exponential bins end at 2^10 requests
 _LOSS_EIGHTHS = (0, 1, 4, 7)  # thresholds of the loss, in eighths of the tip
-_MIXED = 5  # nothing is lost, because the batch shares next to nothing; but the candidate's kin share much
+_MIXED = 5  # nothing is lost, because the batch shares next to nothing; but the candidate's siblings share much
 
 
 def discretise(state: BatchState) -> Bin:
     """(b̂, Δ̂, ŵ): b̂ and ŵ in 0..10, Δ̂ in 0..5 (0 means free, 5 that the batch is mixed already)."""
     if state.loss <= 0 and state.dilutes:
-        return _log2(state.batch), _MIXED, _log2(state.kin)
+        return _log2(state.batch), _MIXED, _log2(state.siblings)
     return _log2(state.batch), _loss(state.loss, state.depth), _log2(state.peers)
 
 

@@ -17,14 +17,23 @@ The paper leaves open, and is chosen here:
   prefill's share subtracted by an estimate, ADD got the estimate's error: on a modelled GPU without sharing the bandit
   had 0.65 of FCFS's tokens. The paper's has as many as FCFS (§5.3.7), and so has this form.
 
-Ours adds (`learner.py`, `bins.py`, `trial.py`): no question where a STOP cannot pay; Δ relative to the shared prefix; a
-state of its own for a mixed batch, with the candidate's kin; bins that end at 2¹⁰; a choice that is kept for a trial
-and judged by all of it; rewards from steps with prefill, less its share; tables that engines share. A printed policy
-shares nothing, since its states are others.
+Ours adds (`learner.py`, `bins.py`, `trial.py`):
 
-The queue around both forms is ours (`base.py`, `stopping.py`): preempted requests first, the ageing bound, no STOP of
-an empty batch, b of running and admitted requests, w without the candidate. `candidateOrder: Paper` has the printed
-order of candidates.
+- The policy is not asked where a STOP cannot pay.
+- Δ is relative to the shared prefix.
+- A mixed batch has a state of its own, with the candidate's siblings.
+- The bins end at 2¹⁰.
+- A choice is kept for a trial and judged by all of it.
+- Rewards also come from steps with prefill, less its share.
+- Engines share their tables. A printed policy shares nothing, since its states are others.
+
+The queue around both forms is ours (`base.py`, `stopping.py`):
+
+- Preempted requests are first, and the ageing bound holds.
+- An empty batch is never stopped.
+- b counts running and admitted requests. w is without the candidate.
+
+`candidateOrder: Paper` has the printed order of candidates.
 """
 
 from __future__ import annotations

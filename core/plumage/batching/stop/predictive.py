@@ -3,12 +3,12 @@
 The bandit must try a STOP to learn what it is worth, and each trial costs throughput. This policy fits the time of a
 step to what the step contained (`step_time.py`), and stops in two cases:
 
-- The batch as it is decodes more tokens a second than with the candidate and its kin. A batch that drains slows down,
-  so this ends by itself (the marginal value theorem, Charnov 1976).
-- The batch and the kin are decoded sooner if the batch drains first. Of n running requests half of the tokens are
-  left. After STOP the batch is half as large in the mean, and then the kin have a batch of their own. After ADD all
-  decode mixed for the time of an answer. Kin that found no room then follow: on their own where the batch shared a
-  prefix, and mixed where it shared nothing.
+- The batch as it is decodes more tokens a second than with the candidate and its siblings. A batch that drains slows
+  down, so this ends by itself (the marginal value theorem, Charnov 1976).
+- The batch and the siblings are decoded sooner if the batch drains first. Of n running requests half of the tokens are
+  left. After STOP the batch is half as large in the mean, and then the siblings have a batch of their own. After ADD
+  all decode mixed for the time of an answer. Siblings that found no room then follow: on their own where the batch
+  shared a prefix, and mixed where it shared nothing.
 
 All times are linear in the features of a step, so each difference has a standard error. Where a gain is within its
 error, the answer is ADD, the tree's order alone. A batch that is always full and mixed never shows what another batch
@@ -106,23 +106,29 @@ class Predictive:
         return True
 
     def _compared(self, state: BatchState, shape: BatchShape) -> tuple[_Features, _Features, _Features, _Features]:
-        """The features of four times: of a token in the batch as it is, and in the grown one; until the batch has
-        drained and then the kin are decoded, and until both are decoded where the kin join. The last two are for one
-        step of each request's answer."""
+        """The features of four times, in this order:
+
+        - a token in the batch as it is;
+        - a token in the grown batch;
+        - until the batch has drained, and then the siblings are decoded;
+        - until both are decoded, where the siblings join the batch.
+
+        The last two are for one step of each request's answer.
+        """
         batch, levels, distinct, tip = shape
-        kin = 1 + state.kin
-        together = state.kept + state.forgone if state.kin else state.levels  # levels that the kin share
+        siblings = 1 + state.siblings
+        together = state.kept + state.sibling_gain if state.siblings else state.levels  # levels that the siblings share
         own = max(state.levels - together, 0)
         room = max(int(self._largest), batch + 1)
-        alone, full = min(kin, room), min(batch + kin, room)
+        alone, full = min(siblings, room), min(batch + siblings, room)
         joining = full - batch
         half = _features(batch / 2, levels / 2, max(distinct - own * batch / 2, levels / batch), tip)
         after = _features(alone, alone * state.levels, together + alone * own, together)
         new = state.missing + (joining - 1) * own
         mixed = _features(full, levels + joining * state.levels, distinct + new, state.kept)
-        drained = _sum(half, after, kin / alone)
-        mean = min(batch / 2 + kin, full)  # requests in the mean while the old ones end
-        left = max(batch / 2 + kin - full, 0.0)
+        drained = _sum(half, after, siblings / alone)
+        mean = min(batch / 2 + siblings, full)  # requests in the mean while the old ones end
+        left = max(batch / 2 + siblings - full, 0.0)
         more = (mean - batch / 2) * state.levels
         meanwhile = _features(mean, levels / 2 + more, distinct + new, state.kept)
         added = _sum(meanwhile, after, left / alone) if state.depth else _sum(meanwhile, mixed, left / full)

@@ -17,9 +17,13 @@ The paper leaves open, and is chosen here:
   whose training the paper shows, explores for about 100 s (§5.3.5), which are as many steps of 33 ms.
 - α = 0.1, γ = 0.9 and ε_min = 0.05, as for ours.
 
-Ours adds (`qlearning.py`): episodes that are trials; r weighted by 1 − γ, because STOP ends an episode and ADD does
-not, so that here ADD is worth up to 1/(1 − γ) rewards; one draw an episode for all states with the same loss; a plain
-mean until α takes over; knowledge of states with the same loss for an unseen action; and what `paper.py` lists.
+Ours adds (`qlearning.py`), beside what `paper.py` lists:
+
+- Episodes are trials.
+- r has the weight 1 − γ. STOP ends an episode and ADD does not, so here ADD is worth up to 1/(1 − γ) rewards.
+- One draw an episode decides for all states with the same loss.
+- A value is a plain mean until α takes over.
+- An unseen action takes its value from states with the same loss.
 """
 
 from __future__ import annotations

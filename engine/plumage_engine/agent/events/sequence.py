@@ -43,7 +43,8 @@ class Sequencer:
     def continues(self, replayed: Sequence[tuple[int, float]]) -> bool:
         """Whether a replay that was asked for from `last` on comes from the same engine and leaves no hole.
 
-        An engine that still has no batch at all continues a beginning; one that forgot `last` continues nothing.
+        Before the first batch, an empty replay continues, and one that begins at batch 0. After it, only a replay that
+        begins with the batch `last` itself does: an engine without that batch has restarted or forgotten it.
         """
         if self.last < 0:
             return not replayed or replayed[0][0] == 0

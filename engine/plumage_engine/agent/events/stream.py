@@ -141,7 +141,7 @@ class EventStream:
 
     def connected(self) -> None:
         self._quiet = 0
-        self._doubt("a new connection")
+        self._start_recovery("a new connection")
 
     def disconnected(self) -> None:
         self.synced.clear()
@@ -169,7 +169,7 @@ class EventStream:
         else:
             self.counters.gaps += verdict is Verdict.GAP
             self._waiting.append((seq, batch))
-            self._doubt(f"batch {seq} came after {self.last}")
+            self._start_recovery(f"batch {seq} came after {self.last}")
 
     def _apply(self, seq: int, batch: EventBatch) -> None:
         self._sink.apply(batch)
@@ -178,11 +178,11 @@ class EventStream:
 
     # Recovery
 
-    def _doubt(self, why: str) -> None:
+    def _start_recovery(self, reason: str) -> None:
         """Batches may be missing: queue live batches until a recovery has ended."""
         if self._closed:
             return
-        log.debug("events on %s: %s", self._endpoint, why)
+        log.debug("events on %s: %s", self._endpoint, reason)
         self.synced.clear()
         self._suspicions += 1
         if self._recovery is None:
@@ -211,7 +211,7 @@ class EventStream:
             replayed = await self._replays.read(max(self.last, 0))
             self._replays.silences = silences
             if replayed and replayed[-1][0] > self.last:
-                self._doubt("batches were missed")
+                self._start_recovery("batches were missed")
 
     async def _fill(self) -> bool:
         """Apply what is missing: the replay where it continues the history, else start over. False: no answer."""

@@ -108,7 +108,7 @@ class HostLink:
         used = self._unused.intersection(hashes) if self._unused else ()
         if used:
             self._unused.difference_update(used)
-            self.worth.settle(used=len(used))
+            self.worth.count_outcomes(used=len(used))
             self.tier.came_back(used)
 
     def promote(self, pool: BlockPool, *, prefill_tokens: int, reserve: int, now: float) -> None:
@@ -145,7 +145,7 @@ class HostLink:
         wasted = self._unused.intersection(blocks) if self._unused else ()
         if wasted:
             self._unused.difference_update(wasted)
-            self.worth.settle(wasted=len(wasted))
+            self.worth.count_outcomes(wasted=len(wasted))
 
     def _copy(self, way: Transfers, blocks: int) -> None:
         self._copied += blocks

@@ -6,7 +6,7 @@ from plumage.batching.interface import BatchShape, BatchState, Decision, StepOut
 from plumage_bench.baselines.batching.marginal import Marginal
 
 ALIKE, MIXED = BatchShape(8, 8 * 64, 64, 64), BatchShape(8, 8 * 64, 8 * 64, 0)
-STRANGER = BatchState(batch=8, loss=64, depth=64, peers=0, kin=5, forgone=64)
+STRANGER = BatchState(batch=8, loss=64, depth=64, peers=0, siblings=5, sibling_gain=64)
 
 
 def run(policy: Marginal, shape: BatchShape, seconds: float, steps: int) -> None:
@@ -34,6 +34,6 @@ def test_batch_that_drains_slows_down_until_it_adds() -> None:
     assert policy.decide(STRANGER) is Decision.ADD
 
 
-def test_without_kin_or_before_it_knows_mixed_batches_it_adds() -> None:
-    assert trained(1.0).decide(STRANGER._replace(kin=0)) is Decision.ADD
+def test_without_siblings_or_before_it_knows_mixed_batches_it_adds() -> None:
+    assert trained(1.0).decide(STRANGER._replace(siblings=0)) is Decision.ADD
     assert Marginal().decide(STRANGER) is Decision.ADD

@@ -175,7 +175,7 @@ class Residents:
         used = self._once.intersection(keys) if self._once else ()
         if used:
             self._once.difference_update(used)
-            self.least_uses.settle(loaded=len(used))
+            self.least_uses.count_outcomes(loaded=len(used))
             self._count("host_returns", len(used))
 
     def _frequent(self, key: Key, least: int) -> bool:
@@ -228,7 +228,7 @@ class Residents:
         going = [(key, self.chunks[key]) for key in doomed]
         wasted = self._once.intersection(doomed) if self._once else ()
         if wasted:
-            self.least_uses.settle(wasted=len(wasted))
+            self.least_uses.count_outcomes(wasted=len(wasted))
             self._count("host_wasted", len(wasted))
         try:
             for key in doomed:

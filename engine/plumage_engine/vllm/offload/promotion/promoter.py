@@ -156,7 +156,7 @@ class Promoter:
             keys = self._connector._req_status[request.request_id].group_states[0].offload_keys
             used = [key for key in keys[: tokens // self._manager.hotness.tokens] if key in self._unused]
             for key in used:
-                self._unused.pop(key).settle(used=1)
+                self._unused.pop(key).count_outcomes(used=1)
             self._manager.residents.came_back(used)
             self._counters.add("promotions_used", len(used))
         except Exception as error:
@@ -320,7 +320,7 @@ class Promoter:
             if self._device.holds(key):
                 self._unused.move_to_end(key)
             else:
-                self._unused.pop(key).settle(wasted=1)
+                self._unused.pop(key).count_outcomes(wasted=1)
                 self._counters.add("promotions_wasted", 1)
         self._counters.add("promotion_rests", self.worth.rests + self.worth_ahead.rests - rests)
 
