@@ -3,22 +3,22 @@
 
 Contract: counters and histograms grow from 0 since `started`; a reader takes two reports and subtracts. Another
 `started` is another process, whose counters began at zero. Times are seconds, `at` and `started` since 1970; tokens are
-tokens. Version skew: unknown fields are passed over, absent ones have their default, a `version` above `VERSION` is
-`NewerReportError`, for what a known field means may have changed.
+tokens. Version skew: unknown fields are ignored, absent ones have their default. A `version` above `VERSION` is
+`NewerReportError`, since a known field may have another meaning there.
 
 | what an autoscaler asks | where |
 |---|---|
 | hit ratio | agents' `hitTokens` ÷ `queryTokens`; as clients got it: routers' `cachedTokens` ÷ `promptTokens` |
 | output tokens a second of a replica | agents' `outputTokens` of two reports ÷ the time between |
 | total tokens a second of a replica | the same of `queryTokens` + `outputTokens` |
-| time to first token | routers' `ttft` (streams, from request read to first body byte, time held included) |
-| queue wait | agents' `queueWait` (from an engine's arrival to its batch), routers' `heldWait` |
+| time to first token | routers' `ttft` (streams, from request read to first body byte, wait for a replica included) |
+| queue wait | `queueWait`: agents (from an engine's arrival to its batch), routers (until a replica has room) |
 | KV cache | agents' `kvUsage`, `cacheTokens` |
 | overload or policy | agents' `waitingForCapacity` against `waitingHeldBack` |
 | would more cache help | routers' `curve` at replicas × `cacheTokens` |
 | wake a pool at zero | routers' `wanting` |
-| the coldest victim | agents' `hotness`, the least |
-| may a replica go | none while an agent's `warmup.state` is Waiting or Warming |
+| the coldest replica | agents' `hotness`, the least |
+| may a replica be deleted | not while an agent's `warmup.state` is Waiting or Warming |
 """
 
 from __future__ import annotations
@@ -128,12 +128,15 @@ class ReplicaReport(_Report, frozen=True):
 
 
 class RouterReport(_Report, frozen=True):
-    """One router. listed: it has read the membership once; membership_error: why what it knows may be old.
-    held: requests that wait now because no replica can take them, oldest_held: for how long the oldest has (s);
-    held_total, held_refused: counters of those held, and of those that were asked to try again later.
-    wanting: requests that found no replica in the last minute, held or refused: above 0 a pool at zero must wake.
-    queued: requests that wait until a replica has room; queue_wait: how long requests waited for that.
-    config_error: what of a changed configuration file was not applied. replicas: all members, chosen or not."""
+    """One router.
+
+    listed: it has read the membership once. membership_error: the reason why its membership may be old.
+    waiting: requests that wait now because no replica can take them; `held` in JSON, as in older versions.
+    wanting: requests that found no replica in the last minute: above 0 a pool at zero must wake.
+    queued: requests that wait until a replica has room. queue_wait: how long requests waited for that.
+    config_error: what of a changed configuration file was not applied.
+    replicas: all members, chosen or not.
+    """
 
     pool: str
     router: str
@@ -147,17 +150,13 @@ class RouterReport(_Report, frozen=True):
     directory: str = ""
     in_flight: int = 0
     requests: int = 0
-    held: int = 0
-    oldest_held: float = 0.0
-    held_total: int = 0
-    held_refused: int = 0
+    waiting: int = msgspec.field(default=0, name="held")
     wanting: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     ttft: HistogramReport = HistogramReport()
     latency: HistogramReport = HistogramReport()
-    held_wait: HistogramReport = HistogramReport()
     queued: int = 0
     queue_wait: HistogramReport = HistogramReport()
     curve: CurvePoints = CurvePoints()

@@ -42,7 +42,7 @@ def sample(name: str = "keda.yaml") -> dict[str, Any]:
 def fleet(namespace: str, name: str) -> PoolSample:
     """Three replicas with a low hit ratio. Every figure is known."""
     judge = CacheJudge(KNEE, 0.4, RUNNING, 1000.0)
-    return PoolSample(namespace, name, pool([TOKENS / RUNNING] * RUNNING, ttft=0.9, queue_wait=0.3, held=2), judge)
+    return PoolSample(namespace, name, pool([TOKENS / RUNNING] * RUNNING, ttft=0.9, queue_wait=0.3, waiting=2), judge)
 
 
 def at(document: Any, location: str) -> Any:

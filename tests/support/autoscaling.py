@@ -44,5 +44,5 @@ def pool(
     ]
     replicas += [ReplicaLoad(id=f"u{number}", ready=False) for number in range(unready)]
     replicas += [ReplicaLoad(id=f"w{number}", ready=False, warming=True) for number in range(warming)]
-    load: dict[str, Any] = {"wanted": len(replicas), "seen": at, "arrivals": 1, "in_flight": 1, "held": 0, **more}
+    load: dict[str, Any] = {"wanted": len(replicas), "seen": at, "arrivals": 1, "in_flight": 1, "waiting": 0, **more}
     return PoolLoad(replicas=tuple(replicas), **load)

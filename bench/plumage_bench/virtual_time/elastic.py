@@ -143,7 +143,7 @@ class ElasticFleet(Hooks):
             seen=now,
             arrivals=came,
             in_flight=self._unanswered,
-            held=0,
+            waiting=0,
             hit_ratio=ratio,
             ttft=_tail(value for _, _, value in self._firsts.until(now)),
             queue_wait=_tail(value for _, _, value in self._waits.until(now)),

@@ -147,7 +147,7 @@ def _sleeping(spec: AutoscalingSpec, load: PoolLoad, now: float) -> Decision:
     """At zero replicas only waiting requests count."""
     if not load.fresh(now):
         return Decision(0, 0, 0, "MetricMissing", "0 replicas: no router reported whether requests wait.")
-    waiting = load.held
+    waiting = load.waiting
     if not waiting:
         return Decision(0, 0, 0, "Asleep", "0 replicas: no request waits.")
     targets = [target_of(metric) for metric in spec.metrics if metric.type == "RequestsInFlight"]

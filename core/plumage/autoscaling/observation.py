@@ -45,15 +45,20 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolLoad:
-    """A pool. wanted: replicas that its Deployment asks for now.
+    """The load of a pool.
 
-    The routers report these, all measured at `seen`: arrivals: requests since the last report; in_flight: requests
-    not answered yet; held: those of them without an available replica; queued: those of them that wait until a replica
-    has room; hit_ratio: cached ÷ all prompt tokens, None
-    where no prompt was answered; ttft, queue_wait: seconds, 95th percentile, None where nothing was measured;
-    held_back: seconds that a request is kept waiting on purpose, part of both.
+    wanted: replicas that its Deployment asks for now.
     steady_for: seconds since the number of ready replicas last changed; the autoscaler fills it in.
-    curve: what share of prompt tokens one cache of each size would miss; cache: the size of one replica's, in its unit.
+
+    The routers report the others, all measured at `seen`:
+
+    arrivals: requests since the last report.
+    in_flight: requests not answered yet. waiting: those of them without an available replica. queued: those of them
+        that wait until a replica has room.
+    hit_ratio: cached ÷ all prompt tokens; None where no prompt was answered.
+    ttft, queue_wait: seconds, 95th percentile; None where nothing was measured.
+    held_back: seconds that a request is kept waiting on purpose, part of both.
+    curve: the share of prompt tokens that one cache of each size would miss. cache: the size of one replica's cache.
     """
 
     wanted: int
@@ -61,7 +66,7 @@ class PoolLoad:
     seen: float | None = None
     arrivals: float | None = None
     in_flight: float | None = None
-    held: float | None = None
+    waiting: float | None = None
     queued: float = 0.0
     hit_ratio: float | None = None
     ttft: float | None = None
@@ -76,7 +81,7 @@ class PoolLoad:
 
     def idle(self, now: float) -> bool:
         """Whether it is certain that no request arrived since the last report and none is in flight."""
-        return self.fresh(now) and self.arrivals == 0 and self.in_flight == 0 and not self.held
+        return self.fresh(now) and self.arrivals == 0 and self.in_flight == 0 and not self.waiting
 
     @property
     def ready(self) -> int:

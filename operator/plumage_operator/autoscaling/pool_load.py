@@ -57,7 +57,7 @@ def pool_load(pods: PoolPods, reports: PodReports, wanted: int) -> PoolLoad:
         seen=None if not seen or None in seen else min(one for one in seen if one is not None),
         arrivals=_sum(window.gained(lambda report: report.requests, back=1) for window in routers),
         in_flight=_sum(_last(routers, lambda report: report.in_flight)),
-        held=_sum(_last(routers, lambda report: max(report.held, report.wanting))),
+        waiting=_sum(_last(routers, lambda report: max(report.waiting, report.wanting))),
         queued=_sum(_last(routers, lambda report: report.queued)) or 0.0,
         hit_ratio=_hit_ratio(routers),
         ttft=_merged(window.histogram(lambda report: report.ttft) for window in routers).quantile(_TAIL),

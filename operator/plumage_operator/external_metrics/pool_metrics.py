@@ -167,7 +167,7 @@ _ALL: Final = (
         "plumage_held_requests",
         "heldRequests",
         "Requests that found no replica in the last minute: above 0, a pool at zero must scale up.",
-        lambda sample: sample.load.held,
+        lambda sample: sample.load.waiting,
     ),
 )
 

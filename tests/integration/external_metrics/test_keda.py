@@ -51,13 +51,15 @@ pytestmark = [
 
 
 class Figures:
-    """The load of the pool, as Plumage's operator reports it. held: requests without a replica."""
+    """The load of the pool, as Plumage's operator reports it. waiting: requests without a replica."""
 
-    held = 0
+    waiting = 0
     running = 0
 
     def samples(self) -> list[PoolSample]:
-        load: PoolLoad = pool([float(self.running)], arrivals=self.running, in_flight=self.running, held=self.held)
+        load: PoolLoad = pool(
+            [float(self.running)], arrivals=self.running, in_flight=self.running, waiting=self.waiting
+        )
         judge = CacheJudge(KNEE, 0.4, 1, 1000.0)
         return [PoolSample(NAMESPACE, POOL, load, judge)]
 
@@ -157,5 +159,5 @@ async def test_keda_scales_pool_to_zero_and_back(
     await until(of_the_pool, "it makes an HPA of the pool", log)
     load.running = 0
     await until(lambda: has(0), "without a request the pool sleeps", log)
-    load.held = 1
+    load.waiting = 1
     await until(lambda: has(1), "a request that waits wakes it", log)

@@ -80,7 +80,7 @@ async def test_requests_without_room_wait_in_the_router(start: Any, kit: Any) ->
     await kit.until(lambda: waiting(running) == 20 - LEAST)
     assert len(gate.seen) == LEAST
     report = fleet_report(running.router.pool)
-    assert (report.queued, report.held, report.in_flight) == (20 - LEAST, 0, 20)
+    assert (report.queued, report.waiting, report.in_flight) == (20 - LEAST, 0, 20)
 
     gate.open()
     await kit.until(lambda: len(gate.seen) == LEAST + 1)
@@ -282,7 +282,7 @@ async def test_waiting_requests_stay_while_the_only_replica_is_away(start: Any, 
     gate.open(LEAST)
     await asyncio.gather(*asking[:LEAST])
     assert waiting(running) == 20
-    assert fleet_report(running.router.pool).held == 20, "a pool at zero must wake for them"
+    assert fleet_report(running.router.pool).waiting == 20, "a pool at zero must wake for them"
     running.write_members()
     await kit.until(lambda: len(gate.seen) == 2 * LEAST)
     assert waiting(running) == 20 - LEAST
@@ -306,7 +306,7 @@ async def test_class_may_be_removed_while_its_request_waits_for_a_replica(start:
         engines=0, hold=hold, flowControl=flow({"name": "a", "weight": 1}, {"name": "b", "weight": 1})
     )
     asking = ask(running, kit, "hello", x_plumage_class="b")
-    await kit.until(lambda: fleet_report(running.router.pool).held == 1)
+    await kit.until(lambda: fleet_report(running.router.pool).waiting == 1)
     pool = running.router.pool
     only = pool.config.flow_control.model_copy(update={"classes": pool.config.flow_control.classes[:1]})
     pool.reconfigure(pool.config.model_copy(update={"flow_control": only}))

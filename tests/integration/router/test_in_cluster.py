@@ -272,7 +272,7 @@ async def _error_says(process: Process, words: str) -> bool:
 
 
 async def _held(process: Process, number: int) -> bool:
-    return (await process.report()).held == number
+    return (await process.report()).waiting == number
 
 
 async def _is(process: Process, states: dict[str, str]) -> bool:

@@ -19,17 +19,18 @@ def report(running: Any) -> RouterReport:
 async def test_requests_wait_for_pool_at_zero(start: Any, kit: Any) -> None:
     running = await start(engines=0, hold=HOLD)
     asking = [asyncio.create_task(running.post(kit.chat(f"number {n}", stream=n % 2 == 0))) for n in range(20)]
-    await kit.until(lambda: report(running).held == 20)
+    await kit.until(lambda: report(running).waiting == 20)
     load = report(running)
-    assert (load.wanting, load.held_total, load.held_refused, load.replicas) == (20, 20, 0, [])
-    assert load.oldest_held > 0
+    assert (load.wanting, load.replicas) == (20, [])
+    queue = running.router.pool.wait_queue
+    assert (queue.total, queue.refused) == (20, 0)
 
     engine = kit.Engine("chat-0")
     await engine.start()
     running.engines.append(engine)
     running.write_members({"chat-0": "Warming"})
     await kit.until(lambda: len(report(running).replicas) == 1)
-    assert report(running).held == 20, "a replica that warms takes none"
+    assert report(running).waiting == 20, "a replica that warms takes none"
     running.write_members()
     answers = await asyncio.gather(*asking)
 
@@ -38,29 +39,29 @@ async def test_requests_wait_for_pool_at_zero(start: Any, kit: Any) -> None:
         f"number {n}" for n in range(20)
     )
     after = report(running)
-    assert (after.held, after.held_wait.count, after.requests) == (0, 20, 20)
+    assert (after.waiting, queue.wait.count, after.requests) == (0, 20, 20)
 
 
 async def test_full_or_late_request_gets_retry_after(start: Any, kit: Any) -> None:
     running = await start(engines=0, hold={"maxRequests": 1, "maxSeconds": 0.5})
     first = asyncio.create_task(running.post(kit.chat()))
-    await kit.until(lambda: report(running).held == 1)
+    await kit.until(lambda: report(running).waiting == 1)
     second = await running.post(kit.chat())
     for answer in (second, await first):
         assert answer.status == 503
         assert int(answer.headers["retry-after"]) > 0
         assert answer.error["code"] == "no_replica"
         assert "the pool has no replicas" in answer.error["message"]
-    assert (report(running).held_refused, report(running).held) == (2, 0)
+    assert (running.router.pool.wait_queue.refused, report(running).waiting) == (2, 0)
 
 
 async def test_aborted_request_leaves_queue(start: Any, kit: Any) -> None:
     running = await start(engines=0, hold=HOLD)
     _, writer = await running.connect()
     writer.write(kit.request(kit.chat()))
-    await kit.until(lambda: report(running).held == 1)
+    await kit.until(lambda: report(running).waiting == 1)
     writer.transport.abort()
-    await kit.until(lambda: report(running).held == 0)
+    await kit.until(lambda: report(running).waiting == 0)
     assert not running.router.pool.in_flight
     assert running.router.pool.body_memory.used == 0
 
@@ -71,9 +72,9 @@ async def test_requests_wait_while_replicas_are_away(start: Any, kit: Any) -> No
     running = await start(engines=1, hold=HOLD, breaker={"base": 0.05, "cap": 0.05})
     await running.engines[0].stop()
     asking = asyncio.create_task(running.post(kit.chat()))
-    await kit.until(lambda: report(running).held == 1)
+    await kit.until(lambda: report(running).waiting == 1)
     await asyncio.sleep(0.5)
-    assert report(running).held == 1
+    assert report(running).waiting == 1
     fresh = kit.Engine("chat-1")
     await fresh.start()
     running.engines[:] = [fresh]
@@ -84,7 +85,7 @@ async def test_requests_wait_while_replicas_are_away(start: Any, kit: Any) -> No
 async def test_stop_turns_waiting_requests_away(start: Any, kit: Any) -> None:
     running = await start(engines=0, hold=HOLD)
     asking = asyncio.create_task(running.post(kit.chat()))
-    await kit.until(lambda: report(running).held == 1)
+    await kit.until(lambda: report(running).waiting == 1)
     await running.router.stop(drain_seconds=2 * TURN_AWAY)
     answer = await asking
     assert answer.status == 503

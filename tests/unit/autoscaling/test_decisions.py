@@ -163,7 +163,7 @@ def test_pool_sleeps_after_its_idle_time_and_waiting_requests_wake_it() -> None:
     scaler.scaled(1, 0, 60.0)
     quiet = scaler.decide(spec, idle(0, 75.0), 75.0)
     assert (quiet.replicas, quiet.reason) == (0, "Asleep")
-    woken = scaler.decide(spec, pool([], at=80.0, held=20, in_flight=20), 80.0)
+    woken = scaler.decide(spec, pool([], at=80.0, waiting=20, in_flight=20), 80.0)
     assert (woken.replicas, woken.reason) == (2, "Woken")
     assert woken.message == "0 → 2 replicas: 20 requests wait."
 
@@ -178,7 +178,7 @@ def test_request_delays_sleep() -> None:
 def test_waking_ignores_windows_and_policies_and_is_bounded() -> None:
     up = {"stabilizationWindowSeconds": 600, "policies": [{"type": "Percent", "value": 10, "periodSeconds": 60}]}
     spec = spec_of(FLIGHT, least=0, most=3, behavior={"scaleUp": up})
-    decision = Autoscaler().decide(spec, pool([], held=500, in_flight=500), 0.0)
+    decision = Autoscaler().decide(spec, pool([], waiting=500, in_flight=500), 0.0)
     assert decision.replicas == 3
 
 

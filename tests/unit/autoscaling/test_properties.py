@@ -55,7 +55,7 @@ def load_of(rng: Random, at: float, wanted: int) -> PoolLoad:
         seen=at - rng.choice([0.0, 0.0, 10.0, 2 * STALE]),
         arrivals=rng.choice([None, 5]) if busy else 0,
         in_flight=rng.choice([None, 5]) if busy else 0,
-        held=rng.choice([None, 0, 5]) if busy else 0,
+        waiting=rng.choice([None, 0, 5]) if busy else 0,
         hit_ratio=rng.choice([None, rng.random()]),
         ttft=rng.choice([None, rng.uniform(0, 2)]),
         queue_wait=rng.choice([None, rng.uniform(0, 1)]),

@@ -38,7 +38,7 @@ def test_unsettled_ratio_is_replaced_by_the_previous_one() -> None:
 
 
 def test_amounts_are_sums_of_the_pool_without_requests_held_back() -> None:
-    load = pool([1500.0, 2500.0], ttft=0.9, queue_wait=0.3, held_back=0.1, held=3, queued=20)
+    load = pool([1500.0, 2500.0], ttft=0.9, queue_wait=0.3, held_back=0.1, waiting=3, queued=20)
     changes = {"held_back": 500.0, "output_tokens_per_second": 50.0}
     load = replace(load, replicas=tuple(replace(one, **changes) for one in load.replicas))
     found = current_values(sample(load), 0.0)
@@ -134,7 +134,7 @@ async def test_cluster_without_aggregation_is_reported() -> None:
 
 async def test_keda_document_has_the_figures() -> None:
     app = web.Application()
-    add_pool_page(app, lambda: [sample(pool([10.0, 30.0], held=2))], clock=lambda: 0.0)
+    add_pool_page(app, lambda: [sample(pool([10.0, 30.0], waiting=2))], clock=lambda: 0.0)
     async with TestClient(TestServer(app)) as client:
         answer = await client.get("/v1/plumage/pools/models/chat")
         assert await answer.json() == {

@@ -24,8 +24,9 @@ from plumage.mrc import ReuseSampler
 
 def test_reports_read_back_as_written() -> None:
     router = RouterReport(
-        "chat", "r-0", held=3, ttft=HistogramReport([1.0], [2, 3], 4.5), replicas=[ReplicaReport("a")]
+        "chat", "r-0", waiting=3, ttft=HistogramReport([1.0], [2, 3], 4.5), replicas=[ReplicaReport("a")]
     )
+    assert b'"held":3' in msgspec.json.encode(router), "older operators read this name"
     assert read_router_report(msgspec.json.encode(router)) == router
     agent = AgentReport("chat-0", waiting_held_back=2)
     assert b'"waitingHeldBack":2' in msgspec.json.encode(agent)

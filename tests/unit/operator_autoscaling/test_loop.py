@@ -130,7 +130,7 @@ async def test_sleeping_pool_is_polled_often_and_woken(world: World, tmp_path: P
     async with running(world, tmp_path) as loop:
         assert (await poll(world, loop, 0)).reason == "Asleep"
         world.now += 2
-        world.reports["127.0.0.200"] = router(world.now, requests=20, wanting=20, held=20)
+        world.reports["127.0.0.200"] = router(world.now, requests=20, wanting=20, waiting=20)
         await loop.round()
         decision = loop.decision(KEY, world.observe(KEY))  # type: ignore[arg-type]
         assert decision is not None

@@ -48,6 +48,6 @@ def _seen(replicas: int, in_flight: float, now: float) -> PoolLoad:
         for number in range(replicas)
     )
     return PoolLoad(
-        wanted=replicas, replicas=ready, seen=now, arrivals=in_flight, in_flight=in_flight, held=0,
+        wanted=replicas, replicas=ready, seen=now, arrivals=in_flight, in_flight=in_flight, waiting=0,
         ttft=each / 40, queue_wait=each / 50, hit_ratio=0.5,
     )  # fmt: skip
