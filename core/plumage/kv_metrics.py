@@ -157,9 +157,9 @@ class SeenBlocks:
     computed longest ago.
 
     - A block that was never computed counts as seen with a probability of at most 8 / 2^32.
-    - A block is forgotten when eight others have come into its bucket since it was last computed. After `m` other
-      blocks, of a table with `n` places, the probability of that is P(Poisson(8·m/n) ≥ 8): 0.1 % at m = n/4, 5 % at
-      n/2, 55 % at n.
+    - A block is forgotten when eight others have come into its bucket since it was last computed. Of `n` places and
+      after `m` other blocks, the probability is P(Poisson(8·m/n) ≥ 8). That is 0.1 % at m = n/4, 5 % at n/2 and 55 % at
+      n.
 
     The cuckoo filter of `plumage.hotness` also counts uses. When it is full, each new block moves up to 64 others, and
     a scheduler's step has no time for that (decision 0295).

@@ -1,8 +1,8 @@
 """What each metric of a pool asks for. Units of values and targets are the manifest's: percent, milliseconds, or an
 amount for one replica.
 
-A proposal is a number of replicas or none. Without a number the metric is *missing* (not measured or stale, so the pool
-must not shrink) or has *no opinion* (a hit ratio while no prompt is answered).
+A proposal is a number of replicas or none. Without a number the metric is *missing* or has *no opinion*. A missing one
+is not measured or stale, so the pool must not shrink. A hit ratio has no opinion while no prompt is answered.
 """
 
 from __future__ import annotations

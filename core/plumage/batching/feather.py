@@ -5,7 +5,7 @@ first served, exactly when an order pays most. So the oldest one brings its grou
 the oldest follow, until the turn has eight batches. Then the next oldest request has its turn (decision 0311).
 
 A change of groups in a batch that runs mixes both for the time of an answer. So a turn also goes on with those that
-share less, and the group in service when the first request becomes overdue has a turn too. Both only while the request
+share less. The group in service when the first request becomes overdue has a turn too. Both hold only while the request
 that would be next is overdue itself. So nobody is passed by a younger request but by those that follow an older one
 (decision 0319).
 """

@@ -1,9 +1,12 @@
 """The waiting queue of an engine as every batching policy sees it, and the stop policy's question.
 
 A queue owns two sets: *waiting* requests and *active* ones (admitted, not finished). The engine asks `select` for the
-next request to admit; None means STOP for this step. The engine then reports what truly happened: `add` for a real
-admission (after `select`, blocks or the token budget may still prevent it), `finish` for an active request that
-ended, `remove` for a waiting one that was aborted, `requeue` for a preempted one.
+next request to admit; None means STOP for this step. The engine then reports what happened:
+
+- `add`: the request was admitted. After `select`, missing blocks or the token budget may still prevent it.
+- `finish`: an active request ended.
+- `remove`: a waiting request was aborted.
+- `requeue`: a request was preempted.
 
 What is passed here is made at each request or step; named tuples, because a frozen dataclass takes three times as long.
 """

@@ -1,16 +1,19 @@
 """The Chunked Hash Tree: which waiting request fits the running batch best (FEATHER §4.2, Algorithms 3–7).
 
-The paper keeps a reverse index and a heap of missing counts and pays O(C·W_h·log W) for ADD and FINISH, with W_h the
-waiting requests that share a chunk. But the working set (hashes of the active requests) is closed under ancestors, so
-the question is one about a trie: missing(r) = len(r) − depth of the deepest active node on r's path. Each node keeps
-its waiting and active counts and its best waiting descendant; a mutation refreshes one path. Single-child chains are
-compressed, so a path has as many nodes as the prompt has branchings, and the cost depends neither on the number of
-waiting siblings (but for the logarithm of a heap) nor on the number of chunks.
+The paper keeps a reverse index and a heap of missing counts. ADD and FINISH cost O(C·W_h·log W) there; W_h is the
+number of waiting requests that share a chunk. But the working set (hashes of the active requests) is closed under
+ancestors, so the question is one about a trie: missing(r) = len(r) − depth of the deepest active node on r's path. Each
+node keeps its waiting and active counts and its best waiting descendant; a mutation refreshes one path. Single-child
+chains are compressed, so a path has as many nodes as the prompt has branchings. The number of chunks does not change
+the cost, and that of waiting siblings only by the logarithm of a heap.
 
 Errata of the paper's pseudo-code, each under test by name:
-Alg. 3 registers the request and drops the cached best; Alg. 4 line 7 means *active*; Alg. 5 counts the first active
-request's hashes too and tests membership before inserting; Alg. 6 cleans up on every path; Alg. 7's b is the current
-batch; peers exclude the candidate, and at depth 0 there are none.
+
+- Alg. 3 registers the request and drops the cached best.
+- Alg. 4 line 7 means *active*.
+- Alg. 5 counts the first active request's hashes too, and tests membership before it inserts.
+- Alg. 6 cleans up on every path.
+- b of Alg. 7 is the current batch. Peers exclude the candidate, and at depth 0 there are none.
 """
 
 from __future__ import annotations
@@ -31,11 +34,15 @@ _SLACK = 64  # requests gone from the arrival heap's middle, tolerated beyond th
 
 
 class CandidateOrder(Enum):
-    """Ours orders by (loss of tip, levels shared with the last admission, missing, arrival). The first is the paper's
-    optimum for prompts of equal length and safe for unequal ones, where least-missing picks a short stranger over a
-    long sibling (A.9 assumes equal lengths). The second brings a mixed batch, which has no tip to lose, back to one
-    group: all its groups miss equally little, and by arrival they would stay mixed. PAPER orders by (missing,
-    arrival)."""
+    """The order of candidates. PAPER orders by (missing, arrival).
+
+    Ours orders by (loss of tip, levels shared with the last admission, missing, arrival):
+
+    - The loss is the paper's optimum for prompts of equal length (A.9 assumes them). It is safe for unequal ones too,
+      where least-missing picks a short stranger over a long sibling.
+    - The shared levels bring a mixed batch, which has no tip to lose, back to one group. All its groups miss equally
+      little, and by arrival they would stay mixed.
+    """
 
     TIP_LOSS = "TipLoss"
     PAPER = "Paper"

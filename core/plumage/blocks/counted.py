@@ -2,8 +2,8 @@
 
 In such a pool a cached block may have several copies, each in use or not. A caller that takes a copy names neither the
 request nor the length of its prefix. So a run's `holds` count the used copies of its blocks, not the requests whose
-cached part ends with it. A run is busy while it has holds or a busy child. If a request uses only a part of a run, the
-run is split first, so that all blocks of a run have the same history. Block names may be any hashable values.
+cached part ends with it. A run is busy while it has holds or a busy child. A run of which a request uses only a part is
+split first. So all blocks of a run have the same history. Block names may be any hashable values.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ C).
 Errata and granularity:
 - Alg. 1 does not say what happens if running requests use every unmarked leaf. Here this starts a new phase too.
 - The authors evict single tokens; an engine evicts blocks. A whole run is marked, because its blocks are always used
-  together. Marks are counted in blocks. If a phase ends inside a run, only the other blocks of the run count for the
-  new phase, as if blocks had been marked one by one.
+  together. Marks are counted in blocks. If a phase ends inside a run, only the rest of the run counts for the new
+  phase. Marks of single blocks would count the same.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The score is `last use + weight · worth`, where worth grows with frequency. The inputs of worth outlive eviction, so a
 block has the same score in every cache. A simulated cache needs only the number of its blocks by score: the lowest go
-first. Scores are exact. Where they were rounded to a 32nd of the cache, blocks of one score counted as held after a
-part of them had gone, and LRU seemed five times as good as it was on conversations that just do not fit (0315).
+first. Scores are exact. With scores rounded to a 32nd of the cache, blocks counted as cached after a part of their
+score was evicted. On conversations that just do not fit, LRU then seemed five times as good as it was (0315).
 
 The policy counts the hits of each simulated cache and uses the best of a few fixed weights. (LeCaR and Cacheus choose
 between experts by regret on evicted blocks; here each weight is simulated.)

@@ -1,8 +1,8 @@
 """Cumulative hash vectors over token chunks, by which FEATHER compares prompts (FEATHER §4.2.1, Algorithms 1 and 2).
 
 T tokens in chunks of K give C = ⌈T/K⌉ values. Two prompts are equal at level l iff their first l·K tokens are equal.
-The last chunk may be partial; then it is equal only if the whole tails are. Tokens are a buffer of 32-bit ids (an
-`array("I")`, a numpy array, bytes), since the conversion of a Python list would cost more than the hashes.
+The last chunk may be partial; then it is equal only if the whole tails are. Tokens are a buffer of 32-bit ids: an
+`array("I")`, a numpy array or bytes. To convert a Python list would cost more than the hashes.
 
 The two algorithms, and an engine's own block hashes, give three different vectors for one prompt. So the algorithm is
 part of every stored key, and a tree must not contain vectors of different algorithms.

@@ -28,8 +28,8 @@ def is_known(uri: str) -> bool:
 def resolve(uri: str) -> Path:
     """The folder that `uri` names: `builtin://NAME`, `file:///absolute/path`, or a plain path.
 
-    ConfigurationError if the name is unknown, the folder is missing or it holds no tokenizer.json, or the scheme is one
-    that Plumage does not download from.
+    Raises ConfigurationError for an unknown name, a missing folder, one without tokenizer.json, and a scheme that
+    Plumage does not download from.
     """
     parts = urlsplit(uri)
     if parts.scheme == "builtin":

@@ -1,7 +1,7 @@
 """How long requests are with engines until their first token: what a request in a router's queue has to leave in time.
 
-Mean and mean deviation of the last requests, as TCP estimates round trips (Jacobson and Karels 1988, "Congestion
-Avoidance and Control", section 2 and appendix A).
+It keeps the mean and the mean deviation of the last requests, as TCP does for round trips (Jacobson and Karels 1988,
+"Congestion Avoidance and Control", section 2 and appendix A).
 """
 
 from __future__ import annotations

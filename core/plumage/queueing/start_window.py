@@ -2,8 +2,7 @@
 
 It may have as much as it started in the last `seconds`, and at least `LEAST` requests. So a new request waits about
 `seconds` in the engine at most, whatever limits the engine: seats, cache, or compute. Each of several routers counts
-its own requests and its own starts, so their windows add up to the window of one router that sees all, except for
-`LEAST`.
+its own requests and starts. So their windows add up to that of one router that sees all, except for `LEAST`.
 
 Work is the tokens of prompts that the engine has to compute, and a block for each request: after a burst of requests
 whose prompts are cached, as many with new prompts would keep the engine busy for seconds (0293).

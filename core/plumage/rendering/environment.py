@@ -135,8 +135,10 @@ def _raise_exception(message: str) -> None:
 
 
 class _JsonFilter:
-    """`tojson`: plain JSON, where Jinja's own filter would escape for HTML. Results are kept, because the same tools
-    come with each request of an agent and Python's encoder takes 15 to 60 µs for one of them."""
+    """`tojson`: plain JSON, where Jinja's own filter would escape for HTML.
+
+    Results are kept: the same tools come with each request of an agent, and to encode one takes 15 to 60 µs.
+    """
 
     def __init__(self) -> None:
         self._kept = lru_cache(maxsize=_JSON_KEPT)(_json_of)

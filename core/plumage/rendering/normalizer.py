@@ -1,9 +1,9 @@
 """Text as the tokenizer leaves it: the text to which its token ids decode.
 
-The directory hashes bytes that an agent rebuilds from token ids (`bytetable`), so the router has to hash the text after
-the tokenizer has changed it, not before. Some tokenizers compose accents (NFC in Qwen's), fold compatibility characters
-(NFKC), lower case, take SentencePiece's `▁` for a space, or swallow blanks beside a special token. Read from
-tokenizer.json. For most models plain ASCII passes unchanged, which one flag check finds out.
+The directory hashes bytes that an agent rebuilds from token ids (`bytetable`). So the router must hash the text as the
+tokenizer has changed it. Some tokenizers compose accents (NFC in Qwen's), fold compatibility characters (NFKC), lower
+case, take SentencePiece's `▁` for a space, or swallow blanks beside a special token. Read from tokenizer.json. For most
+models plain ASCII passes unchanged, which one flag check finds out.
 
 Added tokens are cut out first and never normalized, as in `tokenizers`; only the text between them changes.
 """

@@ -2,12 +2,12 @@
 
 Most requests are plain: each message has a role and a text. If the template prints the texts without reading them, the
 output around the texts depends on the roles alone. To check that, the template runs once with *opaque* texts: strings
-that support concatenation and output only. Some reads become facts of the outline (`'</think>' in content` was false,
-`content|trim` removed nothing, a date was printed), which are tested again for each conversation. Any other read ends
+that support concatenation and output only. Some reads become facts of the outline, which are tested again for each
+conversation: `'</think>' in content` was false, `content|trim` removed nothing, a date was printed. Any other read ends
 the attempt, and the shape of conversation has no outline.
 
-An outline is used only if it gives the same prompt as the template for the conversation from which it was made
-(decisions 0074 and 0238).
+An outline is used only if it gives the template's prompt for the conversation that it was made from (decisions 0074 and
+0238).
 """
 
 from __future__ import annotations

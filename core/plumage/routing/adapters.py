@@ -4,10 +4,10 @@ An engine computes with a few adapters at a time (`--max-loras`). A request for 
 a loaded adapter have ended, whatever else is free (vLLM 0.32, `v1/core/sched/scheduler.py`). So replicas where no slot
 is left come last (decision 0306):
 
-- While the fleet has more free slots than adapters without requests, a request may go to any replica that has its
-  adapter or a free slot.
-- Otherwise a second copy of an adapter takes another one's slot. Then replicas that have the adapter come first, each
-  up to 1.5 times the mean number of requests in flight, as in consistent hashing with bounded loads (Mirrokni, Thorup
+- While free slots outnumber the adapters without requests, any replica with the adapter or a free slot may get a
+  request.
+- Otherwise a second copy of an adapter takes another one's slot. Then replicas that have the adapter come first, up to
+  1.5 times the mean number of requests in flight. Consistent hashing with bounded loads does so too (Mirrokni, Thorup
   and Zadimoghaddam 2018, §1).
 - Requests follow those of their adapter that wait for a slot. Elsewhere they would take one more.
 """

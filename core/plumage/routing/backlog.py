@@ -14,7 +14,7 @@ sums fade, so a large prompt weighs as much as it took. A gap that is much longe
 clock) counts for at most `_SURPRISE` times the expected one. So one stall keeps no traffic away.
 
 Other routers send requests to the same replica. What they owe and what was computed for them counts like ours (`hear`):
-the replica serves all in one queue. Without it the gap between two of our first tokens would have their work in it, and
+the replica serves all in one queue. Without it the gap between two of our first tokens would contain their work. And
 each router's part of W would fall by a second per second.
 """
 

@@ -1,9 +1,9 @@
 """The cost of context for the tokens of a prompt, learned for the whole fleet.
 
 A token attends to all tokens before it. So m computed tokens behind h cached ones take c·m·(1 + κ·(h + m/2)) seconds;
-the second part counts query-key pairs. Without it ŝ of a long prompt is too small, and so is the wait behind it: 40k
-tokens take the gpu preset 1.7 times what their number says. c_miss is then too high for short prompts. κ depends on the
-model, not on the replica. It is learned from the first tokens of the whole fleet, with a prior of 0.
+the second part counts query-key pairs. Without it ŝ of a long prompt is too small, and so is the wait behind it. For
+40k tokens the gpu preset takes 1.7 times what their number gives. c_miss is then too high for short prompts. κ depends
+on the model, not on the replica. It is learned from the first tokens of the whole fleet, with a prior of 0.
 
 One gap between first tokens shows little. An engine fills its steps, so the step of a short prompt is mostly other
 prompts, and all small gaps look alike. Gaps are therefore summed up to `_LONG` tokens, and least squares fit the sums:

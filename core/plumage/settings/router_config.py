@@ -206,8 +206,13 @@ class AuthConfig(Settings):
 class LimitsConfig(Settings):
     """The bounds of one router.
 
-    Memory: connections x header bytes, plus twice `max_buffered_bytes` (each body has a rendered prompt), plus a few
-    times `max_body_bytes` while one body is parsed, plus 8 MiB of earlier prompts for each pool.
+    Memory is the sum of these:
+
+    - connections x header bytes;
+    - twice `max_buffered_bytes`, since each body has a rendered prompt;
+    - a few times `max_body_bytes` while one body is parsed;
+    - 8 MiB of earlier prompts for each pool.
+
     max_attempts: replicas tried for one request, including unreachable ones.
     max_failed_replicas: replicas that may fail after they got the request (lost connection, 5xx, silence). Then the
     request may be the cause, and no other replica gets it.
@@ -435,8 +440,10 @@ class RequestMirrorConfig(Settings):
 
 
 class SharedModelConfig(Settings):
-    """A model name that leads to several pools, or to another model while none of them has a replica, or whose requests
-    are copied to another pool.
+    """A model name that several pools serve, or that has a fallback or a mirror.
+
+    fallback: the model that answers while none of the pools has a replica.
+    request_mirror: the pool that gets copies of its requests.
 
     A pool that is not in the file counts as away, and so does a fallback that is no model.
     """

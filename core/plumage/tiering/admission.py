@@ -44,8 +44,8 @@ _REFUSED = AdmissionPlan(False)
 class LeastUses:
     """The uses that a node needs. fixed: always that many; None: 1 while copies after one use come back, else 2.
 
-    least: share of those copies that requests must load before they leave host memory. A block takes the link about a
-    twentieth of the time that it takes to compute (16 tokens of Llama 3 8B over PCIe 4.0), so less does not pay.
+    least: share of those copies that requests must load before they leave host memory. The link takes about a twentieth
+    of the time to compute a block (16 tokens of Llama 3 8B over PCIe 4.0). So less does not pay.
     window: number of such blocks with a known result for each decision.
     """
 

@@ -1,7 +1,10 @@
 """`python -m plumage_engine.agent --config FILE.json`: runs one agent until SIGTERM or SIGINT.
 
-Exit codes: 0 after a signal, 1 when it can't go on (another agent of the same replica took over), 2 for a
-configuration that can't work.
+Exit codes:
+
+- 0: after a signal.
+- 1: it can't go on, since another agent of the same replica took over.
+- 2: the configuration can't work.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
 """`python -m plumage_engine.agent.drain --timeout N`: the pod's preStop hook, which drains the engine before it ends.
 
-It asks the agent of the same pod to report Draining and to wait until no request is in flight. Exit codes: 0 when none
-is, or when no agent answers, because then waiting saves no request; 1 after the timeout or a refusal; 2 for wrong
-arguments. The kubelet ends the pod in each case and reports the 1 in an event. It imports the standard library only,
+It asks the agent of the same pod to report Draining and to wait until no request is in flight. Exit codes:
+
+- 0: no request is in flight, or no agent answers; then a wait saves no request.
+- 1: after the timeout or a refusal.
+- 2: wrong arguments.
+
+The kubelet ends the pod in each case and reports the 1 in an event. It imports the standard library only,
 so that it starts in a twentieth of a second, inside the grace period.
 """
 

@@ -1,6 +1,6 @@
 """A simulated engine on the wall clock: it sleeps for as long as the device would work.
 
-While there is work, each step starts when the one before ended by the cost model, so a late timer does not slow the
+While there is work, each step starts when the one before ended by the cost model. So a late timer does not slow the
 device down. After a delay of more than a second the next step starts at the present time. KV events are published when
 the step that caused them has ended.
 """

@@ -67,10 +67,10 @@ def build_config(context: PoolContext) -> Child:
 
 
 def build_service(context: PoolContext) -> Child:
-    """Its EndpointSlices are the membership. So it also publishes pods that are not ready: they are Warming.
+    """Builds the Service of the engines. Its EndpointSlices are the membership.
 
-    A pod has one of the engine's two ports. Both are here, because while a rollout adds or removes TLS the pool has
-    pods of both kinds, and routers find out by a port's name.
+    So it also publishes pods that are not ready: they are Warming. A pod has one of the engine's two ports. Both are
+    here: while a rollout adds or removes TLS, the pool has pods of both kinds. Routers find out by a port's name.
     """
     ports = [
         {"name": ENGINE_PORT_NAME, "port": ENGINE_PORT, "targetPort": ENGINE_PORT_NAME, "protocol": "TCP"},

@@ -1,8 +1,13 @@
 """What one peer may cost without asking for anything: frames without content, and streams that it drops at once.
 
-Each such frame is small and legal, so only their number shows a flood: PING and SETTINGS (CVE-2019-9512, 9515), empty
-DATA (CVE-2019-9518), streams that are reset before they are answered (CVE-2023-44487), and errors by which a peer makes
-us reset streams (CVE-2025-8671). Frames that carry data are bounded by windows instead.
+Each such frame is small and legal, so only their number shows a flood:
+
+- PING and SETTINGS (CVE-2019-9512, 9515).
+- Empty DATA (CVE-2019-9518).
+- Streams that are reset before they are answered (CVE-2023-44487).
+- Errors by which a peer makes us reset streams (CVE-2025-8671).
+
+Frames that carry data are bounded by windows instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a proxy reports about the answer of a chosen replica, for the account of the decision.
 
-The proxy sends the request and carries the answer, so the picker sees both only in passing. As in `proxy/attempt.py`
-the policy learns the time to the first body byte, the whole time and the engine's token counts, and the breaker learns
-of failures. Counts are only there where the client asked for them, because bodies pass unchanged.
+The proxy sends the request and carries the answer, so the picker sees both only in passing. As in `proxy/attempt.py`,
+the policy learns the time to the first body byte, the whole time and the token counts. The breaker learns of failures.
+Counts are only there where the client asked for them, because bodies pass unchanged.
 """
 
 from __future__ import annotations

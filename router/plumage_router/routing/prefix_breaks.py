@@ -1,8 +1,8 @@
 """Detects prompts whose early bytes changed since the previous turn of their conversation.
 
-An engine computes again all that follows the first changed byte. A date or a counter in the system prompt, tools in
-another order or a history without its oldest messages therefore cost most of a long prompt in each turn. The answers
-are right, so users notice only that they are slow.
+An engine computes again all that follows the first changed byte. So most of a long prompt is computed in each turn with
+a date or counter in the system prompt. Tools in another order cost as much, and so does a history without its oldest
+messages. The answers are right, so users notice only that they are slow.
 
 The previous prompt is kept and compared. Lost is what stands unchanged in both prompts behind a difference: its longest
 part, and its end. A prompt that only continues the previous one, or belongs to another conversation, loses nothing.

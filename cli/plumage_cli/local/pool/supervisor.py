@@ -1,8 +1,8 @@
 """The supervisor of a pool on this machine: starts its processes, restarts them, scales the pool, and ends it.
 
-The membership file is written after every change of a replica's state, so the router learns of it at the latest with
-its own next health check. A replica is deleted in this order: Draining in the membership file, the router chooses other
-replicas, the agent waits for the requests in flight, SIGTERM. A replica stays while the file can't be written.
+The membership file is written after every change of a replica's state. The router's next health check finds it at the
+latest. A replica is deleted in this order: Draining in the membership file, the router chooses other replicas, the
+agent waits for the requests in flight, SIGTERM. A replica stays while the file can't be written.
 """
 
 from __future__ import annotations

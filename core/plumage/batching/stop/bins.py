@@ -3,8 +3,8 @@
 b and w, the batch and the waiting peers, in exponential bins; Δ, the loss of the tip, in coarse thresholds relative to
 the tip: losing 2 of 4 levels is not losing 2 of 80.
 
-Ours: a mixed batch has no tip to lose, so in the paper Δ is 0 for any candidate. Where the candidate and its siblings
-would share more in a batch of their own, Δ has a value of its own, and w counts those siblings.
+Ours: a mixed batch has no tip to lose, so in the paper Δ is 0 for any candidate. Where a batch of the candidate and its
+siblings would share more, Δ has a value of its own. w then counts those siblings.
 """
 
 from __future__ import annotations

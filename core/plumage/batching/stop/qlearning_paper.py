@@ -10,8 +10,8 @@ The paper leaves open, and is chosen here:
 
 - The last decision of an episode has no next state, so its max term is 0.
 - An episode also ends where the engine had no room for more, so with the step at the latest.
-- Each decision of an episode is updated with the same r, in the order of the decisions, as in the cited Q-learning
-  (Watkins and Dayan 1992).
+- Each decision of an episode is updated with the same r, in the order of the decisions. The cited Q-learning does so
+  too (Watkins and Dayan 1992).
 - A value that is not known is 0. Ties go to ADD. A random action is ADD or STOP with equal probability.
 - The schedule of ε: a factor of 0.999 after each episode. It needs 3,000 batches to 0.05. The bandit, the only policy
   whose training the paper shows, explores for about 100 s (§5.3.5), which are as many steps of 33 ms.

@@ -1,10 +1,10 @@
 """What a choice is worth: the throughput from its first use until the batch has turned over (FEATHER §4.3.1, changed).
 
 The paper credits a decision with the next step. A STOP first costs throughput, while running requests without a shared
-prefix end. It pays once the next batch shares one. No single step shows both. So a choice made in a state is kept for
-a *trial*, and credited at its end with all that came after its first use. A trial lasts twice the steps of a request:
-once for the old batch to end, once for the new one. A trial that has fallen behind the best known throughput by the
-tokens of a whole batch ends at once, so no trial costs more than that.
+prefix end. It pays once the next batch shares one. No single step shows both. So a choice made in a state is kept for a
+*trial*, and credited at its end with all that came after its first use. A trial lasts twice the steps of a request:
+once for the old batch to end, once for the new one. A trial ends at once when it is the tokens of a whole batch behind
+the best known throughput. So no trial costs more than that.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@
 - old rewards lose weight, because workloads change: by a factor every `period` credits (discounted UCB), or by a
   window of the last credits (sliding-window UCB).
 
-With `credit="Step"` a decision is credited with the next step and an unseen action is tried first in each state, as
-printed, and c is constant. The states and the question where a STOP can pay stay ours. `ucb_paper.py` is the printed
+`credit="Step"` is closer to print: a decision is credited with the next step, and c is constant. An unseen action is
+tried first in each state. The states and the question where a STOP can pay stay ours. `ucb_paper.py` is the printed
 bandit.
 """
 

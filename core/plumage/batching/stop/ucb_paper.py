@@ -7,14 +7,18 @@ step of batch construction is an independent decision. State and reward: `paper.
 
 The paper leaves open, and is chosen here:
 
-- c, for rewards in tokens/s. c = `exploration` × the highest mean reward of any state and action. So `exploration` is
-  c for rewards from 0 to 1, and the choices do not depend on the device's speed. √2 is c of UCB1, which the paper
-  cites for the formula (Auer, Cesa-Bianchi and Fischer 2002).
+- c, for rewards in tokens/s. c = `exploration` × the highest mean reward of any state and action. So `exploration` is c
+  for rewards from 0 to 1, and the choices do not depend on the device's speed. UCB1, which the paper cites for the
+  formula, has c = √2 (Auer, Cesa-Bianchi and Fischer 2002).
 - An action that was not taken in a state is taken first, as in UCB1. Ties go to ADD.
 - n, μ and S change when the reward is known (Alg. 7 line 13), not at the decision.
 
-Ours adds (`ucb.py`): c from the scatter of the trials; four times the bonus for ADD; knowledge of states with the same
-loss for an unseen action; forgetting; and what `paper.py` lists.
+Ours adds (`ucb.py`), beside what `paper.py` lists:
+
+- c comes from the scatter of the trials.
+- ADD has four times the bonus.
+- An unseen action takes its value from states with the same loss.
+- Old rewards lose weight.
 """
 
 from __future__ import annotations

@@ -4,10 +4,15 @@
 decides which replica is alive. `view` returns the last report of a replica. No request waits for anything here. When
 the server is away, everything stays as it was and `degraded` is set.
 
-A replica's snapshot is read when its epoch is new, when its log has a gap, when count and digest differ from a check
-mark or a heartbeat, and when the server's replication id changed (a failover may lose acknowledged writes). The mirror
-uses the old chunks until the new snapshot is complete. A replica without heartbeat is *unknown-cache*: its chunks leave
-the mirror. After a server came back, heartbeats have `BEAT_TTL` to return before that happens.
+A replica's snapshot is read when
+
+- its epoch is new,
+- its log has a gap,
+- count and digest differ from a check mark or a heartbeat,
+- the server's replication id changed: a failover may lose acknowledged writes.
+
+The mirror uses the old chunks until the new snapshot is complete. A replica without heartbeat is *unknown-cache*: its
+chunks leave the mirror. After a server came back, heartbeats have `BEAT_TTL` to return before that happens.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Local mode's directory server: a Redis or Valkey of its own, on a Unix socket, that leaves nothing behind.
 
 Contract: `start` returns when the server answers, `stop` when it and its folder are gone; both are also a `with` block.
-The server keeps nothing on disk, opens no TCP port, refuses writes above `max_memory` (the writers then say so), and
-ends with this process, also when that is killed with -9.
+The server keeps nothing on disk and opens no TCP port. It refuses writes above `max_memory`, and the writers report
+that. It ends with this process, also when that is killed with -9.
 
 How it ends with its parent: the server runs under a few lines of `sh`, which wait on a pipe that only this process
 holds open. Whatever ends this process closes the pipe; the shell then kills the server and removes the folder. Linux'

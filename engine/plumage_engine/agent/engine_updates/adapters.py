@@ -2,8 +2,8 @@
 
 The agent reads `adapters` of its own settings file every `PERIOD` seconds. In a cluster it is a mounted ConfigMap. It
 sends all of them each time, because the engine may have restarted; the engine loads in the background and answers at
-once. An adapter that is no longer wanted is left out of the heartbeats first, and unloaded a period later, when routers
-have stopped sending requests for it.
+once. An adapter that is no longer wanted is left out of the heartbeats first. A period later, when routers have stopped
+sending requests for it, it is unloaded.
 
 An engine without the route (stock vLLM) serves what its flags name: the agent reads that from `/v1/models`.
 

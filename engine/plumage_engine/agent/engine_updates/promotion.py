@@ -33,8 +33,14 @@ MOST = 16_384
 
 
 class PromotionSender:
-    """`counts`: sent (reports), blocks (in all reports), unwanted (the engine does not rank by it), failures (no
-    answer), held_back (nothing to report, or the directory was away). period, rest: seconds."""
+    """Sends the pool's hotness to the engine. period, rest: seconds.
+
+    `counts` has these:
+
+    sent: reports. blocks: in all reports.
+    unwanted: the engine does not rank by it. failures: it did not answer.
+    held_back: nothing to report, or the directory was away.
+    """
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
-"""A cached block as the agent knows it, the origin that separates prompts with the same text, and the form in which a
-checkpoint stores blocks.
+"""A cached block as the agent knows it, and the form in which a checkpoint stores it.
+
+Its origin separates prompts with the same text.
 
 `link` is the state of the byte chain after the block; a child continues it with its own tokens' bytes. One child is
 stored without a container, because most blocks have one and a set takes 200 bytes.

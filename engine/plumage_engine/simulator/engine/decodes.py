@@ -1,9 +1,9 @@
 """The requests that decode, and a clock that counts their steps for them.
 
-Each decoding request gains one token a step. Counting that request by request would cost O(batch) a step; instead a
-shared clock counts steps, and each event of a request is stored under the clock value at which it
-happens: its end in a heap, its block boundaries in one of `block_size` buckets (a request whose KV is at a boundary is
-there again every `block_size` steps). A step then costs its events only, not O(batch).
+Each decoding request gains one token a step. Counting that request by request would cost O(batch) a step. Instead a
+shared clock counts steps, and each event of a request is stored under the clock value of its time. Its end is in a
+heap. Its block boundaries are in one of `block_size` buckets: KV at a boundary is there again every `block_size` steps.
+So a step costs its events only.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ scheduling. Then, with 8.03e9 parameters, 32 layers, hidden size 4096, 8 KV head
   - weights 16.06 GB / 734 GB/s = 21.9 ms; a row 2 · 8.03e9 / 108.6e12 = 0.148 ms: prefill at most 6,760 tokens/s;
   - a query-key pair 4 · 4096 · 32 FLOP = 4.83 ns: an 8,192-token prompt pays 13 % on top;
   - a KV token is 131,072 B (FEATHER §3.1: 1.2 GB for 10k tokens) = 0.178 µs from memory.
-  KVRouting's default GSP (12 req/s on 4 workers, 3,174 prompt tokens on average) offers 9,500 tokens/s a worker, 1.5
-  times what it can prefill with a cold cache: overloaded at a quarter of hits, just below saturation at 0.4.
+  KVRouting's default GSP (12 req/s on 4 workers, 3,174 prompt tokens on average) offers 9,500 tokens/s a worker. That
+  is 1.5 times what it can prefill with a cold cache: overloaded at a quarter of hits, just below saturation at 0.4.
   Re-reads are fitted to two sentences of FEATHER §3.2. Tokens shared by *all* decodes: 2.8 times faster than memory
   (Exp. 2: 100 × 2k tokens, sharing everything gives "over 60 %" on sharing nothing). All others: 1.35 times, however
   many groups there are (Exp. 1: one stranger among 500 × 10k costs "nearly 2×"; Exp. 3: flat from 2 to 20 groups).
@@ -34,10 +34,10 @@ prefixes; decode tokens/s by number of prefix groups, requests of the groups int
     2k        1039  859 (916)  655 (756)  441 (520)  335
     4k         624  495 (518)  359 (399)  229 (284)  183
 
-  Least squares by hand: 1.26 µs for a first read (16 KiB a token: 13 GB/s), 0.25 µs for a re-read next to its first,
-  and between them by x^1.2 when groups interleave, x = share of the reads that are another request's own. 5.2 ms a step
-  at batch 16 that no context explains; only that sum is measured, the split into 2 ms + 0.2 ms a row is assumed, and so
-  is the pair at 100 GFLOP/s. Every cell of the table is within 6 % and is tested.
+  Least squares by hand: 1.26 µs for a first read (16 KiB a token: 13 GB/s), 0.25 µs for a re-read next to its first.
+  Where groups interleave, it is between them by x^1.2, x = share of the reads that are another request's own. No
+  context explains 5.2 ms a step at batch 16. Only that sum is measured: the split into 2 ms + 0.2 ms a row is assumed,
+  and so is the pair at 100 GFLOP/s. Every cell of the table is within 6 % and is tested.
 
 The presets do not change any more. Another device is an override of a preset, stated where it is used.
 """

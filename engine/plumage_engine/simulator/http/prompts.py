@@ -1,7 +1,7 @@
 """Makes an engine's request from a client's: it renders, tokenizes, checks, hashes, and composes the answer.
 
-A long text takes half a second to tokenize, which would block the event loop. So a text that is surely too long is
-refused before, and a long one is tokenized in a thread, one at a time, as vLLM does.
+A long text takes half a second to tokenize, which would block the event loop. So a text that is certainly too long is
+refused before. A long one is tokenized in a thread, one at a time, as vLLM does.
 """
 
 from __future__ import annotations

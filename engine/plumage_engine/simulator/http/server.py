@@ -3,10 +3,13 @@
 In `dev_mode` also vLLM's `POST /reset_prefix_cache?reset_running_requests=&reset_external=`.
 
 `/v1…`, `/tokenize` and `/detokenize` want the API key where one is set, as vLLM with our plugin does. `/v1/plumage/…`
-wants its own token; `/health` and `/metrics` are open, as in vLLM. The fleet's routes: `GET snapshot` (what is cached,
-with token ids, msgpack), `GET stats`, `POST drain`, `GET tables` and `POST tables` (what the stop policy has learned,
-`LearnedTable` as JSON; 404 where it shares nothing), `POST feather` (another batching policy, as the configuration says
-it), `POST adapters` (the LoRA adapters to serve).
+wants its own token; `/health` and `/metrics` are open, as in vLLM. The fleet's routes:
+
+- `GET snapshot`: the cached blocks with token ids, in msgpack.
+- `GET stats`, `POST drain`.
+- `GET tables`, `POST tables`: the learned tables of the stop policy, `LearnedTable` as JSON; 404 where it shares none.
+- `POST feather`: another batching policy, in the form of the configuration.
+- `POST adapters`: the LoRA adapters to serve.
 """
 
 from __future__ import annotations

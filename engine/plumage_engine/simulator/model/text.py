@@ -1,10 +1,10 @@
 """Text to token ids and back, with the model's own tokenizer.
 
 Prompts repeat: each turn of a conversation sends the earlier ones again, and tokenizing 8 KB costs over a millisecond.
-Special tokens cut a text into pieces that a tokenizer treats on their own, so pieces are tokenized once and cached
-(bounded, least recently used out). Where a tokenizer reads across such a cut (it normalizes, or its special tokens
-include spaces), nothing is cut and nothing cached. Several threads may encode at once: the tokenizer releases the GIL,
-and no lock is held while it works.
+Special tokens cut a text into pieces that a tokenizer treats on their own. So pieces are tokenized once and cached, in
+a bounded LRU. Where a tokenizer reads across such a cut (it normalizes, or its special tokens include spaces), nothing
+is cut and nothing cached. Several threads may encode at once: the tokenizer releases the GIL, and no lock is held while
+it works.
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ _LETTER = re.compile(rb"[A-Za-z]")
 
 
 class Text:
-    """One tokenizer. `words`: ids of words with a space before them, each of which tokenizes to itself, so that an
-    answer made of them is found in the cache when it comes back as part of the next prompt. `normalize`: the text that
-    ids stand for. `longest`: bytes of it that one id stands for at most; None where that is unknown."""
+    """One tokenizer.
+
+    words: ids of words with a space before them. Each tokenizes to itself, so an answer made of them is found in the
+        cache when the next prompt contains it.
+    normalize: the text that ids stand for.
+    longest: bytes of it that one id stands for at most; None where that is unknown.
+    """
 
     def __init__(self, tokenizer_json: bytes) -> None:
         self._tokenizer: Any = _load(tokenizer_json)

@@ -3,8 +3,8 @@
 The blocks of full-attention groups are kept as core's tree of runs, by hash and group, so a policy sees prefixes and
 not blocks. A pool may also hold cached blocks that are in no tree: those of sliding-window and Mamba groups, partial
 blocks at the end of prompts, and descendants of a block that was removed from the cache. vLLM's LRU orders these. Each
-part keeps the share of the pool that LRU would give it: when the block that LRU would evict is one of the tree's, the
-policy chooses another in its place, and the two swap places in the list (LRU-SP: Cao, Felten and Li, OSDI 1994, §3).
+part keeps the share of the pool that LRU would give it. When LRU would evict a block of the tree, the policy chooses
+another one. The two then swap places in the list (LRU-SP: Cao, Felten and Li, OSDI 1994, §3).
 """
 
 from __future__ import annotations

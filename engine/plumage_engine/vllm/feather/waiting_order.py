@@ -1,9 +1,9 @@
 """Orders vLLM's waiting requests by a batching policy of core (FEATHER §4.3; decision 0095).
 
-vLLM pops a request for two reasons and reports neither: to admit it, or to put it aside for this step because it can't
-run yet (its grammar compiles, its adapter has no slot, its KV is being loaded). So a popped request is *open* until the
-next question shows whether it runs. Requests that were put aside or preempted precede the policy's choice, as in
-vLLM's own queue.
+vLLM pops a request for two reasons and reports neither. It admits the request, or puts it aside for this step because
+it can't run yet. For example its grammar compiles, its adapter has no slot, or its KV is being loaded. So a popped
+request is *open* until the next question shows whether it runs. Requests that were put aside or preempted precede the
+policy's choice, as in vLLM's own queue.
 
 The policy's active requests are vLLM's running ones. Each admission and each end is reported as it happens; `match`
 corrects the rest (a streaming session that waits for its next input, requests whose KV was loaded from outside).

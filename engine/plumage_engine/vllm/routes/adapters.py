@@ -51,8 +51,11 @@ class VllmAdapters(AdapterServer):
         return folder
 
     async def load(self, name: str, source: str, folder: str) -> None:
-        """An adapter that comes back has the id that it had. vLLM takes two of one name for the same, so with another
-        id it could give the slot of requests that are still in flight away. It is served once it is loaded again."""
+        """Loads an adapter. One that was unloaded before gets its former id again.
+
+        vLLM takes two adapters of one name for the same. With another id it could give away the slot of requests that
+        are still in flight.
+        """
         before = self._models.lora_requests.get(name) or self._left.get(name)
         if message := await self._compat.load(self._models, name, folder, before=before):
             raise AdapterError(message)

@@ -1,12 +1,12 @@
 """What each cached block consists of: the content of snapshots.
 
-vLLM's pool keeps hashes only. A reader of its KV events must be able to start late, so the engine records the parent,
-token ids and keys of each block from its own events, as long as a copy of the block is cached.
+vLLM's pool keeps hashes only. A reader of its KV events must be able to start late. So the engine records parent, token
+ids and keys of each block from its own events, while a copy of the block is cached.
 
 - Copies are counted per (hash, group, medium): vLLM publishes a block again when a second prefill computed it.
-- A block that no event described (host memory's short events, a sparse group's, or one beyond `capacity`) counts as
-  `missing` and is left out of snapshots. At most `capacity` of these are known by name; the copies of others are
-  counted in `beyond`.
+- A block that no event described counts as `missing` and is left out of snapshots. Such are blocks of host memory's
+  short events, of a sparse group and beyond `capacity`. At most `capacity` of these are known by name; the copies of
+  others are counted in `beyond`.
 - `AllBlocksCleared` clears the record, host memory included, as readers of the events do.
 
 Memory: about 550 bytes a block of 16 tokens (tests/unit/vllm_plugin checks for under 800), 440 for a block known by

@@ -1,8 +1,8 @@
 """The engine core's half of the routes: it answers the API server and keeps the record of cached blocks.
 
 A question arrives as vLLM's utility call `plumage(name, body)`. It is answered between two steps, on the only thread
-that changes the scheduler, so a snapshot under load is as consistent as one of an idle engine. An answer is
-[HTTP status, body]; a separate thread encodes snapshots, one at a time.
+that changes the scheduler. So a snapshot under load is as consistent as one of an idle engine. An answer is [HTTP
+status, body]; a separate thread encodes snapshots, one at a time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Slots for chunks in one unnamed file on a disk.
 
-The file has no name once it is open, so the file system frees its space when the process ends in any way, and two
-engines may share a folder. It grows as slots are used, and never beyond its size. The content of a slot is known in
-memory only, with a checksum: a slot that reads differently counts as empty.
+The file has no name once it is open. So the file system frees its space when the process ends in any way. Two engines
+may share a folder. It grows as slots are used, and never beyond its size. The content of a slot is known in memory
+only, with a checksum: a slot that reads differently counts as empty.
 """
 
 from __future__ import annotations

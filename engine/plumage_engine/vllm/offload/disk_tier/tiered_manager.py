@@ -3,7 +3,7 @@
 vLLM's manager would write every stored chunk to the tier below at once. Here the decision chooses the tier: host memory
 while it has room or the chunk is hotter than the one evicted for it, else the disk. A chunk reaches the disk through
 host memory, the only memory that device and disk share. When host memory is nearly full, its coldest chunks are written
-before they are evicted, so that a new chunk can replace one that is on the disk already.
+before they are evicted. So a new chunk can replace one that is on the disk already.
 """
 
 from __future__ import annotations

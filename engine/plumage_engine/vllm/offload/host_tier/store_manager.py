@@ -2,7 +2,7 @@
 
 vLLM offers a chunk for storing when it was computed, and again when a request finds it on the device; at eviction it
 offers nothing. So the decision is made each time a request uses a chunk. It is stored at the use that makes it frequent
-and hot enough, while it is certainly on the device and long before its memory is needed (decision 0092).
+and hot enough. Then it is certainly on the device, long before its memory is needed (decision 0092).
 """
 
 from __future__ import annotations
