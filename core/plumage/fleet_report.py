@@ -108,7 +108,7 @@ class CurvePoints(_Report, frozen=True):
     accesses: float = 0.0
 
     def as_curve(self) -> MissRatioCurve:
-        """Its blocks are tokens."""
+        """Returns the curve, with tokens for blocks."""
         return MissRatioCurve([int(size) for size in self.tokens], self.hits, self.accesses)
 
 
@@ -226,7 +226,7 @@ def read_agent_report(data: bytes) -> AgentReport:
 
 
 def source_digest(source: str) -> str:
-    """Of an adapter's folder or repository: short, so that a report stays small."""
+    """Returns a short digest of an adapter's folder or repository, so that a report stays small."""
     return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 

@@ -80,7 +80,7 @@ def _check_audience(given: object) -> None:
 
 
 def _check_time(claims: Mapping[str, Any], now: float) -> None:
-    """A clock that is wrong looks like a token that is: say both, with the seconds."""
+    """Checks the token's time. A wrong clock looks like a wrong token: the error names both, with the seconds."""
     expires, begins = _time(claims.get("exp")), _time(claims.get("nbf", 0))
     if now > expires + LEEWAY:
         late = int(now - expires)

@@ -113,7 +113,8 @@ class Saturation:
         self._kept = True
 
     def step(self, seconds: float, running: int, context: int, tokens: int, preempted: int) -> None:
-        """A step took `seconds`. running: requests in it. context: sum of their prompts' tokens. tokens: generated."""
+        """Counts a step that took `seconds`. running: requests in it. context: sum of their prompts' tokens. tokens:
+        generated."""
         self._seconds += seconds
         self._running += running * seconds
         self._context += context * seconds
@@ -223,14 +224,14 @@ class PrefillCost:
     def of_model(
         cls, *, layers: int, hidden: int, heads: int, kv_heads: int, head_size: int, intermediate: int, experts: int = 1
     ) -> PrefillCost:
-        """Of a decoder with gated MLPs. heads: of queries. intermediate: width of one MLP. experts: MLPs that a token
-        passes in each layer."""
+        """Returns the cost of a decoder with gated MLPs. heads: of queries. intermediate: width of one MLP. experts:
+        MLPs that a token passes in each layer."""
         attention = hidden * head_size * 2 * (heads + kv_heads)  # queries, output, keys, values
         mlp = 3 * hidden * intermediate * experts
         return cls(2.0 * layers * (attention + mlp), 4.0 * layers * heads * head_size)
 
     def flops(self, start: int, end: int) -> float:
-        """Of the tokens at positions start … end − 1."""
+        """Returns the operations for the tokens at positions start … end − 1."""
         tokens = end - start
         return tokens * (self.row + self.pair * (start + end + 1) / 2)
 
@@ -294,7 +295,7 @@ class UsageSums:
         self.seconds = self.usage = self.squared = 0.0
 
     def add(self, seconds: float, usage: float) -> None:
-        """The usage, a share of all blocks, was constant for these seconds."""
+        """Counts seconds of constant usage, a share of all blocks."""
         self.seconds += seconds
         self.usage += usage * seconds
         self.squared += usage * usage * seconds
@@ -335,5 +336,5 @@ class EvictionLatency:
         return under
 
     def dropped(self, request_id: str) -> None:
-        """A request was aborted."""
+        """Forgets an aborted request."""
         self._began.pop(request_id, None)

@@ -8,5 +8,5 @@ _SPARE = 512  # descriptors for the directory, logs and the process itself
 
 
 def files_of_router(connections: int, in_flight: int) -> int:
-    """One descriptor a client's connection, one to an engine a request in flight, and some for the rest."""
+    """Returns one for each client's connection and each request in flight, and some for the rest."""
     return connections + in_flight + _SPARE

@@ -122,7 +122,7 @@ class Meter:
             self.window, self.mine, self.published, self.others, self.read_at = window, 0, 0, {}, -math.inf
 
     def used(self, wall: float) -> int:
-        """By all routers, as far as this one knows."""
+        """Returns the use of all routers, as far as this one knows."""
         return self.mine + self._used_elsewhere(wall)
 
     def has_room(self, cost: int, limit: int, wall: float) -> bool:
@@ -260,7 +260,7 @@ class TenantUse:
                     meter.mine = max(0, meter.mine + more)
 
     def withdraw(self, ask: Ask) -> None:
-        """A waiting request ended before it was decided."""
+        """Removes a waiting request that ended before it was decided."""
         if ask in self.asks:
             self.asks.remove(ask)
             self._uncount(ask.taken)

@@ -43,7 +43,8 @@ def _without_urls(record: logging.LogRecord) -> bool:
 
 
 def download(repository: str) -> str:
-    """Its folder in the hub's cache. The hub's own messages may have URLs with credentials, so they are left out."""
+    """Downloads an adapter and returns its folder in the hub's cache. The hub's own messages may have URLs with
+    credentials, so they are left out."""
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
@@ -66,7 +67,7 @@ def download(repository: str) -> str:
 
 
 def _status(error: BaseException | None) -> int | None:
-    """Of the hub's answer, if there was one; the client raises one error from another."""
+    """Returns the status of the hub's answer, if there was one; the client raises one error from another."""
     while error is not None:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status is not None:

@@ -149,7 +149,7 @@ class AdapterLoader:
         self._start()  # or from another source
 
     async def _fetch(self, name: str, source: str) -> str | None:
-        """Its folder; None after a failure."""
+        """Returns the adapter's folder; None after a failure."""
         try:
             async with self._folders if source.startswith("/") else self._downloads:
                 async with asyncio.timeout(self._fetch_seconds):

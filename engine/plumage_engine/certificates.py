@@ -100,7 +100,8 @@ class ReloadedContext:
 
 
 def server_context(certificate: Path, key: Path, client_authority: Path | None) -> ReloadedContext:
-    """Of an engine's port. client_authority: clients need a certificate of it; None: they need none."""
+    """Makes the context of an engine's port. client_authority: clients need a certificate of it; None: they need
+    none."""
 
     def make() -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -113,7 +114,8 @@ def server_context(certificate: Path, key: Path, client_authority: Path | None) 
 
 
 def client_context(host: str, certificate: Path | None, key: Path | None) -> ReloadedContext:
-    """Of a client of `host`. On a loopback address there is nothing to verify: the engine is in the same pod."""
+    """Makes the context of a client of `host`. On a loopback address there is nothing to verify: the engine is in the
+    same pod."""
 
     def make() -> ssl.SSLContext:
         context = ssl.create_default_context()

@@ -115,7 +115,7 @@ class Manager:
     async def _run_all(
         self, api: KubeClient, elector: LeaderElector, autoscaling: AutoscalingLoop, stopped: asyncio.Event
     ) -> None:
-        """All tasks of the active operator, until the first of them ends."""
+        """Runs all tasks of the active operator, until the first of them ends."""
         options, kinds = self._options, watched_kinds(self._options.integrations)
         recorder = EventRecorder(api, time.time, options.identity)
         reconciler = Reconciler(

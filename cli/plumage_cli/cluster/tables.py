@@ -21,7 +21,7 @@ _RIGHT = ("replicas", "hit ratio", "age")
 
 
 def pools_table(pools: Sequence[Mapping[str, Any]], now: datetime, everywhere: bool) -> Table:
-    """One row per pool. now: with a time zone."""
+    """Makes a table with a row per pool. now: with a time zone."""
     first = ("namespace",) if everywhere else ()
     table = _plain(*first, "pool", "ready", "replicas", "hit ratio", "model", "reason", "age")
     for pool in pools:
@@ -32,7 +32,7 @@ def pools_table(pools: Sequence[Mapping[str, Any]], now: datetime, everywhere: b
 
 
 def gateways_table(gateways: Sequence[Mapping[str, Any]], now: datetime, everywhere: bool) -> Table:
-    """One row per gateway. now: with a time zone."""
+    """Makes a table with a row per gateway. now: with a time zone."""
     first = ("namespace",) if everywhere else ()
     table = _plain(*first, "gateway", "ready", "replicas", "pools", "reason", "age")
     for gateway in gateways:
@@ -60,7 +60,7 @@ def _row(
 
 
 def pool_details(pool: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], now: datetime) -> RenderableType:
-    """One pool: address, conditions, pods, adapters, and the autoscaler's last decision."""
+    """Describes one pool: address, conditions, pods, adapters, and the autoscaler's last decision."""
     status = pool.get("status") or {}
     parts: list[RenderableType] = [pools_table([pool], now, everywhere=True)]
     if status.get("address"):
@@ -75,7 +75,7 @@ def pool_details(pool: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], now
 
 
 def gateway_details(gateway: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], now: datetime) -> RenderableType:
-    """One gateway: addresses, conditions and pods."""
+    """Describes one gateway: addresses, conditions and pods."""
     parts: list[RenderableType] = [gateways_table([gateway], now, everywhere=True)]
     if addresses := (gateway.get("status") or {}).get("addresses"):
         parts.append(Text(f"\naddress: {', '.join(f'{address}/v1' for address in addresses)}"))
@@ -91,7 +91,7 @@ def _conditions(pool: Mapping[str, Any], now: datetime) -> Table:
 
 
 def _adapters(adapters: Sequence[Mapping[str, Any]], status: Mapping[str, Any]) -> Table:
-    """One row per LoRA adapter. replicas: of the ready ones, those that serve it."""
+    """Makes a table with a row per LoRA adapter. replicas: of the ready ones, those that serve it."""
     table = _plain("adapter", "replicas", "message")
     for one in adapters:
         replicas = f"{one.get('replicas', 0)}/{status.get('readyReplicas', 0)}"

@@ -49,7 +49,7 @@ def check_integrations(cluster: Cluster, pools: Sequence[_Thing], everywhere: bo
 def _operator(
     cluster: Cluster, integration: Integration, operator: _Thing, asking: Sequence[_Thing]
 ) -> Iterator[Finding]:
-    """One operator's permission, for the pools that it reconciles."""
+    """Checks one operator's permission, for the pools that it reconciles."""
     kind, plural, user = integration.kind, integration.plural, user_of(operator)
     resource = integration.resource
     own = [pool for pool in asking if _watches(operator, name_of(pool)[0])]

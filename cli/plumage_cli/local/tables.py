@@ -42,7 +42,7 @@ def pool_overview(view: Mapping[str, Any]) -> RenderableType:
 
 
 def pool_table(view: Mapping[str, Any]) -> Table:
-    """One row per replica."""
+    """Makes a table with a row per replica."""
     table = Table(title=f"{view['pool']}: {view['policy']} routing, {view['eviction']} eviction", title_justify="left")
     for name in ("replica", "state", "requests", "running", "waiting", "KV", "hit ratio", "restarts"):
         table.add_column(name, justify="left" if name in ("replica", "state") else "right")
@@ -62,7 +62,7 @@ def pool_table(view: Mapping[str, Any]) -> Table:
 
 
 def process_table(view: Mapping[str, Any]) -> Table:
-    """One row per process."""
+    """Makes a table with a row per process."""
     table = Table(title="processes", title_justify="left")
     for name in ("process", "pid", "state", "restarts"):
         table.add_column(name, justify="left" if name in ("process", "state") else "right")

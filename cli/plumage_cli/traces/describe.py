@@ -45,7 +45,7 @@ class Description:
 
 
 def describe(requests: Iterable[Request]) -> Description:
-    """One pass over the requests."""
+    """Describes a trace in one pass over its requests."""
     found, seen = Description(), set[int]()
     for request in requests:
         if not found.requests:

@@ -33,7 +33,8 @@ def whole(amount: float) -> int:
 
 
 def of_pool(value: float, target: float, *, wanted: int, ready: int, tolerance: Tolerance) -> int:
-    """For one figure of the whole pool, such as a latency. `ready`: the number of replicas that it was measured on."""
+    """Returns the replicas for one figure of the whole pool, such as a latency. `ready`: the number of replicas that it
+    was measured on."""
     ratio = value / target
     if tolerance.covers(ratio):
         return wanted
@@ -42,7 +43,7 @@ def of_pool(value: float, target: float, *, wanted: int, ready: int, tolerance: 
 
 def per_replica(values: Sequence[float], target: float, *, wanted: int, unknown: int, unready: int,
                 tolerance: Tolerance) -> int:  # fmt: skip
-    """For an amount that each replica should have.
+    """Returns the replicas for an amount that each replica should have.
 
     values: of the ready replicas that reported one; at least one. unknown: ready replicas without a value.
     unready: replicas that are not ready or do not exist yet.

@@ -186,7 +186,7 @@ class Node:
         heapify(heap)
 
     def _best(self) -> Key | None:
-        """Of one that has waiting descendants."""
+        """Returns the best key below a node that has waiting descendants."""
         best: Key | None = None
         depth = self.end if self.active else 0
         if self.here_waiting:

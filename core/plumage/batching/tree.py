@@ -185,7 +185,7 @@ class ChunkedHashTree:
         return BatchShape(self.active, self._levels, self._distinct, self.tip_depth)
 
     def levels(self, request_id: RequestId) -> int:
-        """Of a request's prompt."""
+        """Returns the levels of a request's prompt."""
         return self._entries[request_id].node.end
 
     def shares(self, request_id: RequestId) -> int:
@@ -196,7 +196,7 @@ class ChunkedHashTree:
         return node.end if node is not None else 0
 
     def siblings(self, request_id: RequestId) -> Siblings:
-        """Of a waiting request. O(branchings of its prompt)."""
+        """Returns the siblings of a waiting request. O(branchings of its prompt)."""
         node: Node | None = self._entries[request_id].node
         while node is not None and node.waiting < 2:
             node = node.parent

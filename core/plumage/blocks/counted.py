@@ -27,13 +27,13 @@ class CountedTree(PrefixTree):
         self._used_copies = used_copies
 
     def take(self, blocks: Iterable[int]) -> None:
-        """One copy of each of `blocks`, parents first, comes into use. KeyError if one is unknown; then nothing
+        """Takes one copy of each of `blocks` into use, parents first. KeyError if one is unknown; then nothing
         changed."""
         for run, copies in Counter(map(self._run_of.__getitem__, blocks)).items():
             self.hold(run, copies)
 
     def let_go(self, blocks: Iterable[int]) -> None:
-        """One copy of each of `blocks`, children first, is no longer in use. KeyError if one is unknown; then nothing
+        """Releases one copy of each of `blocks`, children first. KeyError if one is unknown; then nothing
         changed."""
         for run, copies in Counter(map(self._run_of.__getitem__, blocks)).items():
             self.drop(run, copies)

@@ -35,7 +35,7 @@ class EvictionPolicy(Protocol):
         ...
 
     def access(self, run: Run, now: float) -> None:
-        """One more request uses the whole run. Called for ancestors first."""
+        """Counts one more request that uses the whole run. Called for ancestors first."""
         ...
 
     def grow(self, run: Run, blocks: int, now: float) -> None:

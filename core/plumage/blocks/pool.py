@@ -237,7 +237,7 @@ class Duplicates:
         return self._held.get(block, 0) + self._idle.get(block, 0)
 
     def add(self, block: int, *, held: bool) -> None:
-        """One more copy. held=False: no request uses the first copy, so one of the two is evictable at once."""
+        """Counts one more copy. held=False: no request uses the first copy, so one of the two is evictable at once."""
         if held:
             self._held[block] = self._held.get(block, 0) + 1
             self.held += 1

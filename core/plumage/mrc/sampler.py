@@ -73,7 +73,7 @@ class ReuseSampler:
         return self._threshold / _FULL
 
     def access(self, key: int) -> None:
-        """One block was requested. `key`: its hash, or any unique number."""
+        """Counts a request for one block. `key`: its hash, or any unique number."""
         self.accesses += 1.0
         if self._hash(key) < self._threshold:
             self._sampled(key, 1)

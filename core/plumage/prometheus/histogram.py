@@ -27,7 +27,7 @@ class Histogram:
         self._sum += value
 
     def add_all(self, values: Iterable[float]) -> None:
-        """Of many values faster than `add`: sorts them, then searches once for each bound."""
+        """Adds many values, faster than `add`: sorts them, then searches once for each bound."""
         ordered = sorted(values)
         if not ordered:  # a router's tick finds none as long as there are no requests
             return

@@ -112,12 +112,12 @@ class FairQueue(Generic[Item]):
                     self._insert(entry.item, first, tenant.name, entry.tokens, entry.since, entry.deadline)
 
     def add(self, item: Item, name: str, tenant: str, tokens: float, deadline: float, now: float) -> None:
-        """The item waits. name: of its class. tokens: its expected cost."""
+        """Adds an item that waits. name: of its class. tokens: its expected cost."""
         self._clock(now)
         self._insert(item, name, tenant, tokens, now, deadline)
 
     def remove(self, item: Item) -> None:
-        """The item does not wait any more. Items that do not wait are ignored."""
+        """Removes an item. Items that do not wait are ignored."""
         entry = self._entries.get(item)
         if entry is not None:
             self._forget(entry)
@@ -304,6 +304,6 @@ def _by_tokens(entry: _Entry[Any]) -> tuple[float, int]:
 
 
 def _least_score(tenant: _Tenant[Item], now: float, margin: float, compute: Callable[[Item], float]) -> _Entry[Item]:
-    """Of some of the tenant's entries. Of equal scores the one with the earliest deadline."""
+    """Returns the entry with the least score among some of the tenant's; of equal ones the earliest deadline."""
     candidates = [*tenant.entries[:CANDIDATES], *tenant.cheapest[:CANDIDATES]]
     return min(candidates, key=lambda one: slo_score(compute(one.item), one.since, one.deadline - margin, now))

@@ -26,7 +26,7 @@ class StartDelay:
         self._seen = False
 
     def add(self, seconds: float) -> None:
-        """A request had its first token so long after it was sent."""
+        """Counts the time from sending a request to its first token."""
         if not self._seen:
             self._seen = True
             self._mean, self._deviation = seconds, seconds / 2

@@ -47,7 +47,7 @@ def _name(target: nodes.Node) -> str:
 
 
 def _macro_loops(tree: nodes.Template, messages: set[str]) -> dict[int, set[str]]:
-    """Of each loop inside a macro: the macro's parameters that some call gives a message's content."""
+    """Returns, for each loop inside a macro, the macro's parameters that some call gives a message's content."""
     loops: dict[int, set[str]] = {}
     for macro in tree.find_all(nodes.Macro):
         bound = _content_parameters(tree, macro, messages)

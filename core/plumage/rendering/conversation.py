@@ -88,7 +88,7 @@ def has_developers(messages: Iterable[Message]) -> bool:
 
 
 def without_developers(messages: list[Message]) -> list[Message]:
-    """For templates that know no developer role: developers are systems, and all systems are one, in front."""
+    """For templates without a developer role, makes developers systems, and all systems one, in front."""
     messages = [_as_system(message) if message["role"] == "developer" else message for message in messages]
     systems = [message for message in messages if message["role"] == "system"]
     if len(systems) == 1 and messages[0]["role"] == "system":
@@ -158,7 +158,7 @@ _REFERENCE = "tool_reference"
 
 
 def _part(part: Any, index: int, cut: MultimodalCut) -> dict[str, Any] | None:
-    """One part of a content list; None for a text part without a text, which vLLM leaves out."""
+    """Reads one part of a content list; None for a text part without a text, which vLLM leaves out."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if not isinstance(part, Mapping):

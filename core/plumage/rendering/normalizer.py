@@ -146,7 +146,7 @@ class _Builder:
         self.keeps_ascii = self.keeps_ascii and not ascii_too
 
     def _prepend(self, prefix: str) -> None:
-        """A prepended `▁` is the dummy prefix, which the byte table drops again."""
+        """Reads the prepended `▁`: it is the dummy prefix, which the byte table drops again."""
         if prefix != _SPACE:
             self._step(lambda text: prefix + text if text else text, ascii_too=True)
 

@@ -114,7 +114,7 @@ def _is_answer(parts: list[Mapping[str, Any]]) -> bool:
 
 
 def _check_answer(part: Mapping[str, Any], field: str) -> None:
-    """A part with further keys might reach vLLM's reader of media, beside the router's check."""
+    """Refuses a part with further keys: it might reach vLLM's reader of media, past the router's check."""
     known = _ANSWER_PARTS.get(str(part.get("type")))
     if known is None:
         return  # the check of messages sees it

@@ -74,7 +74,7 @@ class AdapterSlots:
         self._served: dict[int, frozenset[str]] = {}  # where the agent says it
 
     def serving(self, adapter: str, candidates: Sequence[_Load]) -> Sequence[_Load]:
-        """Those of `candidates` that can answer a request for the adapter; perhaps none. An engine loads an adapter
+        """Returns the `candidates` that can answer a request for the adapter; perhaps none. An engine loads an adapter
         some time after it is in the manifest, or can't load it. Where that is not known, a replica counts as serving
         all."""
         if not adapter or not self._served:
@@ -83,7 +83,7 @@ class AdapterSlots:
         return [load for load in candidates if load.slot not in served or adapter in served[load.slot]]
 
     def narrow(self, adapter: str, candidates: Sequence[ReplicaState]) -> Sequence[ReplicaState]:
-        """Those of `candidates` that a request for the adapter should go to; never none of them. "": the base model,
+        """Returns the `candidates` that a request for the adapter should go to; at least one. "": the base model,
         which needs no slot."""
         if not adapter or self._adapters <= self.slots:
             return candidates
@@ -146,7 +146,7 @@ class AdapterSlots:
             self._drop_unused(replica.own)
 
     def reported(self, slot: int, adapters: Collection[str]) -> None:
-        """The engine's last report: the adapters with running requests, of all routers."""
+        """Takes the engine's last report: the adapters with running requests, of all routers."""
         now = frozenset(adapters)
         replica = self._replicas.get(slot)
         if replica is None:
@@ -158,7 +158,7 @@ class AdapterSlots:
             self._set_busy(replica, adapter)
 
     def serves(self, slot: int, adapters: Collection[str] | None) -> None:
-        """The agent's last report: the adapters that the engine serves. None: it does not say."""
+        """Takes the agent's last report: the adapters that the engine serves. None: it does not report them."""
         if adapters is None:
             self._served.pop(slot, None)
         elif self._served.get(slot) != (now := frozenset(adapters)):
@@ -197,7 +197,7 @@ class AdapterSlots:
             del self._replicas_of[adapter]
 
     def _drop_unused(self, own: dict[str, int]) -> None:
-        """The engine gives the slot of the adapter that was used longest ago to the next one."""
+        """Frees the slots of adapters as the engine does: the one that was used longest ago first."""
         for name in list(own) if len(own) > self.slots else ():
             if own[name] == 0 and len(own) > self.slots:
                 del own[name]

@@ -142,8 +142,8 @@ class Lbgr:
         return replace(query, hits=self._queued.expected(query, waits))
 
     def _scores(self, query: Query, replicas: Sequence[ReplicaState], candidates: int, copying: float) -> list[float]:
-        """One score for each of `replicas`, which are all or some of the `candidates`. One loop without calls, because
-        it runs once per replica and request."""
+        """Returns one score for each of `replicas`, which are all or some of the `candidates`. One loop without calls,
+        because it runs once per replica and request."""
         known, hits, now = self._known, query.hits, query.now
         c_hit, tokens = self.settings.c_hit, query.tokens / 1000.0
         recent = self._recent.scaled

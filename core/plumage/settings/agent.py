@@ -29,7 +29,7 @@ def agent_settings(
     figures_only: tuple[str, ...] = (),
     peer_token_file: Path | None = None,
 ) -> AgentFile:
-    """For `python -m plumage_engine.agent`, without the replica's id.
+    """Returns the settings of `python -m plumage_engine.agent`, without the replica's id.
 
     members: the membership file, or the name of the pool's headless Service. A new replica finds its peers there, and
     the agents their number. index: of the replica, in local mode, where its number may exceed the manifest's.

@@ -16,7 +16,7 @@ __all__ = ["without_effect"]
 
 
 def without_effect(pool: InferencePool) -> tuple[str, ...]:
-    """One sentence each, beginning with the field's path."""
+    """Returns one sentence for each, beginning with the field's path."""
     return (*_client_namespaces(pool), *_published_pool(pool), *_engine_tls(pool), *_external_engines(pool))
 
 

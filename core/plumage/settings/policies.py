@@ -13,7 +13,7 @@ __all__ = ["eviction", "feather", "host_tier", "lbgr", "ranks_by_hotness"]
 
 
 def feather(spec: FeatherSpec) -> FeatherConfig:
-    """For `plumage.batching.make_queue`."""
+    """Returns the settings of `plumage.batching.make_queue`."""
     return FeatherConfig(
         policy=_stop_policy(spec),
         chunk_tokens=spec.chunk_tokens,
@@ -24,7 +24,7 @@ def feather(spec: FeatherSpec) -> FeatherConfig:
 
 
 def _stop_policy(spec: FeatherSpec) -> str:
-    """Its name for `make_queue`."""
+    """Returns the name of the stop policy for `make_queue`."""
     forms = {"Bandit": spec.bandit.form, "QLearning": spec.q_learning.form}
     return f"{spec.policy}Paper" if forms.get(spec.policy) == "Paper" else spec.policy
 
@@ -58,7 +58,7 @@ def _stop_options(spec: FeatherSpec) -> dict[str, Any]:
 
 
 def _q_options(spec: QLearningSpec) -> dict[str, Any]:
-    """Of both forms."""
+    """Returns the options that both forms have."""
     return {
         "alpha": float(spec.learning_rate),
         "gamma": float(spec.discount_factor),
@@ -77,7 +77,7 @@ def _memory(spec: BanditSpec) -> dict[str, Any]:
 
 
 def eviction(spec: EvictionSpec, block_tokens: int) -> EvictionConfig:
-    """For `plumage.eviction.make_policy`."""
+    """Returns the settings of `plumage.eviction.make_policy`."""
     if spec.policy != "Hotness" or spec.hotness.form == "Adaptive":
         return EvictionConfig(policy=spec.policy)
     widths = spec.hotness.filter
@@ -96,7 +96,7 @@ def eviction(spec: EvictionSpec, block_tokens: int) -> EvictionConfig:
 
 
 def host_tier(spec: HostMemorySpec) -> HostTierConfig:
-    """For `plumage.tiering`, without the options that its modes do not use."""
+    """Returns the settings of `plumage.tiering`, without the options that its modes do not use."""
     used: dict[str, Any] = {} if spec.admission == "All" else {"min_frequency": spec.min_frequency}
     if ranks_by_hotness(spec):
         used["priority"] = spec.priority
@@ -117,7 +117,8 @@ def ranks_by_hotness(spec: HostMemorySpec) -> bool:
 
 
 def lbgr(policy: str, spec: LbgrSpec) -> dict[str, Any]:
-    """For the Lbgr policies of `plumage.routing`: seconds for 1,000 tokens; nothing for the others."""
+    """Returns the options of the Lbgr policies of `plumage.routing`: seconds for 1,000 tokens; nothing for the
+    others."""
     learned = {"c_miss": spec.miss_milliseconds_per_kilotoken / 1000, "forgetting": float(spec.forgetting)}
     hit = {"c_hit": spec.hit_milliseconds_per_kilotoken / 1000}
     match policy:

@@ -53,7 +53,7 @@ def router_settings(
     leave: float = 0.0,
     picker_port: int | None = None,
 ) -> RouterConfig:
-    """For `python -m plumage_router`.
+    """Returns the settings of `python -m plumage_router`.
 
     membership: the source of the replicas, the path for a file of them. secrets: the files with the pool's own secrets;
     None if engines need no key and there are no tenants. leave: of `timeouts`. picker_port: where an endpoint picker

@@ -28,8 +28,8 @@ def simulator_settings(
     seed: int,
     adapters: bool = True,
 ) -> SimulatorConfig:
-    """For `python -m plumage_engine.simulator`, listening on `host`:`port`. adapters: it serves the adapters from its
-    start; else its agent loads them."""
+    """Returns the settings of `python -m plumage_engine.simulator` on `host`:`port`. adapters: it serves the adapters
+    from its start; else its agent loads them."""
     engine, simulator = pool.spec.engine, pool.spec.engine.simulator
     device = simulator.device
     tier = {} if engine.host_memory is None else {"host_tier": policies.host_tier(engine.host_memory)}

@@ -130,7 +130,7 @@ def tracing_environment(pool: InferencePool) -> dict[str, str]:
 
 
 def events_config(sockets: EngineSockets) -> dict[str, Any]:
-    """Of `--kv-events-config`."""
+    """Returns the value of `--kv-events-config`."""
     return {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
@@ -140,7 +140,7 @@ def events_config(sockets: EngineSockets) -> dict[str, Any]:
 
 
 def host_tier_config(pool: InferencePool) -> dict[str, Any] | None:
-    """Of `--kv-transfer-config`; None without a host tier of a known size."""
+    """Returns the value of `--kv-transfer-config`; None without a host tier of a known size."""
     memory = pool.spec.engine.host_memory
     if memory is None or memory.capacity is None:
         return None
@@ -163,7 +163,7 @@ def _disk_options(memory: HostMemorySpec) -> dict[str, Any]:
 
 
 def plugin_settings(pool: InferencePool, token: str, seed: int) -> PluginSettings:
-    """For the plugin in vLLM. Without one of our policies vLLM keeps its own order."""
+    """Returns the settings of the plugin in vLLM. Without one of our policies vLLM keeps its own order."""
     engine = pool.spec.engine
     feather = None if engine.feather.policy == "Fcfs" else policies.feather(engine.feather)
     eviction = None if engine.eviction.policy == "Lru" else policies.eviction(engine.eviction, _BLOCK_TOKENS)

@@ -99,7 +99,7 @@ class PromotionTurn:
         self._prefilled = False
 
     def step(self, *, prefill_tokens: int) -> bool:
-        """One engine step was formed. True if a promotion plan should run with it."""
+        """Counts an engine step. True if a promotion plan should run with it."""
         if prefill_tokens:
             self._prefilled = True
             self._waited += 1

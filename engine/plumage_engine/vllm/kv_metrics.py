@@ -47,7 +47,7 @@ class KvMetrics:
         self._count_evictions(scheduler.kv_cache_manager.block_pool)
 
     def _count_evictions(self, pool: Any) -> None:
-        """By an attribute of the object: the order of eviction changes its class, and both must be removable."""
+        """Counts by an attribute of the object: the order of eviction changes its class, and both must be removable."""
         own = pool._maybe_evict_cached_block
 
         def evict(block: Any) -> bool:

@@ -35,7 +35,7 @@ def some_are_missing(fields: Mapping[str, Any]) -> bool:
 
 
 def _reports(window: ReportWindow[AgentReport] | None) -> dict[str, AdapterReport] | None:
-    """By name; None where the agent has not reported, or is of a version that reports none."""
+    """Returns the reports by name; None where the agent has not reported, or is of a version that reports none."""
     last = window.last if window is not None else None
     return None if last is None or last.adapters is None else {one.name: one for one in last.adapters}
 

@@ -47,13 +47,13 @@ class PoolPods:
 
 
 def pods_of_pool(pool: str, pods: Sequence[Object]) -> PoolPods:
-    """Of a pool with own routers. The agents of engine pods are polled."""
+    """Returns the pods of a pool with own routers. The agents of engine pods are polled."""
     engines = _part(pods, pool, "engine", AGENT_PORT, STATS_PATH)
     return PoolPods(engines, _part(pods, pool, "router", ROUTER_PORT, FLEET_PATH))
 
 
 def pods_observed(observed: Observed) -> PoolPods:
-    """Of any pool. A gateway's routers are polled about this pool."""
+    """Returns the pods of any pool. A gateway's routers are polled about this pool."""
     pool = str(meta(observed.pool)["name"])
     own = pods_of_pool(pool, observed.pods)
     if observed.gateway is None:

@@ -161,7 +161,7 @@ def manual_decision(
     costs: dict[str, int],
     more: Mapping[str, Any] | None = None,
 ) -> ScalingDecision:
-    """For a pool without autoscaling: others choose its size, and the coldest replica is still deleted first. message:
+    """Returns the decision for a pool without autoscaling. The coldest replica is still deleted first. message:
     who they are.
     """
     return ScalingDecision(replicas, "False", "Manual", message, costs, {**_ratio(hit_ratio), **(more or {})})

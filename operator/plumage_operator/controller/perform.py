@@ -83,7 +83,7 @@ class Performer:
                 await self._write_status(pool, status)
 
     async def _create_secret(self, secret: Object, entries: Iterable[str]) -> None:
-        """The API server's answer contains the tokens too, and is not kept."""
+        """Creates a Secret. The API server's answer contains the tokens too, and is not kept."""
         content = {entry: secrets.token_urlsafe(_SECRET_BYTES) for entry in entries}
         try:
             await self._api.create({**secret, "stringData": content})

@@ -103,7 +103,7 @@ class Reconciler:
         ] = {}  # refused statuses, with the object's uid
 
     async def work(self) -> None:
-        """One worker: reconciles keys that are due, for ever."""
+        """Reconciles keys that are due, for ever: one worker."""
         while True:
             key = await self._queue.take()
             began = time.perf_counter()

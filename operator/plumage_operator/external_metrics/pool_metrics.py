@@ -120,7 +120,7 @@ def _in_flight(one: ReplicaLoad) -> float | None:
 
 
 def _requests(sample: PoolSample) -> float | None:
-    """Those in the engines, and those that wait in the routers until an engine has room."""
+    """Returns the requests in the engines, and those that wait in routers until an engine has room."""
     in_engines = _sum(_in_flight)(sample)
     return None if in_engines is None else in_engines + sample.load.queued
 

@@ -217,7 +217,7 @@ def _refused(code: int, reason: str, message: str) -> web.Response:
 
 
 def _digest(proxy: FrontProxy, folder: Path) -> bytes:
-    """Of everything that TLS needs. Raises FileNotFoundError where the Secret is not mounted."""
+    """Returns a digest of the files that TLS needs. Raises FileNotFoundError where the Secret is not mounted."""
     content = hashlib.sha256(repr((proxy.authority, sorted(proxy.names))).encode())
     for name in ("tls.crt", "tls.key"):
         content.update((folder / name).read_bytes())

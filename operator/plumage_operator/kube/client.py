@@ -165,7 +165,7 @@ class KubeClient:
         body: object = None,
         content: str = _JSON,
     ) -> dict[str, Any]:
-        """One request. Raises one of `errors`."""
+        """Sends one request. Raises one of `errors`."""
         return _parsed(await self._answer(method, path, query=query, body=body, content=content))
 
     async def _answer(

@@ -9,7 +9,8 @@ __all__ = ["build_external_service"]
 
 
 def build_external_service(context: PoolContext, engines: ExternalEngines) -> Child:
-    """Its EndpointSlices are the membership, as those of a pool's own engines are. So routers need no further right."""
+    """Builds the Service. Its EndpointSlices are the membership, as those of a pool's own engines are. So routers need
+    no further right."""
     port = {"name": ENGINE_PORT_NAME, "port": engines.port, "targetPort": engines.port, "protocol": "TCP"}
     spec = {
         "clusterIP": "None",

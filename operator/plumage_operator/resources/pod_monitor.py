@@ -32,7 +32,7 @@ def build_monitor(context: PoolContext, component: Component) -> Child:
 
 
 def _engine_port(context: PoolContext) -> dict[str, Any]:
-    """With TLS Prometheus verifies engines as routers do. It reads the certificates from the Secrets."""
+    """Builds the port of engines. With TLS, Prometheus verifies them as routers do, by the Secrets."""
     port, tls, trust = engine_port_name(context), context.pool.spec.engine.tls, settings.engine_tls(context)
     if tls is None or trust is None:
         return {"port": port}

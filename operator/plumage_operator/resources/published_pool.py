@@ -17,7 +17,7 @@ __all__ = ["build_published_pool"]
 
 
 def build_published_pool(context: PoolContext, picker: EndpointPickerSpec, published: PublishedPoolSpec) -> Child:
-    """It has the pool's own name, which routes name as their backend.
+    """Builds the published pool. It has the pool's own name, which routes name as their backend.
 
     The selector also matches pods that are not ready: gateways send requests only where the picker says. Group and kind
     are the definition's defaults. They are written, so that nobody leads gateways to another picker by changing them.

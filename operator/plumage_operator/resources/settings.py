@@ -156,7 +156,7 @@ def plugin_settings(context: PoolContext) -> PluginSettings:
 
 
 def agent_settings(context: PoolContext) -> AgentFile:
-    """It accepts the tokens of its peers' service accounts, and the operator's for reports only.
+    """Returns the agent's file. The agent accepts its peers' tokens, and the operator's for reports only.
 
     The operator's is also among `callers`, because an agent of an older version knows only that list.
     """

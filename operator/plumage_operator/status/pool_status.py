@@ -223,7 +223,7 @@ def _proven(observed: Observed, conditions: Sequence[Condition], context: PoolCo
 
 
 def _address(observed: Observed, context: PoolContext) -> dict[str, str]:
-    """Of the pool's own router, or of the gateway that serves it."""
+    """Returns the address of the pool's own router, or of the gateway that serves it."""
     router = context.pool.spec.router
     if router.gateway_ref is None:
         scheme = port_name(router.tls)

@@ -210,7 +210,7 @@ def _entries(pool: PoolRouter) -> Iterator[str]:
 
 
 def tracing_lines(live: LiveTracing) -> Iterator[str]:
-    """Of the process; nothing while it does not trace."""
+    """Yields the lines of the process; none while it does not trace."""
     if (tracing := live.current) is None:
         return
     spans = {"exported": tracing.exported, "failed": tracing.failed}
@@ -232,7 +232,7 @@ def _shadow_lines(shadow: Shadow | None) -> Iterator[str]:
 
 
 def _prefix_breaks(pool: PoolRouter) -> Iterator[str]:
-    """Of conversations whose clients change early bytes of the prompt."""
+    """Yields the metrics of conversations whose clients change early bytes of the prompt."""
     breaks = pool.prefix_breaks
     families = (
         ("prefix_breaks", "Prompts whose early bytes changed since the previous turn, by cause.", breaks.counts),
@@ -243,7 +243,7 @@ def _prefix_breaks(pool: PoolRouter) -> Iterator[str]:
 
 
 def _adapters(pool: PoolRouter) -> Iterator[str]:
-    """Of a pool with LoRA adapters."""
+    """Yields the lines of a pool with LoRA adapters."""
     text = "Requests for a LoRA adapter, by what it found at the chosen replica; one that waits has no slot there."
     requests = pool.decider.adapters.requests
     counts: dict[str, float] = {state: requests[state] for state in AdapterState}

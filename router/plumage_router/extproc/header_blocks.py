@@ -54,7 +54,7 @@ class HeaderBlocks:
         self.stream = self.flags = 0
 
     def begin(self, stream: int, flags: int, part: bytes) -> None:
-        """The first part of a block that is not complete."""
+        """Takes the first part of a block that is not complete."""
         self.stream, self.flags, self._parts = stream, flags, 0
         self._block = bytearray()
         self.add(part)

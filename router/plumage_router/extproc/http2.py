@@ -230,7 +230,7 @@ class Http2Connection(asyncio.Protocol):
         return self._host.tick + self._host.timeouts.write
 
     def write(self, data: bytes) -> None:
-        """A frame, or a part of one."""
+        """Writes a frame, or a part of one."""
         self._out.append(data)
         if not self._receiving and not self._scheduled:
             self._scheduled = True
@@ -256,7 +256,7 @@ class Http2Connection(asyncio.Protocol):
         return at
 
     def finish_stream(self, stream: Http2Stream) -> None:
-        """Its last frame was written. A peer that still sends is asked to stop (RFC 9113 §8.1)."""
+        """Ends a stream whose last frame was written. A peer that still sends is asked to stop (RFC 9113 §8.1)."""
         if stream.number in self._peer_ended:
             self._forget(stream)
         else:
@@ -289,7 +289,7 @@ class Http2Connection(asyncio.Protocol):
             self._loop.call_soon(self._continue)
 
     def _continue(self) -> None:
-        """The transport has room."""
+        """Continues when the transport has room."""
         if self._blocked and not self._closing:
             self._unblock(tuple(self._blocked.values()))
 
@@ -421,7 +421,7 @@ class Http2Connection(asyncio.Protocol):
             self._control(kind, flags, number, payload)
 
     def _control(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        """A frame without content."""
+        """Handles a frame without content."""
         if kind == frames.WINDOW_UPDATE:
             self._window_update(number, payload)
         elif kind == frames.SETTINGS:
@@ -516,7 +516,7 @@ class Http2Connection(asyncio.Protocol):
                 self._refuse(number, frames.PROTOCOL_ERROR)
 
     def _open(self, flags: int, number: int, headers: dict[bytes, bytes]) -> None:
-        """A new stream."""
+        """Opens a stream."""
         host = self._host
         if self._leaving or len(self.streams) >= host.max_streams:
             self._budget.take_frame(host.tick)
@@ -541,7 +541,7 @@ class Http2Connection(asyncio.Protocol):
             handler.half_closed()
 
     def _refuse(self, number: int, code: int) -> None:
-        """A stream that is not opened."""
+        """Refuses a stream."""
         self.write(frame(frames.RST_STREAM, 0, number, NUMBER.pack(code)))
         self._note_cut(number)
 

@@ -44,7 +44,7 @@ class Carrier(Protocol):
     memory: BodyMemory
 
     def write(self, data: bytes) -> None:
-        """A frame, or a part of one."""
+        """Writes a frame, or a part of one."""
         ...
 
     def write_deadline(self) -> float:
@@ -57,7 +57,7 @@ class Carrier(Protocol):
         ...
 
     def finish_stream(self, stream: Http2Stream) -> None:
-        """Its last frame was written."""
+        """Ends a stream whose last frame was written."""
         ...
 
     def reset_stream(self, stream: Http2Stream, code: int) -> None: ...
@@ -156,7 +156,7 @@ class Http2Stream:
     # -- for the connection -------------------------------------------------------------------------------------------
 
     def unblock(self) -> None:
-        """A window grew, or the transport has room."""
+        """Sends what waits: a window grew, or the transport has room."""
         if self._blocked:
             sent = self._connection.send_data(self, self._blocked)
             del self._blocked[:sent]
@@ -238,5 +238,5 @@ class Http2Stream:
             self.memory.release(waiting)
 
     def _crowded(self) -> None:
-        """The peer does not read, and there is no memory for what waits."""
+        """Resets the stream: the peer does not read, and there is no memory for what waits."""
         self._connection.abort_stream(self, frames.ENHANCE_YOUR_CALM)

@@ -34,17 +34,17 @@ class PeerBudget:
         self._frames = self._resets = 0
 
     def sent_data(self) -> None:
-        """A DATA frame was sent."""
+        """Counts a DATA frame that was sent."""
         self._frames -= _FOR_DATA
 
     def take_frame(self, now: float) -> None:
-        """A frame without content came."""
+        """Counts a frame without content."""
         self._frames += 1
         if self._frames > _FRAMES and not self._renewed(now):
             raise PeerError(ENHANCE_YOUR_CALM)
 
     def take_reset(self, now: float) -> None:
-        """A stream was dropped before it was answered, or for an error of the peer."""
+        """Counts a stream that was dropped before its answer, or for an error of the peer."""
         self._resets += 1
         if self._resets > _RESETS and not self._renewed(now):
             raise PeerError(ENHANCE_YOUR_CALM)

@@ -69,7 +69,7 @@ class PickedAttempt:
         return Usage() if self._reader is None else self._reader.usage
 
     def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """The answer's head came. A 5xx status closes the account: the replica failed, is busy or was not reached."""
+        """Takes the answer's head. A 5xx status closes the account: the replica failed, is busy or was not reached."""
         self.status = status
         if status >= 500:
             busy = status == _BUSY and _FROM_UPSTREAM in headers

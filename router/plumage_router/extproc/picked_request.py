@@ -313,7 +313,7 @@ class PickedRequest(RoutedRequest):
         super()._accept(prompt)
 
     def _available(self, now: float, only: Only | None) -> Sequence[Load]:
-        """Those that the proxy allows."""
+        """Returns the replicas that the proxy allows."""
         fleet = self._pool.fleet
         candidates = fleet.candidates(now, only=only)
         return candidates if self._subset is None else in_subset(fleet, candidates, self._subset)
@@ -366,7 +366,7 @@ class PickedRequest(RoutedRequest):
         self._call.send(*answers, held=held)
 
     def _pass_on(self) -> None:
-        """A list of models: any replica answers it. Nothing else is sent to an engine."""
+        """Passes on a list of models, which any replica answers. Nothing else is sent to an engine."""
         pool, request = self._pool, self._request
         if not asks_for_models(request):
             raise RequestError(404, _NOT_FOUND, code="not_found")
@@ -447,7 +447,7 @@ class PickedRequest(RoutedRequest):
         self._fail(_no_memory())
 
     def _fail(self, error: RequestError) -> None:
-        """The client gets an error, in the form of the router's own."""
+        """Sends the client an error, in the form of the router's own."""
         if self._stage is _Stage.OVER:
             return
         pool = self._pool

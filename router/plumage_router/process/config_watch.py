@@ -60,7 +60,7 @@ class FileWatch:
         self.error = error
 
     def refuse(self, error: ConfigurationError) -> None:
-        """The file is invalid: the settings stay as they are."""
+        """Keeps the settings as they are, since the file is invalid."""
         self.report(f"{error}; the previous settings stay in force")
 
     def _stamp(self) -> tuple[int, int, int] | None:

@@ -59,7 +59,7 @@ class EngineTls(TlsFiles):
 
 
 def _new_context() -> ssl.SSLContext:
-    """For TLS 1.3 only, which all engines have: its session tickets say that the engine accepted our certificate."""
+    """Makes a context for TLS 1.3 only. Its session tickets show that the engine accepted our certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(_PROTOCOLS)

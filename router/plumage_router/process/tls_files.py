@@ -74,7 +74,7 @@ class TlsFiles(ABC):
             raise ConfigurationError(f"{self._cannot()}: {_why(error)}") from error
 
     def _keep(self, message: str) -> None:
-        """A missing file is reported at each check, and counts and is logged once."""
+        """Keeps the present files. A missing one is reported at each check, and counts and is logged once."""
         if (message, self._unusable) != (self.error, self._logged):
             self.failures += 1
             log.warning("%s", message)
@@ -102,7 +102,8 @@ def _why(error: Exception) -> str:
 
 
 def _expiry(chain: bytes) -> float:
-    """Of the process's own certificate, which is the first. Raises ValueError where there is none."""
+    """Returns the expiry of the process's own certificate, which is the first. Raises ValueError where there is
+    none."""
     from cryptography import x509  # only routers with TLS need it
 
     return x509.load_pem_x509_certificates(chain)[0].not_valid_after_utc.timestamp()

@@ -160,7 +160,7 @@ class Prompt:
             self.adapter = ""
 
     def forget(self) -> None:
-        """No other replica will be tried: keeps only what accounting needs."""
+        """Keeps only what accounting needs: no other replica will be tried."""
         self.payload, self.text = b"", self.text[-SAMPLE:]
 
 

@@ -36,7 +36,7 @@ def needs_weights(pool: InferencePool) -> bool:
 
 
 def adapter_folders(pool: InferencePool) -> dict[str, str]:
-    """By the adapter's name, which stands for the folder where engines are simulated: they read no files."""
+    """Returns the folders by adapter. A simulated engine reads no files, so there the name stands for the folder."""
     if pool.spec.engine.runtime == "Simulator":
         return {adapter.name: adapter.name for adapter in pool.spec.model.adapters}
     return {adapter.name: unquote(urlsplit(adapter.uri).path) for adapter in pool.spec.model.adapters}

@@ -107,7 +107,7 @@ def parse_manifest(document: Mapping[str, Any], source: str) -> Manifest:
 
 
 def parse_pool(document: Mapping[str, Any], source: str) -> InferencePool:
-    """One document that must be an InferencePool."""
+    """Parses one document, which must be an InferencePool."""
     manifest = parse_manifest(document, source)
     if not isinstance(manifest, InferencePool):
         raise ManifestError(source, [f"kind: must be InferencePool, got {manifest.kind!r}"])

@@ -31,7 +31,7 @@ _PLAIN = {
 
 
 def describe(model: type[BaseModel], error: ValidationError) -> list[str]:
-    """One line per mistake, in the order of the fields."""
+    """Returns one line per mistake, in the order of the fields."""
     return [_line(model, line) for line in error.errors(include_url=False) if not _counts_only_the_right_ones(line)]
 
 

@@ -86,7 +86,7 @@ class Predictive:
         self.step_time.learn(x, outcome.seconds / steps, steps)
 
     def _gain(self, slow: _Features, fast: _Features) -> _Gain:
-        """Of the second over the first. Without a fit it has no range that decides anything."""
+        """Compares the second with the first. Without a fit it has no range that decides anything."""
         whole, _ = self.step_time.predict(slow)
         gain, error = self.step_time.predict([a - b for a, b in zip(slow, fast, strict=True)])
         if whole <= 0.0 or error == inf:

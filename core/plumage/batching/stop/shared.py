@@ -68,7 +68,7 @@ def unpack(data: bytes) -> list[Row]:
 
 
 def merged(tables: Iterable[Iterable[Row]]) -> list[Row]:
-    """One table for a new engine from the tables of several."""
+    """Merges the tables of several engines into one for a new engine."""
     cells: dict[tuple[int, int, int, str], list[float]] = {}  # largest count, sum of counts, sum of values
     for rows in tables:
         for batch, loss, peers, action, count, value in rows:

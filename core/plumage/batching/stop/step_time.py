@@ -143,7 +143,7 @@ class StepTime:
 
 
 def _inverse(matrix: list[list[float]]) -> list[list[float]]:
-    """Of a positive definite matrix, by Gauss and Jordan after scaling to a diagonal of ones."""
+    """Inverts a positive definite matrix, by Gauss and Jordan after scaling to a diagonal of ones."""
     size = len(matrix)
     scale = [sqrt(matrix[index][index]) for index in range(size)]
     rows = [

@@ -102,7 +102,8 @@ class ActionTable:
         self._best = None
 
     def rows(self) -> Iterator[Row]:
-        """One row a cell: the state's three bins, the action, count, summed reward; sorted, ready to serialise."""
+        """Yields one row a cell: the state's three bins, the action, count, summed reward; sorted, ready to
+        serialise."""
         for (state, action), (count, reward, _) in sorted(
             self._cells.items(), key=lambda item: (item[0][0], item[0][1].value)
         ):

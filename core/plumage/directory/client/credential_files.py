@@ -60,7 +60,7 @@ def reload_ca_file(client: Any) -> None:
 
 
 def _reload_in_cluster(client: Any) -> None:
-    """The same for a Cluster: for the named nodes, and through the settings for nodes that it discovers."""
+    """Does the same for a Cluster: for its named nodes, and by the settings for nodes that it discovers."""
     kind = client.connection_kwargs.get("connection_class")
     if kind is None or not issubclass(kind, SSLConnection):
         return

@@ -67,7 +67,7 @@ class MatchCache:
         return at, last, alive
 
     def changed(self, keys: Iterable[int]) -> None:
-        """The values of these keys changed or were deleted."""
+        """Notes that the values of these keys changed or were deleted."""
         for key in self.watched.keys() & keys:
             for run in self.watched[key]:
                 run.owners = 0

@@ -21,13 +21,13 @@ class Carrier(Protocol):
     """Carries the pending chunks of one slot into a snapshot."""
 
     def expect(self, chunks: Sequence[int]) -> None:
-        """These became pending."""
+        """Counts these as pending."""
 
     def release(self, chunks: Collection[int]) -> None:
-        """These are no longer pending."""
+        """Counts these as no longer pending."""
 
     def abandon(self) -> None:
-        """The slot was removed."""
+        """Drops all of a removed slot."""
 
 
 class PendingOwners:

@@ -30,7 +30,7 @@ class ReadFailures:
         self._unexpected = UnexpectedErrors(f"directory {shown}: reading what a replica wrote")
 
     def newer(self, known: ReplicaView) -> None:
-        """It was written in a newer schema: the replica's cache is unknown."""
+        """Counts an entry of a newer schema: the replica's cache is unknown."""
         self._counts["newer_schema"] += 1
         known.lost()
 
@@ -39,7 +39,7 @@ class ReadFailures:
         log.warning("directory %s: what %s wrote can't be read: %s", self._shown, known.name, error)
 
     def unexpected(self, error: Exception) -> None:
-        """A mistake of ours. Each kind is logged once."""
+        """Counts a mistake of ours. Each kind is logged once."""
         self.log_once(error)
         self._counts["failures"] += 1
 
@@ -48,7 +48,7 @@ class ReadFailures:
         self._unexpected.log_once(error)
 
     def postpone(self, known: ReplicaView, reason: str) -> None:
-        """Its snapshot is read again after a back-off."""
+        """Postpones the next read of its snapshot by a back-off."""
         known.want(reason)
         delay = known.backoff.next()
         known.not_before = time.monotonic() + delay

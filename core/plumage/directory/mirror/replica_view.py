@@ -49,7 +49,7 @@ class ReplicaView:
         return self.keys.log(self.reader.epoch or "")
 
     def want(self, reason: str) -> None:
-        """A snapshot must be read. The first reason stays: later ones follow from it."""
+        """Asks for a snapshot. The first reason stays: later ones follow from it."""
         self.wanted = self.wanted or reason
 
     def loaded(self) -> None:
@@ -64,7 +64,7 @@ class ReplicaView:
         self.wanted = "new"
 
     def other_model(self, beat: Beat, now: float) -> None:
-        """A heartbeat of another model: state and load are used, its cache is unknown."""
+        """Takes a heartbeat of another model: state and load are used, its cache is unknown."""
         if self.unreadable != beat.epoch:
             self.lost()
             self.unreadable = beat.epoch
@@ -98,7 +98,7 @@ class ReplicaView:
             self.reader.abandon()
 
     def drop(self) -> None:
-        """It left the pool."""
+        """Forgets the replica, which left the pool."""
         self.cancel_load()
         if self.feed is not None:
             self.feed.cancel()

@@ -33,14 +33,14 @@ class ServerState:
         self._replication: object = None  # the server's replication id, once seen
 
     def failed(self, error: BaseException) -> None:
-        """A read failed."""
+        """Notes that a read failed."""
         self._counts["failures"] += 1
         if not self.degraded or self._counts["failures"] == 1:
             log.warning("directory %s can't be read, going on with what is known: %s", self.shown, error_text(error))
         self.degraded = True
 
     def answered(self) -> None:
-        """The server answers. After a failure it may have lost its data."""
+        """Notes that the server answers. After a failure it may have lost its data."""
         if self.degraded:
             self.grace_until = time.monotonic() + BEAT_TTL
             log.info("directory %s answers", self.shown)

@@ -155,7 +155,7 @@ class DirectorySync:
         self._start_log_tasks()
 
     def _start_log_tasks(self) -> None:
-        """In a Cluster one command can't name keys of several slots, so each log has its own task."""
+        """Starts a task for each log: in a Cluster one command can't name keys of several slots."""
         if not self._started or not isinstance(self._client, RedisCluster):
             return
         for known in self._replicas.values():
@@ -215,7 +215,7 @@ class DirectorySync:
                 self._failures.unexpected(error)
 
     def _read_beat(self, known: ReplicaView, found: Mapping[bytes, bytes], now: float) -> None:
-        """One replica's heartbeat, or its absence."""
+        """Reads the heartbeat of one replica, or its absence."""
         if known.wanted == "dropped":
             return
         if not found:

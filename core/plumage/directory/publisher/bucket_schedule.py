@@ -25,7 +25,7 @@ class BucketSchedule:
         self._unpaid = 0.0  # bytes appended to the log since the last rewrite that they paid for
 
     def reset(self) -> None:
-        """A whole snapshot is about to be written: no rewrite is due."""
+        """Starts again before a whole snapshot is written: no rewrite is due."""
         self._unpaid = 0.0
 
     def due(self, logged: int, held: int) -> list[int]:

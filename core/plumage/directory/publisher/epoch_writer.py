@@ -126,7 +126,7 @@ class EpochWriter:
         await close(self._client)
 
     async def _delete_epochs(self, epochs: Iterable[str]) -> None:
-        """A server that lost all keys may have stored some of these again without a time to live."""
+        """Deletes old epochs. A server that lost all keys may have stored some again without a time to live."""
         for epoch in epochs:
             await self._client.unlink(self._keys.snap(epoch), self._keys.log(epoch))
 
@@ -165,7 +165,7 @@ class EpochWriter:
         return oldest > self._schedule.trim_before or stream["length"] < last - oldest + 1
 
     def _check(self, results: Sequence[Any]) -> None:
-        """A refused write leaves a gap, which only a new epoch closes. A refused repetition is no error."""
+        """Raises for a refused write: only a new epoch closes its gap. A refused repetition is no error."""
         for result in results:
             if isinstance(result, ResponseError) and REPEATED in str(result):
                 continue

@@ -152,7 +152,7 @@ class HeldChunks:
         self._coldest = []
 
     def bucket(self, number: int, seq: int) -> bytes:
-        """One packed bucket of the snapshot, valid after log entry `seq`."""
+        """Returns one packed bucket of the snapshot, valid after log entry `seq`."""
         held = self._buckets[number]
         return pack_bucket(seq, map(RECORD.pack, held.keys(), held.values()))
 

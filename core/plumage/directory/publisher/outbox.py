@@ -63,7 +63,7 @@ class Outbox:
         return list(islice(self._entries, ENTRIES_AT_ONCE))
 
     def acknowledge(self, batch: Sequence[Entry]) -> None:
-        """The server has stored `batch`, which are the oldest entries."""
+        """Removes `batch`, the oldest entries, which the server has stored."""
         for _ in batch:
             self._entries.popleft()
         self.size -= log_bytes(batch)

@@ -115,7 +115,7 @@ class HeartbeatTimer:
             self._handle.cancel()
 
     def _arm(self) -> None:
-        """One timer for each heartbeat, although there are dozens of waits in between."""
+        """Sets one timer for each heartbeat, although there are dozens of waits in between."""
         if self._handle is not None and self._handle_at != self._due_at:
             self._handle.cancel()
             self._handle = None

@@ -73,7 +73,7 @@ class EngineClient:
         return parse_load(await self.page())
 
     async def page(self) -> str:
-        """Its /metrics."""
+        """Returns the text of the engine's /metrics."""
         return (await self._get("/metrics", {}, MOST_METRICS, QUICK)).decode(errors="replace")
 
     async def snapshot(self) -> Snapshot | None:

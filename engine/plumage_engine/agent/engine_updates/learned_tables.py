@@ -76,7 +76,7 @@ class LearnedTablesSync:
         await close(self._client)
 
     async def exchange(self) -> None:
-        """One round."""
+        """Exchanges the tables once."""
         table = await self._engine.tables()
         if table is None:
             return

@@ -33,7 +33,7 @@ class Listener(Protocol):
     """Called from the event loop, one call at a time. What it raises ends `LiveSocket.run`."""
 
     def take(self, frames: list[bytes]) -> None:
-        """One message."""
+        """Takes one message."""
         ...
 
     def flush(self) -> None:

@@ -122,7 +122,7 @@ class EventStream:
     # Live batches
 
     def take(self, frames: list[bytes]) -> None:
-        """One message of the live socket."""
+        """Takes one message of the live socket."""
         self._quiet = 0
         try:
             _, number, payload = frames

@@ -25,12 +25,12 @@ def count(tally: int, tier: int) -> int:
 
 
 def plus(tally: int, tier: int) -> int:
-    """One more."""
+    """Adds one to the tier."""
     return tally if count(tally, tier) == _FULL else tally + (1 << (tier - 1) * BITS)
 
 
 def minus(tally: int, tier: int) -> int:
-    """One less; a tier that has none stays as it is."""
+    """Subtracts one; a tier that has none stays as it is."""
     return tally - (1 << (tier - 1) * BITS) if count(tally, tier) else tally
 
 

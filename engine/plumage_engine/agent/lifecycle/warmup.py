@@ -130,7 +130,7 @@ async def _ask(peers: Sequence[str], tokens: int, token: SecretStr | None, secon
 
 
 async def _ask_peer(http: httpx.AsyncClient, url: str, tokens: int, token: SecretStr | None) -> list[Prefix]:
-    """One peer's prefixes; none where it does not answer."""
+    """Asks one peer for its prefixes; none where it does not answer."""
     try:
         data = await read_bounded(http, url, bearer(token), tokens * BYTES_PER_ID + (1 << 20), PEER_TIMEOUT)
         return msgspec.json.decode(data, type=Hottest).prefixes

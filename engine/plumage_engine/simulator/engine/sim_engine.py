@@ -177,7 +177,7 @@ class SimEngine:
     # --- scheduling -------------------------------------------------------------------------------------------------
 
     def _schedule_decodes(self, step: _Step, now: float) -> int:
-        """One token for each decoding request; returns the token budget left."""
+        """Schedules one token for each decoding request; returns the token budget left."""
         needing = self._decodes.needing_block()
         if needing:
             if self.pool.allocate(len(needing), now):
@@ -287,7 +287,7 @@ class SimEngine:
         return hits if new + self._unused(hashes, hits) <= self.pool.available else None
 
     def _unused(self, hashes: Sequence[int], hits: int) -> int:
-        """Of the first `hits` blocks, those that no running request holds. Pinning makes them unavailable."""
+        """Counts the first `hits` blocks that no running request holds. Pinning makes them unavailable."""
         unused, run = 0, self.pool.tree.run_at(hashes[hits - 1]) if hits else None
         while run is not None and not run.busy:
             unused += hits - run.start

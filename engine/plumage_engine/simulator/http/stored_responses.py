@@ -84,7 +84,7 @@ class StoredResponse:
         self._abort()
 
     async def next_events(self, at: int) -> list[bytes]:
-        """Those from `at` on, once there are some; none at the end."""
+        """Returns the events from `at` on, once there are some; none at the end."""
         events = self.events if self.events is not None else []
         async with self.changed:
             while len(events) <= at and self._task is not None:

@@ -111,7 +111,7 @@ class EvictionOrder:
                 self._used_again(name)
 
     def freed(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Of these, children first, the blocks without a reference are now in vLLM's free list."""
+        """Takes blocks, children first; those without a reference are now in vLLM's free list."""
         state, several = self.state, self._copies.several
         names: list[Name] = []
         copied: list[KVCacheBlock] = []
@@ -218,7 +218,7 @@ class EvictionOrder:
         return names
 
     def _one_by_one(self, wanted: int, last: KVCacheBlock) -> None:
-        """With cached blocks in no tree: the policy chooses where LRU would take a block of the tree."""
+        """Lets the policy choose where LRU would take a block of the tree. For cached blocks that are in no tree."""
         passed: set[int] = set()  # blocks of the tree that vLLM takes because the policy had none in their place
         for _ in range(wanted):
             head = last.next_free_block
@@ -250,7 +250,7 @@ class EvictionOrder:
         return not end
 
     def _in_tree(self, blocks: Sequence[KVCacheBlock]) -> list[KVCacheBlock]:
-        """Those in the tree; the others are in use, so they are removed from the free ones."""
+        """Returns the blocks in the tree; the others are in use, so they are removed from the free ones."""
         for block in blocks:
             if self._others.pop(block.block_id, None) is not None:
                 self.state[block.block_id] = _UNKNOWN

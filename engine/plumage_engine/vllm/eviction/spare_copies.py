@@ -67,7 +67,7 @@ class SpareCopies:
             del self.spare[left[0].block_id]
 
     def forget(self, name: Any) -> None:
-        """No copy of it is spare any more."""
+        """Forgets a block: no copy of it is spare any more."""
         if name in self.several:
             self.several.discard(name)
             for copy in copies_of(self._pool, name):

@@ -137,7 +137,7 @@ def _decodes(batch: Any, output: Any, threshold: int) -> int:
 
 
 def rank_rows(rows: Sequence[bytes]) -> list[int]:
-    """For each place the row that should stand there. The sort is stable, so equal rows keep their order."""
+    """Returns for each place the row that should stand there. The sort is stable, so equal rows keep their order."""
     return sorted(range(len(rows)), key=rows.__getitem__)
 
 

@@ -106,7 +106,7 @@ class DiskTier(SecondaryTierManager):
         return _MAX_WRITING - sum(len(one.keys) for one in self._writing.values())
 
     def make_room(self, keys: Iterable[Key]) -> list[Key]:
-        """Those of `keys` that may be written now, by `submit_store`: within the budget, each into a free slot or a
+        """Returns the `keys` that may be written now, by `submit_store`: within the budget, each into a free slot or a
         colder chunk's.
         """
         room = self.write_budget

@@ -139,7 +139,7 @@ class TorchWorker(OffloadingWorker):
         return size
 
     def _pairs(self, device: Any, host: Any) -> Iterator[tuple[int, torch.Tensor, _Rows]]:
-        """By KV group, the device's blocks and the host's chunks and rows. A group's first block may lie within a
+        """Yields by KV group the device's blocks and the host's chunks and rows. A group's first block may lie within a
         chunk.
         """
         block = chunk = 0

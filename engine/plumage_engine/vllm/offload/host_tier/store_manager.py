@@ -137,7 +137,7 @@ class HostTierManager(CPUOffloadingManager):
         return taken
 
     def _admitted(self, new: list[OffloadKey], offered: set[OffloadKey]) -> list[OffloadKey]:
-        """Those of `new` that are worth the copy and a place."""
+        """Returns the keys of `new` that are worth the copy and a place."""
         free, takes_all = self._get_num_free_chunks(), self.settings.admission == "All"
         least = self.residents.least_uses.of(chunk_key(new[0]))
         return new[: self.residents.admit(new, free, least, offered, always=takes_all)]

@@ -193,7 +193,7 @@ class Promoter:
         self._connector._current_batch_jobs_to_flush = set()
 
     def failed(self, error: Exception) -> None:
-        """No more promotions; the blocks of those under way are freed."""
+        """Ends all promotions, and frees the blocks of those under way."""
         self._guard.failed(error)
         self.cancel_copies()
 
@@ -298,7 +298,7 @@ class Promoter:
                 self._device.publish(described[key])
 
     def _free_blocks(self, job: _Job) -> None:
-        """No request waits for it any more; free its blocks, if it still has them."""
+        """Frees its blocks, if it still has them: no request waits for it any more."""
         if not job.blocks:
             return
         blocks, job.blocks = job.blocks, []
