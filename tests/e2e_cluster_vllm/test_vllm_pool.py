@@ -13,7 +13,7 @@ from typing import Any
 from support.kube_access import Access, until
 from support.kube_install import Pool
 
-_TURN = "Tell me about feathers, and how birds keep them in order through rain, moult and a long winter. "
+_TURN = "Sing me about feathers, and how birds keep them in order through rain, moult and a long winter. "
 # Streams the chats one after another. Prints the number of text chunks and the usage of each, as the engine sent them.
 _CHATS = """
 import json, sys, time, urllib.error, urllib.request

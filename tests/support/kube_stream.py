@@ -18,7 +18,7 @@ _CLIENT = """
 import json, sys, time, urllib.error, urllib.request
 host, tokens = sys.argv[1], int(sys.argv[2])
 body = {"model": "tiny-chat", "stream": True, "stream_options": {"include_usage": True}, "max_tokens": tokens,
-        "ignore_eos": True, "messages": [{"role": "user", "content": "Tell me all of it"}]}
+        "ignore_eos": True, "messages": [{"role": "user", "content": "Give me all of it"}]}
 asked = urllib.request.Request(f"http://{host}:8000/v1/chat/completions", json.dumps(body).encode(),
                                {"Content-Type": "application/json"})
 result = {"pieces": 0, "usage": 0, "done": False, "why": ""}

@@ -128,7 +128,7 @@ def _lead(arguments: list[str], environment: dict[str, str], log: str) -> None:
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    gc.freeze()  # a collection need not look at what was imported
+    gc.freeze()  # a collection need not examine what was imported
     tests = os.getppid()
     server = os.fork()
     if not server:

@@ -42,7 +42,7 @@ _HELD_OUT: Final = 200  # added to seeds: the rule was chosen on others
 
 
 class AnyReplica:
-    """No rule. It keeps account, so that the report can tell what requests found."""
+    """No rule. It keeps account, so that the report can show what requests found."""
 
     def __init__(self, slots: int, adapters: int) -> None:
         self.slots = AdapterSlots(slots, adapters)

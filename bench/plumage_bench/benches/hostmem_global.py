@@ -113,9 +113,9 @@ class Pool:
             self._paths[keys[depth - 1]] = tuple(keys[:depth])
         self.view.add(HotnessDelta(1, {keys[depth - 1]: (1, depth * BLOCK)} if depth else {}))
         if self._now % _EVERY == 0:
-            self._tell()
+            self._report_hotness()
 
-    def _tell(self) -> None:
+    def _report_hotness(self) -> None:
         uses: dict[int, int] = {}
         for last, path in self._paths.items():
             if faded := self.view.aged(last):

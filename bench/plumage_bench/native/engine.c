@@ -2,8 +2,8 @@
  *
  *   engine PORT COUNT PREFIXES REPORT
  *
- * Listens on COUNT ports from PORT on, one a replica. Every POST gets the same small completion whose usage tells the
- * truth about a cache that keeps every prefix: cached_tokens is the shared part's tokens once this replica has seen the
+ * Listens on COUNT ports from PORT on, one a replica. Every POST gets the same small completion whose usage is
+ * that of a cache that keeps every prefix: cached_tokens is the shared part's tokens once this replica has seen the
  * prefix, else 0. The prefix and the request's number come in the request id ("PREFIX-NUMBER", see load.c) and are
  * written as {u32 replica, u32 prefix, u64 number} to the file REPORT (a fifo: the mock's agents read it; "-": nowhere).
  * A body that ends with "stream":true} gets CHUNKS events, one every STEP_MS, so that each arrives by itself, as from an
@@ -274,7 +274,7 @@ int main(int argc, char **argv) {
             struct connection *c = events[i].data.ptr;
             if (!c) {
                 uint64_t ticks;
-                if (read(timer, &ticks, sizeof ticks) > 0) /* else it was set anew since */
+                if (read(timer, &ticks, sizeof ticks) > 0) /* else it was set again since */
                     step();
             } else if (c->listening)
                 accept_all(epoll, c);

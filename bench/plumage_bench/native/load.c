@@ -3,7 +3,7 @@
  *   load PORTS CONNECTIONS SECONDS RATE SEED FIRST BODIES SAMPLES
  *
  * PORTS: one, or several with commas between. Each gets CONNECTIONS, and RATE requests a second; several are sent to in
- * rounds, one request each, in an order drawn anew for every round, so that all of them meet the same machine.
+ * rounds, one request each, in an order drawn for every round, so that all of them meet the same machine.
  * BODIES holds one request body a prefix: u32 count, u32 base, then for each u32 size, u32 place, and the bytes; `place`
  * is where sixteen characters are replaced by the request's number, so that all text from there on is new. Prefixes are
  * drawn at random; the request id is "BASE+PREFIX-NUMBER". RATE 0: each connection sends its next request when it has the answer. RATE > 0: requests a second with

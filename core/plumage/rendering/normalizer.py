@@ -234,7 +234,7 @@ def _long_runs(form: _Form) -> tuple[re.Pattern[str], dict[int, str]]:
 
 
 def _lower(text: str) -> str:
-    """Character by character: `str.lower` alone would look at a sigma's neighbours."""
+    """Character by character: `str.lower` of the whole text would change a final sigma."""
     return text.lower() if text.isascii() else "".join(map(str.lower, text))
 
 

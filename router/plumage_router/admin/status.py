@@ -192,8 +192,10 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
 
 
 def _entries(pool: PoolRouter) -> Iterator[str]:
-    """Sizes that tell a leak from a store that fills up. The last four are empty some seconds after the last request,
-    except for idle connections."""
+    """Yields sizes that distinguish a leak from a store that fills up.
+
+    The last four are empty some seconds after the last request, except for idle connections.
+    """
     sizes = {
         "audit": len(pool.audit),
         "prefixBreaks": len(pool.prefix_breaks),

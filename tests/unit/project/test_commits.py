@@ -17,7 +17,8 @@ Commit = Callable[[str, str], str]
 
 
 @pytest.fixture
-def check_commits() -> ModuleType:
+def check_commits(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     spec = importlib.util.spec_from_file_location("check_commits", ROOT / "scripts" / "check_commits.py")
     assert spec is not None
     assert spec.loader is not None
@@ -64,7 +65,7 @@ def test_good_commits_pass(check_commits: ModuleType, repository: Path, commit: 
     base = commit("older commits were Written before the rule.", "")
     commit(*GOOD)
     commit("Feed the agent's index in one call", "It was two.\n\nThey could differ.")
-    assert check_commits.findings(repository, base) == []
+    assert check_commits.findings(repository, base, base) == []
 
 
 @pytest.mark.parametrize(
@@ -85,9 +86,37 @@ def test_planted_commit_fails(
     base = commit(*GOOD)
     bad = commit(subject.strip(), body)
     commit(*GOOD)
-    (found,) = check_commits.findings(repository, base)
+    (found,) = check_commits.findings(repository, base, base)
     assert found.startswith(git(repository, "rev-parse", "--short", bad))
     assert problem in found
+
+
+@pytest.mark.parametrize(
+    ("subject", "body", "word"),
+    [
+        ("Say what the router to{}ld the agent", "Both need it.", "to{}ld"),
+        ("Rename the sce{}ne of a plan", "The name was a riddle.", "sce{}ne"),
+        ("Hold headers", "Who{}ever waits needs them.", "Who{}ever"),
+        ("Hold headers", "It was brou{}ght\nabout by a scale-up.", "brou{}ght\nabout"),
+        ("Rename Pool_Sce{}ne", "The name was a riddle.", "Sce{}ne"),
+    ],
+)
+def test_private_word_of_a_message_fails(
+    check_commits: ModuleType, repository: Path, commit: Commit, subject: str, body: str, word: str
+) -> None:
+    base = commit("Hold what the router to{}ld".format(""), "It is older than the list.")
+    commit(subject.format(""), body.format(""))
+    (found,) = check_commits.findings(repository, base, base)
+    assert f"has the private word {word.format('')!r}" in found
+
+
+def test_private_words_before_the_list_and_in_backquotes_pass(
+    check_commits: ModuleType, repository: Path, commit: Commit
+) -> None:
+    base = commit(*GOOD)
+    words_base = commit("Keep what the router to{}ld".format(""), "It is older than the list.")
+    commit("Name the pool's context", "`PoolSce{}ne` was a riddle.".format(""))
+    assert check_commits.findings(repository, base, words_base) == []
 
 
 def test_only_recent_commits_are_checked(check_commits: ModuleType, repository: Path, commit: Commit) -> None:
@@ -95,9 +124,9 @@ def test_only_recent_commits_are_checked(check_commits: ModuleType, repository: 
     commit("hold headers", "Why.")
     check_commits.COMMITS = 2
     commit(*GOOD)
-    assert len(check_commits.findings(repository, base)) == 1
+    assert len(check_commits.findings(repository, base, base)) == 1
     commit(*GOOD)
-    assert check_commits.findings(repository, base) == []
+    assert check_commits.findings(repository, base, base) == []
 
 
 def test_shallow_clone_is_not_checked(
@@ -107,7 +136,7 @@ def test_shallow_clone_is_not_checked(
     commit("hold headers", "")
     git(tmp_path, "clone", "-q", "--depth=1", repository.as_uri(), "shallow")
     with pytest.raises(LookupError, match="shallow"):
-        check_commits.findings(tmp_path / "shallow", base)
+        check_commits.findings(tmp_path / "shallow", base, base)
 
 
 def test_history_without_the_base_is_not_checked(check_commits: ModuleType, repository: Path, commit: Commit) -> None:

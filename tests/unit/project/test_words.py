@@ -29,7 +29,7 @@ def test_repository_uses_no_refused_word(check_words: ModuleType) -> None:
 def tree(check_words: ModuleType, tmp_path: Path) -> Path:
     """An empty repository with the glossary."""
     for name in check_words.PLACES:
-        if name.endswith(".md"):
+        if (ROOT / name).is_file():
             (tmp_path / name).write_text("untold\n")
         else:
             (tmp_path / name).mkdir(parents=True, exist_ok=True)
@@ -60,6 +60,28 @@ def test_planted_word_is_found_with_its_line(
     """`{}` keeps the words out of this file, which is checked too."""
     (tree / "core" / "planted.py").write_text(text.replace("{}", ""))
     assert check_words.findings(tree) == [f"core/planted.py:{line}: {found.replace('{}', '')}"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".ci/run",
+        "Makefile",
+        "pyproject.toml",
+        "mkdocs.yml",
+        ".dockerignore",
+        "bench/native/engine.c",
+        "core/chat_template.jinja",
+        "images/engine/Dockerfile",
+        "images/engine/cpu.Dockerfile",
+        "tests/cluster/go/main.go",
+        "tests/support/ext_proc.proto",
+    ],
+)
+def test_planted_word_is_found_in_files_of_each_kind(check_words: ModuleType, tree: Path, name: str) -> None:
+    (tree / name).parent.mkdir(parents=True, exist_ok=True)
+    (tree / name).write_text("a = 1\n# What the router is to{}ld.\n".format(""))
+    assert check_words.findings(tree) == [f"{name}:2: {'to{}ld'.format('')}"]
 
 
 def test_planted_names_of_files_and_folders_are_found(check_words: ModuleType, tree: Path) -> None:

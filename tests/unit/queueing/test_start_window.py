@@ -38,7 +38,7 @@ def test_idle_replica_takes_a_burst_in_a_few_rounds() -> None:
 
 
 @pytest.mark.parametrize("rate", [20.0, 200.0])
-def test_wait_in_the_engine_settles_at_the_wanted_seconds(rate: float) -> None:
+def test_wait_in_the_engine_approaches_the_wanted_seconds(rate: float) -> None:
     """An engine starts `rate` requests a second, and the router sends whenever there is room."""
     window, queue, now, waits = StartWindow(), [], 0.0, []
     for _ in range(int(20 * rate)):

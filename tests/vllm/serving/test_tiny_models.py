@@ -38,7 +38,7 @@ def completion(server: Server, prompt: Prompt) -> list[int]:
 
 
 def chats_are_counted_as_tokenize_says(server: Server) -> None:
-    messages = [{"role": "user", "content": "Tell me of the naïve 鳥 🪶"}]
+    messages = [{"role": "user", "content": "Sing me of the naïve 鳥 🪶"}]
     body = {"model": "tiny", "messages": messages, "max_tokens": 5, "ignore_eos": True}
     answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=90).raise_for_status().json()
     assert answer["usage"]["completion_tokens"] == 5

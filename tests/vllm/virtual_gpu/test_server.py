@@ -53,7 +53,7 @@ def ask(server: Server, messages: list[dict[str, str]], tokens: int) -> tuple[st
 
 
 def test_conversation_is_cached_and_aborted_stream_is_freed(server: Server) -> None:
-    said = [{"role": "user", "content": "Tell me of the sea. " * 10}]
+    said = [{"role": "user", "content": "Sing me of the sea. " * 10}]
     answer, usage, pieces = ask(server, said, 100)
     assert (usage["completion_tokens"], len(answer)) == (100, 100)
     assert pieces > 10

@@ -50,7 +50,7 @@ CACHE = 5000  # blocks in an engine's cache
 WARM_UP = 1.0  # seconds of events before the measurement
 AFTER = 1.0  # seconds for the last events to arrive
 START = 60.0  # seconds for the agents to start
-SETTLE = 0.5  # seconds until the work of the start has ended
+QUIET = 0.5  # seconds until the work of the start has ended
 
 _HISTOGRAMS = (
     "time_to_first_token_seconds", "inter_token_latency_seconds", "request_queue_time_seconds",
@@ -175,7 +175,7 @@ def _wait_for(url: str, names: Sequence[str]) -> None:
             if time.monotonic() > deadline:
                 raise RuntimeError("an agent did not start; its message is above")
             time.sleep(0.05)
-    time.sleep(SETTLE)
+    time.sleep(QUIET)
 
 
 def _lags(sent: dict[int, float], usable: dict[int, float]) -> list[float]:

@@ -104,7 +104,7 @@ class EngineProcess:
         self._process.start()
         theirs.close()
 
-    def tell(self, *order: Any) -> None:
+    def order(self, *order: Any) -> None:
         """Sends an order: begin with (load, seed); queue, serve, end, features. `answer` returns the result."""
         self._connection.send(order)
 
@@ -118,7 +118,7 @@ class EngineProcess:
         raise PlumageError(f"an engine's process did not answer within {_WAIT_SECONDS:.0f} s")
 
     def ask(self, *order: Any) -> Any:
-        self.tell(*order)
+        self.order(*order)
         return self.answer()
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ def engines(arguments: Mapping[str, Any], plumages: Sequence[Mapping[str, Any]])
 def play(made: Sequence[EngineProcess], load: Load, seed: int) -> list[float]:
     """One round. Returns the CPU microseconds a request of each engine."""
     for engine in made:
-        engine.tell("begin", load, seed)
+        engine.order("begin", load, seed)
     for engine in made:
         engine.answer()
     for order in ("queue", "serve"):
