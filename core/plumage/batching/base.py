@@ -1,5 +1,7 @@
 """What every waiting queue keeps: waiting and running requests, preempted requests, and the ageing bound.
 
+`Fcfs`, the simplest queue, admits in the order of arrival.
+
 A policy chooses a request (`_pick`). Three rules come before it:
 
 - Preempted requests come first, the last preempted ahead of the others.
@@ -18,7 +20,7 @@ from plumage.batching.interface import Candidate, RequestId, StepOutcome
 from plumage.defaults import MAX_WAIT_SECONDS
 from plumage.errors import StateError
 
-__all__ = ["MAX_WAIT", "WaitingQueue"]
+__all__ = ["MAX_WAIT", "Fcfs", "WaitingQueue"]
 
 MAX_WAIT = float(MAX_WAIT_SECONDS)
 
@@ -113,3 +115,10 @@ class WaitingQueue(ABC):
 
     def _ended(self, candidate: Candidate) -> None:
         """A request is active no longer."""
+
+
+class Fcfs(WaitingQueue):
+    """First come, first served, as vLLM's own queue. It never stops, and every operation is O(1)."""
+
+    def _pick(self, now: float) -> RequestId | None:
+        return next(iter(self._waiting))

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from plumage import defaults
-from plumage.batching.base import MAX_WAIT
-from plumage.batching.fcfs import Fcfs
+from plumage.batching.base import MAX_WAIT, Fcfs
 from plumage.batching.feather import Feather
 from plumage.batching.interface import BatchQueue, StopPolicy
 from plumage.batching.stop import Always, Heuristic, Predictive, QLearning, QLearningPaper, Ucb, UcbPaper

@@ -15,9 +15,8 @@ from plumage_operator.resources.context import (
     ServedPool,
     model_mistakes,
 )
+from plumage_operator.resources.exposure import build_http_route, build_ingress
 from plumage_operator.resources.external_engines import build_external_service
-from plumage_operator.resources.http_route import build_http_route
-from plumage_operator.resources.ingress import build_ingress
 from plumage_operator.resources.network_policy import build_gateway_policy, build_network_policy
 from plumage_operator.resources.pod_monitor import build_monitor
 from plumage_operator.resources.published_pool import build_published_pool
@@ -45,7 +44,7 @@ def build_children(context: PoolContext, cordoned: Sequence[str] = ()) -> tuple[
     """All children of a pool, in the order in which they are applied.
 
     What a pod needs comes before the pod, and the directory before its users. A disruption budget without pods causes
-    an event at each look of Kubernetes, so budgets come last.
+    an event at each check of Kubernetes, so budgets come last.
 
     cordoned: names of the replicas that people cordoned.
     """

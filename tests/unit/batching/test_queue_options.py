@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from plumage.batching import BatchQueue, BatchState, Candidate, Decision, StepOutcome, make_queue, queue_options
-from plumage.batching.fcfs import Fcfs
+from plumage.batching.base import Fcfs
 from plumage.batching.feather import Feather
 from plumage.errors import ConfigurationError
 
