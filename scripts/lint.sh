@@ -11,6 +11,7 @@ echo "lint: mypy --strict"
 MYPYPATH=tests "$bin/mypy" tests/cluster
 echo "lint: import-linter"
 "$bin/lint-imports"
+"$bin/python" scripts/check_imports.py
 echo "lint: crds"
 "$bin/python" scripts/make_crds.py --check
 echo "lint: evidence"

@@ -18,7 +18,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from docs_pages.references import missing_modules, missing_paths  # noqa: E402
+from docs_pages.references import missing_metrics, missing_modules, missing_paths, missing_short_paths  # noqa: E402
 
 log = logging.getLogger("mkdocs.hooks.plumage")
 CHART = ROOT / "charts" / "plumage" / "README.md"
@@ -37,7 +37,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     docs = Path(config["docs_dir"])
     source = CHART if page.file.src_uri == CHART_PAGE else docs / page.file.src_uri
     if source.parent.name != "decisions":
-        for name in [*missing_paths(source), *missing_modules(source)]:
+        checks = (missing_paths, missing_short_paths, missing_modules, missing_metrics)
+        for name in [name for check in checks for name in check(source)]:
             log.warning("%s refers to %s, which does not exist", page.file.src_uri, name)
 
     def local(found: re.Match[str]) -> str:

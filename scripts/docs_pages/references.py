@@ -20,6 +20,10 @@ PACKAGES = {
 }
 _FOLDERS = "core|router|engine|operator|cli|bench|scripts|tests|charts|examples|images|crds|docs"
 _PATH = re.compile(rf"(?<![\w/.-])(?:{_FOLDERS})/[\w./{{}},*-]*[\w}}*/]")
+_SHORT_PATH = re.compile(r"(?<![\w/.:$~<>{}-])(?:[a-z]\w*/)+\w+\.py\b")  # from a folder of a package on
+_METRIC = re.compile(rf"(?<![\w/.:-])(?!(?:{'|'.join(PACKAGES)})\b)plumage_[a-z0-9_]*[a-z0-9](?![\w*{{-]|/|\.(?!\s|$))")
+_METRICS = (DOCS / "reference" / "metrics.md", ROOT / "operator/plumage_operator/external_metrics/pool_metrics.py")
+_SERIES = re.compile(r"_(?:bucket|count|sum|total|created|info)$")
 _MODULE = re.compile(rf"(?<![\w./-])(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 
@@ -48,6 +52,20 @@ def missing_paths(page: Path) -> list[str]:
     return sorted(path for path in named if not all(any(ROOT.glob(one)) for one in _braces(path.rstrip("/"))))
 
 
+def missing_short_paths(page: Path) -> list[str]:
+    """Paths such as `proxy/attempt.py` in code spans of a page that no file of the repository ends with."""
+    spans = re.findall(r"`([^`\n]+)`", _without_blocks(page.read_text()))
+    named = {path for span in spans for path in _SHORT_PATH.findall(span) if not _PATH.match(path)}
+    return sorted(path for path in named if not any(file.endswith(f"/{path}") for file in _files()))
+
+
+def missing_metrics(page: Path) -> list[str]:
+    """Names of metrics in code spans and blocks of a page that neither the reference has nor the external metrics."""
+    named = {name for span in _code(page.read_text()) for name in _METRIC.findall(span)}
+    known = {name for source in _METRICS for name in re.findall(r"plumage_\w+", source.read_text())}
+    return sorted(name for name in named if name not in known and _SERIES.sub("", name) not in known)
+
+
 def missing_modules(page: Path) -> list[str]:
     """Dotted names of our packages in code spans and blocks of a page that are neither a module nor a name in one."""
     named = {name for span in _code(page.read_text()) for name in _MODULE.findall(span)}
@@ -61,6 +79,13 @@ def commands(page: Path) -> list[list[str]]:
     spans = re.findall(r"`((?:plumage|make|kubectl|helm) [^`\n]+)`", _without_blocks(text))
     lines = [line for block in blocks for line in _logical(block)] + spans
     return [words for line in lines for part in _parts(line) if (words := _words(part))]
+
+
+@cache
+def _files() -> tuple[str, ...]:
+    """The Python files of the repository, from its root on."""
+    folders = (ROOT / folder for folder in _FOLDERS.split("|"))
+    return tuple(file.relative_to(ROOT).as_posix() for folder in folders for file in folder.rglob("*.py"))
 
 
 @cache

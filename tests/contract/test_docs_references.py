@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs_pages.references import DOCS, ROOT, dead_links, missing_modules, missing_paths, pages
+from docs_pages.references import (
+    DOCS,
+    ROOT,
+    dead_links,
+    missing_metrics,
+    missing_modules,
+    missing_paths,
+    missing_short_paths,
+    pages,
+)
 
 from plumage.api.v1alpha1 import InferenceGateway, InferencePool
 
@@ -28,7 +37,9 @@ def test_links_have_a_target(page: Path) -> None:
 @pytest.mark.parametrize("page", _of(pages()))
 def test_named_code_exists(page: Path) -> None:
     assert missing_paths(page) == []
+    assert missing_short_paths(page) == []
     assert missing_modules(page) == []
+    assert missing_metrics(page) == []
 
 
 def test_missing_code_is_found(tmp_path: Path) -> None:
@@ -37,6 +48,24 @@ def test_missing_code_is_found(tmp_path: Path) -> None:
     assert missing_paths(page) == ["core/plumage/gone.py"]
     assert missing_modules(page) == ["plumage.gone", "plumage.hashing.gone_too"]
     assert dead_links(page) == ["gone.md#", "#nowhere"]
+
+
+def test_missing_short_path_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`proxy/attempt.py` `proxy/gone.py` `of proxy/gone_too.py` `/etc/mine.py` `./my/own.py` proxy/no_code.py\n"
+    )
+    assert missing_short_paths(page) == ["proxy/gone.py", "proxy/gone_too.py"]
+
+
+def test_missing_metric_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`plumage_router_ttft_seconds` `plumage_router_ttft_seconds_bucket` `plumage_held_requests`\n"
+        "`plumage_router_gone_total` `plumage_router_retries` `plumage_router_directory_*` `plumage_router.proxy`\n"
+        "```\nrate(plumage_agent_gone_total[5m])\n```\n"
+    )
+    assert missing_metrics(page) == ["plumage_agent_gone_total", "plumage_router_gone_total", "plumage_router_retries"]
 
 
 @pytest.mark.parametrize("page", _of(sorted([*DOCS.glob("how-to/*.md"), *DOCS.glob("tutorial/*.md")])))
