@@ -23,7 +23,7 @@ from plumage_operator.kube.client import KubeClient, resource_path
 __all__ = ["Course", "TooSlowError", "administrator", "create_all", "path", "until_all"]
 
 _AT_ONCE: Final = 16
-_AT_ONCE: Final = 40
+_READ_AT_ONCE: Final = 40
 _PAUSE: Final = 0.5  # seconds
 _PLURALS: Final = {
     "InferencePool": "inferencepools",
@@ -84,7 +84,7 @@ async def until_all(
     """Fills `course`. TooSlowError names objects that are not as expected after `within` seconds."""
     left = list(paths)
     while left:
-        some, rest = left[:_AT_ONCE], left[_AT_ONCE:]
+        some, rest = left[:_READ_AT_ONCE], left[_READ_AT_ONCE:]
         found = await asyncio.gather(*(api.request("GET", one) for one in some))
         waiting = [one for one, thing in zip(some, found, strict=True) if not holds(thing)]
         left = rest + waiting
