@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple
 
-__all__ = ["Ask", "Limit", "Meter", "Refusal", "Sharing", "Taken", "TenantUse", "Verdict"]
+__all__ = ["Ask", "Limit", "Meter", "QuotaDecision", "Refusal", "Sharing", "Taken", "TenantUse"]
 
 FRESH: Final = 0.1  # seconds for which the numbers of other routers count as recent
 RECHECK: Final = 1.0  # seconds after which a router that refuses requests asks again
@@ -57,7 +57,7 @@ _SECONDS: Final = {
 }
 
 
-class Verdict(Enum):
+class QuotaDecision(Enum):
     """ASK: the other routers' numbers decide."""
 
     ADMIT = "admit"
@@ -136,23 +136,23 @@ class Meter:
             return sum(number for number, _ in self.others.values())
         return sum(number for number, at in self.others.values() if abs(wall - at) <= SILENCE)
 
-    def verdict(self, cost: int, limit: int, sharing: Sharing) -> Verdict:
+    def decide(self, cost: int, limit: int, sharing: Sharing) -> QuotaDecision:
         """Whether a request of this cost fits."""
         elsewhere, age = self._used_elsewhere(sharing.wall), sharing.now - self.read_at
         at_once = self.kind.seconds is None
         if self.mine + elsewhere + cost > limit:
             # The others' requests in flight end, and what they counted for requests that they then refused is free.
             old = age > (FRESH if at_once else RECHECK)
-            return Verdict.ASK if sharing.answers and old and self.mine + cost <= limit else Verdict.REFUSE
+            return QuotaDecision.ASK if sharing.answers and old and self.mine + cost <= limit else QuotaDecision.REFUSE
         pending, left = self.mine - self.published, limit - self.published - elsewhere
         if not sharing.answers:
             fits = pending <= 0 or pending + cost <= left / sharing.routers
-            return Verdict.ADMIT if fits else Verdict.REFUSE
+            return QuotaDecision.ADMIT if fits else QuotaDecision.REFUSE
         if age <= FRESH or at_once:
             share = left / (2 * sharing.routers + 2)
         else:
             share = cost if pending <= 0 else limit * STALE_SHARE
-        return Verdict.ADMIT if pending + cost <= share else Verdict.ASK
+        return QuotaDecision.ADMIT if pending + cost <= share else QuotaDecision.ASK
 
     def refusal(self, cost: int, limit: int, sharing: Sharing) -> Refusal:
         """Why and for how long it refuses a request of this cost."""
@@ -225,7 +225,7 @@ class TenantUse:
         found = [
             meter.refusal(meter.cost(tokens), limit, sharing)
             for kind, limit in self.limits.items()
-            if (meter := meters[kind]).verdict(meter.cost(tokens), limit, sharing) is Verdict.REFUSE
+            if (meter := meters[kind]).decide(meter.cost(tokens), limit, sharing) is QuotaDecision.REFUSE
         ]
         return max(found, key=lambda one: math.inf if one.seconds is None else one.seconds, default=None)
 
@@ -238,7 +238,7 @@ class TenantUse:
         if refused is not None:
             return refused
         asks = any(
-            (meter := self.meters[kind]).verdict(meter.cost(tokens), limit, sharing) is Verdict.ASK
+            (meter := self.meters[kind]).decide(meter.cost(tokens), limit, sharing) is QuotaDecision.ASK
             for kind, limit in self.limits.items()
         )
         return self._count(tokens), asks

@@ -18,7 +18,7 @@ from math import ceil
 from typing import Literal
 
 from plumage.api.v1alpha1.autoscaling import AutoscalingSpec, AutoscalingStatus, MetricStatus, target_of
-from plumage.autoscaling.behavior import Bounded, Change, History, Recommendation
+from plumage.autoscaling.behavior import Bounded, History, Recommendation, ReplicaChange
 from plumage.autoscaling.formula import whole
 from plumage.autoscaling.observation import PoolLoad
 from plumage.autoscaling.proposals import Proposal, propose
@@ -102,7 +102,7 @@ class Autoscaler:
 
     def scaled(self, before: int, after: int, now: float) -> None:
         """The caller changed the pool from `before` to `after` replicas at `now`. Rate policies count it."""
-        self.history.changed(Change(now, after - before))
+        self.history.changed(ReplicaChange(now, after - before))
 
     def _by_metrics(self, spec: AutoscalingSpec, load: PoolLoad, proposals: Sequence[Proposal], now: float) -> Decision:
         wanted, numbers = load.wanted, [p.replicas for p in proposals if p.replicas is not None]

@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 from plumage.api.v1alpha1.autoscaling import BehaviorSpec, ScalingRules
 
-__all__ = ["MOST_KEPT", "Bounded", "Change", "History", "Recommendation", "within_rate"]
+__all__ = ["MOST_KEPT", "Bounded", "History", "Recommendation", "ReplicaChange", "within_rate"]
 
 MOST_KEPT: Final = 4096
 """Most recommendations and changes kept. The longest window, an hour, has 240 of them at one in 15 s. With more than
@@ -38,7 +38,7 @@ class Recommendation:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ReplicaChange:
     """Replicas that were added (positive) or deleted (negative)."""
 
     at: float
@@ -59,14 +59,14 @@ class History:
     """Recommendations and changes of the last hour, oldest first."""
 
     recommendations: deque[Recommendation] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
-    changes: deque[Change] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
+    changes: deque[ReplicaChange] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
 
     def recommend(self, recommendation: Recommendation) -> None:
         while self.recommendations and self.recommendations[0].at <= recommendation.at - _LONGEST:
             self.recommendations.popleft()
         self.recommendations.append(recommendation)
 
-    def changed(self, change: Change) -> None:
+    def changed(self, change: ReplicaChange) -> None:
         while self.changes and self.changes[0].at <= change.at - _LONGEST:
             self.changes.popleft()
         self.changes.append(change)
@@ -100,7 +100,7 @@ class History:
         return Bounded(allowed, "RateLimited", _words(rules, "scaleUp" if recommended > wanted else "scaleDown"))
 
 
-def within_rate(wanted: int, rules: ScalingRules, sign: int, changes: Iterable[Change], now: float) -> int:
+def within_rate(wanted: int, rules: ScalingRules, sign: int, changes: Iterable[ReplicaChange], now: float) -> int:
     """The size that the policies of one direction (`sign`) allow now; it may lie on the other side of `wanted`."""
     if rules.select_policy == "Disabled":
         return wanted

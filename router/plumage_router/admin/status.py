@@ -33,7 +33,7 @@ from plumage_router.http.tls import tls_lines
 from plumage_router.pool_router import PoolRouter
 from plumage_router.process.engine_tls import engine_tls_lines
 from plumage_router.proxy.live_tracing import LiveTracing
-from plumage_router.routing.prefix_breaks import Cause
+from plumage_router.routing.prefix_breaks import BreakCause
 from plumage_router.routing.shadow import Shadow
 
 __all__ = ["metric_lines", "metrics_page", "status_document", "tracing_lines"]
@@ -241,7 +241,7 @@ def _prefix_breaks(pool: PoolRouter) -> Iterator[str]:
         ("prefix_lost_tokens", "Prompt tokens that such a change kept from the cache, by cause.", breaks.lost_tokens),
     )
     for name, text, values in families:
-        yield from counters(_PREFIX + name, text, "cause", {cause: values[cause] for cause in Cause})
+        yield from counters(_PREFIX + name, text, "cause", {cause: values[cause] for cause in BreakCause})
 
 
 def _adapters(pool: PoolRouter) -> Iterator[str]:

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from plumage.hashing.chunks import ENDS
 from plumage_router.request.prompt import Prompt
 
-__all__ = ["Cause", "Difference", "PrefixBreak", "PrefixBreaks", "find_difference"]
+__all__ = ["BreakCause", "Difference", "PrefixBreak", "PrefixBreaks", "find_difference"]
 
 KEPT: Final = 65_536  # bytes of each prompt: what changes stands at its beginning
 MOST_BYTES: Final = 8 << 20  # of all prompts together
@@ -47,7 +47,7 @@ _CALENDAR: Final = re.compile(
 )
 
 
-class Cause(StrEnum):
+class BreakCause(StrEnum):
     """What changed."""
 
     DATE_OR_NUMBER = "DateOrNumber"  # a date, a time or a counter
@@ -63,7 +63,7 @@ class Cause(StrEnum):
 class PrefixBreak:
     """lost_tokens: prompt tokens that could have been cached. An estimate, usually too low."""
 
-    cause: Cause
+    cause: BreakCause
     lost_tokens: int
 
 
@@ -74,7 +74,7 @@ class Difference:
     lost: bytes from there on that could have been cached.
     """
 
-    cause: Cause
+    cause: BreakCause
     at: int
     resumes: int
     lost: int
@@ -197,19 +197,19 @@ def _run_at(old: bytes, new: bytes, at: int, place: int) -> _Run | None:
     return _Run(begins, continues, _common_start(old[begins:], new[continues:]))
 
 
-def _cause(old: bytes, new: bytes, at: int, first: _Run, last: _Run, *, fewer: bool) -> Cause:
+def _cause(old: bytes, new: bytes, at: int, first: _Run, last: _Run, *, fewer: bool) -> BreakCause:
     """The difference lies between `at` and the first run, or the last."""
     was, became = _widened(old, new, at, first)
     if max(len(was), len(became)) <= _SHORT:
         if _without_dates(was) == _without_dates(became):
-            return Cause.DATE_OR_NUMBER
+            return BreakCause.DATE_OR_NUMBER
         if _ID.sub(b"#", was) == _ID.sub(b"#", became):
-            return Cause.IDENTIFIER
+            return BreakCause.IDENTIFIER
     if any(_is_reordered(old[at : run.old], new[at : run.new]) for run in (first, last)):
-        return Cause.ORDER
+        return BreakCause.ORDER
     if first.new == at and first.old - at >= _REMOVED:
-        return Cause.TRIMMED if fewer else Cause.REMOVED
-    return Cause.INSERTED if first.old == at else Cause.CHANGED
+        return BreakCause.TRIMMED if fewer else BreakCause.REMOVED
+    return BreakCause.INSERTED if first.old == at else BreakCause.CHANGED
 
 
 def _widened(old: bytes, new: bytes, at: int, run: _Run) -> tuple[bytes, bytes]:

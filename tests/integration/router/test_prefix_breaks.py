@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.scrapes import families
 
-from plumage_router.routing.prefix_breaks import Cause
+from plumage_router.routing.prefix_breaks import BreakCause
 
 RULES = "Answer in one short sentence, and name your sources. " * 100
 TASK = {"role": "user", "content": "Compare the two reports. " * 100}
@@ -36,12 +36,12 @@ async def test_date_in_the_system_prompt_is_named(start: Any, kit: Any, changed:
     record, first = running.router.pool.audit.latest(2)
     assert first.prefix_break is None
     counts = await counted(running)
-    assert set(counts["plumage_router_prefix_breaks_total"]) == set(Cause)
+    assert set(counts["plumage_router_prefix_breaks_total"]) == set(BreakCause)
     if not changed:
         assert record.prefix_break is None
         assert sum(counts["plumage_router_prefix_breaks_total"].values()) == 0
         return
-    assert record.prefix_break.cause is Cause.DATE_OR_NUMBER
+    assert record.prefix_break.cause is BreakCause.DATE_OR_NUMBER
     lost = record.prefix_break.lost_tokens
     assert 0.9 < lost * running.router.pool.decider.rate.bytes_per_token / len(RULES + TASK["content"]) < 1.1
     assert record.document()["prefixBreak"] == {"cause": "DateOrNumber", "lostTokens": lost}
@@ -58,7 +58,7 @@ async def test_tenants_are_compared_with_themselves(start: Any, kit: Any, tmp_pa
     assert (await running.post(second, authorization="Bearer key-b")).status == 200
     assert not running.router.pool.prefix_breaks.counts
     assert (await running.post(second, authorization="Bearer key-a")).status == 200
-    assert running.router.pool.prefix_breaks.counts == {Cause.DATE_OR_NUMBER: 1}
+    assert running.router.pool.prefix_breaks.counts == {BreakCause.DATE_OR_NUMBER: 1}
 
 
 def tool(name: str, *, turned: bool = False) -> dict[str, Any]:
@@ -81,4 +81,4 @@ async def test_tools_in_another_order_keep_their_prefix_when_sorted(start: Any, 
         assert (pool.metrics.sorted_tools, dict(pool.prefix_breaks.counts)) == (2, {})
     else:
         assert (first["tools"], second["tools"]) == (tools, others)
-        assert (pool.metrics.sorted_tools, dict(pool.prefix_breaks.counts)) == (0, {Cause.ORDER: 1})
+        assert (pool.metrics.sorted_tools, dict(pool.prefix_breaks.counts)) == (0, {BreakCause.ORDER: 1})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plumage_engine.agent.events.sequence import Sequencer, Verdict
+from plumage_engine.agent.events.sequence import SequenceCheck, Sequencer
 
 
 def at(last: int, ts: float | None) -> Sequencer:
@@ -14,21 +14,21 @@ def at(last: int, ts: float | None) -> Sequencer:
 
 
 @pytest.mark.parametrize(
-    ("sequencer", "seq", "ts", "verdict"),
+    ("sequencer", "seq", "ts", "check"),
     [
-        (Sequencer(), 0, 1.0, Verdict.NEXT),
-        (Sequencer(), 3, 1.0, Verdict.GAP),
-        (at(4, 10.0), 5, 11.0, Verdict.NEXT),
-        (at(4, 10.0), 5, 9.0, Verdict.NEXT),
-        (at(4, 10.0), 7, 11.0, Verdict.GAP),
-        (at(4, 10.0), 4, 10.0, Verdict.REPEATED),
-        (at(4, 10.0), 2, 8.0, Verdict.REPEATED),
-        (at(4, 10.0), 0, 12.0, Verdict.RESTARTED),
-        (at(4, None), 2, 99.0, Verdict.REPEATED),
+        (Sequencer(), 0, 1.0, SequenceCheck.NEXT),
+        (Sequencer(), 3, 1.0, SequenceCheck.GAP),
+        (at(4, 10.0), 5, 11.0, SequenceCheck.NEXT),
+        (at(4, 10.0), 5, 9.0, SequenceCheck.NEXT),
+        (at(4, 10.0), 7, 11.0, SequenceCheck.GAP),
+        (at(4, 10.0), 4, 10.0, SequenceCheck.REPEATED),
+        (at(4, 10.0), 2, 8.0, SequenceCheck.REPEATED),
+        (at(4, 10.0), 0, 12.0, SequenceCheck.RESTARTED),
+        (at(4, None), 2, 99.0, SequenceCheck.REPEATED),
     ],
 )
-def test_verdicts(sequencer: Sequencer, seq: int, ts: float, verdict: Verdict) -> None:
-    assert sequencer.judge(seq, ts) is verdict
+def test_verdicts(sequencer: Sequencer, seq: int, ts: float, check: SequenceCheck) -> None:
+    assert sequencer.judge(seq, ts) is check
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plumage.api.v1alpha1.autoscaling import BehaviorSpec
-from plumage.autoscaling.behavior import Change, History, Recommendation
+from plumage.autoscaling.behavior import History, Recommendation, ReplicaChange
 
 NOW = 1000.0
 
@@ -32,7 +32,7 @@ def changes(*replicas: int, within: float = 120.0) -> History:
     """One change after another, evenly within the last seconds."""
     history = History()
     for number, count in enumerate(replicas):
-        history.changed(Change(NOW - within + within * (number + 0.5) / len(replicas), count))
+        history.changed(ReplicaChange(NOW - within + within * (number + 0.5) / len(replicas), count))
     return history
 
 
@@ -94,7 +94,7 @@ def test_documented_examples_of_both_policies() -> None:
     for minute in range(6):
         now = NOW + 61 * minute
         bounded = history.within_rate(wanted, 10, behavior, now)
-        history.changed(Change(now, bounded.replicas - wanted))
+        history.changed(ReplicaChange(now, bounded.replicas - wanted))
         wanted = bounded.replicas
         seen.append(wanted)
     assert seen == [72, 64, 57, 51, 45, 40]  # 0.9 of each, rounded down; from 40 on, 4 pods remove more
@@ -153,6 +153,6 @@ def test_history_is_bounded() -> None:
     history = History()
     for second in range(20_000):
         history.recommend(Recommendation(float(second), 1))
-        history.changed(Change(float(second), 1))
+        history.changed(ReplicaChange(float(second), 1))
     assert len(history.recommendations) <= 4096
     assert len(history.changes) <= 4096

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumage.backoff import Backoff
-from plumage.directory.mirror.log_reader import Entry, LogReader, OutOfStep, in_pieces
+from plumage.directory.mirror.log_reader import LogReader, OutOfStep, StreamEntry, in_pieces
 from plumage.directory.mirror.mirror import Mirror
 from plumage.directory.mirror.replica_view import ReplicaView
 from plumage.directory.publisher.held_chunks import HeldChunks
@@ -25,7 +25,7 @@ class Replica:
 
     def __init__(self) -> None:
         self.held_chunks = HeldChunks()
-        self.log: list[Entry] = []
+        self.log: list[StreamEntry] = []
 
     @property
     def seq(self) -> int:

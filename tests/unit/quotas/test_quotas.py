@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from plumage.quotas import FRESH, STALE_SHARE, Ask, Limit, Refusal, Sharing, Taken, TenantUse, Verdict
+from plumage.quotas import FRESH, STALE_SHARE, Ask, Limit, QuotaDecision, Refusal, Sharing, Taken, TenantUse
 
 START = 1_700_000_040.0  # the beginning of a minute
 
@@ -38,18 +38,18 @@ class Router:
     def sharing(self, at: float, answers: bool) -> Sharing:
         return Sharing(answers, self.directory.routers, START + at, at)
 
-    def request(self, at: float, tokens: int = 0, *, shared: bool = True) -> Verdict:
+    def request(self, at: float, tokens: int = 0, *, shared: bool = True) -> QuotaDecision:
         found = self.use.take(tokens, self.sharing(at, shared))
         if isinstance(found, Refusal):
             self.refusals.append(found)
-            return Verdict.REFUSE
+            return QuotaDecision.REFUSE
         taken, asks = found
         if asks:
             ask = Ask(taken, at, lambda refused: self._decided(ask, refused))
             self.use.asks.append(ask)
-            return Verdict.ASK
+            return QuotaDecision.ASK
         self.taken.append(taken)
-        return Verdict.ADMIT
+        return QuotaDecision.ADMIT
 
     def _decided(self, ask: Ask, refused: Refusal | None) -> None:
         if refused is None:
@@ -113,7 +113,7 @@ def test_asked_request_never_exceeds_the_limit() -> None:
         router.exchange(number / 1000)
     first.exchange(1.0)
     second.exchange(1.0)
-    assert [router.request(1.01) for router in routers] == [Verdict.ASK] * 2
+    assert [router.request(1.01) for router in routers] == [QuotaDecision.ASK] * 2
     for router in routers:
         router.exchange(1.02)
     assert sum(router.admitted for router in routers) in (999, 1000)
@@ -126,17 +126,17 @@ def test_asked_request_never_exceeds_the_limit() -> None:
 
 def test_request_within_the_share_does_not_wait() -> None:
     [router, other] = together(2, {Limit.REQUESTS_PER_MINUTE: 600})
-    assert router.request(0.0) is Verdict.ADMIT, "the first one, although nothing is known of the others"
+    assert router.request(0.0) is QuotaDecision.ADMIT, "the first one, although nothing is known of the others"
     router.exchange(0.01)
-    assert {router.request(0.02) for _ in range(90)} == {Verdict.ADMIT}
-    assert other.request(0.0) is Verdict.ADMIT
-    assert router.request(0.01 + 2 * FRESH) is Verdict.ASK, "what the others did since then is unknown"
+    assert {router.request(0.02) for _ in range(90)} == {QuotaDecision.ADMIT}
+    assert other.request(0.0) is QuotaDecision.ADMIT
+    assert router.request(0.01 + 2 * FRESH) is QuotaDecision.ASK, "what the others did since then is unknown"
 
 
 def test_window_begins_with_the_minute() -> None:
     router = Router("r", {Limit.REQUESTS_PER_MINUTE: 2}, Directory())
     assert [router.request(at, shared=False) for at in (0.0, 1.0, 59.9, 60.0)] == [
-        Verdict.ADMIT, Verdict.ADMIT, Verdict.REFUSE, Verdict.ADMIT,
+        QuotaDecision.ADMIT, QuotaDecision.ADMIT, QuotaDecision.REFUSE, QuotaDecision.ADMIT,
     ]  # fmt: skip
     router.request(60.0, shared=False)
     router.request(60.0, shared=False)
@@ -146,15 +146,15 @@ def test_window_begins_with_the_minute() -> None:
 
 def test_budget_of_a_day_outlives_the_minute() -> None:
     router = Router("r", {Limit.TOKENS_PER_DAY: 100, Limit.TOKENS_PER_MINUTE: 60}, Directory())
-    assert router.request(0.0, 60, shared=False) is Verdict.ADMIT
-    assert router.request(1.0, 1, shared=False) is Verdict.REFUSE
-    assert router.request(60.0, 40, shared=False) is Verdict.ADMIT
-    assert router.request(120.0, 1, shared=False) is Verdict.REFUSE
-    assert router.request(121.0, 101, shared=False) is Verdict.REFUSE
+    assert router.request(0.0, 60, shared=False) is QuotaDecision.ADMIT
+    assert router.request(1.0, 1, shared=False) is QuotaDecision.REFUSE
+    assert router.request(60.0, 40, shared=False) is QuotaDecision.ADMIT
+    assert router.request(120.0, 1, shared=False) is QuotaDecision.REFUSE
+    assert router.request(121.0, 101, shared=False) is QuotaDecision.REFUSE
     limits = [(one.limit, one.seconds) for one in router.refusals]
     day_left = 86_400 - int(START + 120) % 86_400
     assert limits[1:] == [(Limit.TOKENS_PER_DAY, day_left), (Limit.TOKENS_PER_DAY, None)], "the longest wait of all"
-    assert router.request(86_400.0, 1, shared=False) is Verdict.ADMIT
+    assert router.request(86_400.0, 1, shared=False) is QuotaDecision.ADMIT
 
 
 def test_real_tokens_replace_the_estimate() -> None:
@@ -166,7 +166,7 @@ def test_real_tokens_replace_the_estimate() -> None:
     router.request(3.0, 700, shared=False)
     router.use.end(router.taken[1], 2000, START + 61.0)  # the difference counts in the minute in which it is known
     assert meter.mine == 1300
-    assert router.request(62.0, 1, shared=False) is Verdict.REFUSE
+    assert router.request(62.0, 1, shared=False) is QuotaDecision.REFUSE
 
 
 def test_tokens_of_the_last_minute_are_not_free_in_this_one() -> None:
@@ -187,7 +187,7 @@ def test_use_of_a_running_request_is_not_forgotten() -> None:
     router.use.roll(START + 60.0)
     assert not router.use.idle
     router.use.end(router.taken[0], 5000, START + 61.0)
-    assert router.request(62.0, 1, shared=False) is Verdict.REFUSE
+    assert router.request(62.0, 1, shared=False) is QuotaDecision.REFUSE
 
 
 def test_during_an_outage_each_router_has_an_equal_part() -> None:
@@ -214,8 +214,8 @@ def test_requests_in_flight_elsewhere_are_forgotten_in_a_long_outage() -> None:
         first.request(number / 10)
         first.exchange(number / 10 + 0.01)
     second.exchange(1.0)
-    assert second.request(2.0, shared=False) is Verdict.REFUSE
-    assert second.request(20.0, shared=False) is Verdict.ADMIT
+    assert second.request(2.0, shared=False) is QuotaDecision.REFUSE
+    assert second.request(20.0, shared=False) is QuotaDecision.ADMIT
 
 
 def test_asks_are_decided_by_the_share_when_the_directory_goes_away() -> None:
@@ -241,10 +241,10 @@ def test_ended_requests_free_their_place() -> None:
     first.exchange(0.03)
     assert first.admitted == 2
     second.exchange(0.04)
-    assert second.request(0.05) is Verdict.REFUSE
+    assert second.request(0.05) is QuotaDecision.REFUSE
     first.use.end(first.taken[0], 0, START + 1.0)
     first.exchange(1.0)
-    assert second.request(1.0) is Verdict.ASK, "what it knows is old, so it asks"
+    assert second.request(1.0) is QuotaDecision.ASK, "what it knows is old, so it asks"
     second.exchange(1.01)
     assert second.admitted == 1
 
@@ -254,7 +254,7 @@ def test_requests_of_a_dead_router_are_forgotten() -> None:
     first.request(0.0)
     first.exchange(0.01)  # and then it is killed
     second.exchange(1.0)
-    assert second.request(1.05) is Verdict.REFUSE
+    assert second.request(1.05) is QuotaDecision.REFUSE
     second.exchange(20.0)
     second.request(20.01)
     second.exchange(20.02)
@@ -264,7 +264,7 @@ def test_requests_of_a_dead_router_are_forgotten() -> None:
 def test_withdrawn_request_takes_nothing() -> None:
     [router] = together(1, {Limit.REQUESTS_PER_MINUTE: 1000, Limit.TOKENS_PER_MINUTE: 1000})
     router.request(0.0, 10)
-    assert router.request(0.5, 10) is Verdict.ASK
+    assert router.request(0.5, 10) is QuotaDecision.ASK
     [ask] = router.use.asks
     router.use.withdraw(ask)
     assert [router.use.meters[kind].mine for kind in router.use.limits] == [1, 10]
@@ -275,7 +275,7 @@ def test_withdrawn_request_takes_nothing() -> None:
 def test_ask_over_the_end_of_a_minute_is_counted_in_the_new_one() -> None:
     [router] = together(1, {Limit.REQUESTS_PER_MINUTE: 4})
     router.request(59.0)
-    assert router.request(59.9) is Verdict.ASK
+    assert router.request(59.9) is QuotaDecision.ASK
     router.publish(59.95)
     for _ in range(2):
         router.request(60.01)
@@ -290,7 +290,7 @@ def test_ask_over_the_end_of_a_minute_is_counted_in_the_new_one() -> None:
 def test_late_ask_is_decided() -> None:
     [router] = together(1, {Limit.REQUESTS_PER_MINUTE: 4})
     router.request(0.0)
-    assert router.request(0.5) is Verdict.ASK
+    assert router.request(0.5) is QuotaDecision.ASK
     router.settle(0.9)
     assert router.use.asks
     router.settle(1.1)
@@ -302,11 +302,11 @@ def test_other_limits_keep_what_was_used() -> None:
     for _ in range(5):
         router.request(0.0, shared=False)
     router.use.limits = {Limit.REQUESTS_PER_MINUTE: 6, Limit.CONCURRENT_REQUESTS: 7}
-    assert router.request(1.0, shared=False) is Verdict.ADMIT
-    assert router.request(1.0, shared=False) is Verdict.REFUSE
+    assert router.request(1.0, shared=False) is QuotaDecision.ADMIT
+    assert router.request(1.0, shared=False) is QuotaDecision.REFUSE
     router.use.limits = {Limit.CONCURRENT_REQUESTS: 7}
-    assert router.request(1.0, shared=False) is Verdict.ADMIT, "the six that run are counted"
-    assert router.request(1.0, shared=False) is Verdict.REFUSE
+    assert router.request(1.0, shared=False) is QuotaDecision.ADMIT, "the six that run are counted"
+    assert router.request(1.0, shared=False) is QuotaDecision.REFUSE
     for taken in router.taken:
         router.use.end(taken, 0, START + 2.0)
     assert router.use.running == router.use.meters[Limit.CONCURRENT_REQUESTS].mine == 0
@@ -319,7 +319,7 @@ def test_lost_server_forgets_no_number() -> None:
     for router in (first, second, first):
         router.exchange(0.01)
     first.directory.numbers.clear()
-    assert first.request(2.0, 100) is Verdict.ASK
+    assert first.request(2.0, 100) is QuotaDecision.ASK
     first.exchange(2.01)
     assert first.admitted == 1
 
@@ -328,7 +328,7 @@ def test_clock_that_is_put_back_begins_no_window() -> None:
     router = Router("r", {Limit.REQUESTS_PER_MINUTE: 2}, Directory())
     for _ in range(2):
         router.request(61.0, shared=False)
-    assert router.request(59.0, shared=False) is Verdict.REFUSE
+    assert router.request(59.0, shared=False) is QuotaDecision.REFUSE
 
 
 def test_numbers_are_published_again_in_case_the_server_lost_them() -> None:

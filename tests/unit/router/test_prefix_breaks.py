@@ -15,7 +15,7 @@ from plumage_router.request.prompt import Prompt
 from plumage_router.request.turns import Turn, turn_of
 from plumage_router.request.usage import wanted_usage
 from plumage_router.routing import prefix_breaks
-from plumage_router.routing.prefix_breaks import Cause, Difference, PrefixBreaks, find_difference
+from plumage_router.routing.prefix_breaks import BreakCause, Difference, PrefixBreaks, find_difference
 
 BYTES_PER_TOKEN = 4.0
 
@@ -51,18 +51,18 @@ def turns(before: str, after: str) -> tuple[bytes, bytes]:
 @pytest.mark.parametrize(
     ("before", "after", "cause"),
     [
-        (f"Now: 2026-11-27T14:15:03Z\n{RULES}", f"Now: 2026-11-27T14:16:41Z\n{RULES}", Cause.DATE_OR_NUMBER),
-        (f"Today is Friday, Nov 27.\n{RULES}", f"Today is Saturday, November 28.\n{RULES}", Cause.DATE_OR_NUMBER),
-        (f"It is 9:59 am.\n{RULES}", f"It is 10:01 am.\n{RULES}", Cause.DATE_OR_NUMBER),
-        (f"You have 12 turns left.\n{RULES}", f"You have 9 turns left.\n{RULES}", Cause.DATE_OR_NUMBER),
-        (f"trace=1f3c99ab-77\n{RULES}", f"trace=9be0d12c-41\n{RULES}", Cause.IDENTIFIER),
-        ("[" + ",".join(TOOLS) + "]" + RULES, "[" + ",".join(TOOLS[::-1]) + "]" + RULES, Cause.ORDER),
-        ('{"name":"x","type":"y"}' + RULES, '{"type":"y","name":"x"}' + RULES, Cause.ORDER),
-        (RULES, "Be brief. " + RULES, Cause.INSERTED),
-        ("Alice asks.\n" + RULES, "Bob and Carol want to know.\n" + RULES, Cause.CHANGED),
+        (f"Now: 2026-11-27T14:15:03Z\n{RULES}", f"Now: 2026-11-27T14:16:41Z\n{RULES}", BreakCause.DATE_OR_NUMBER),
+        (f"Today is Friday, Nov 27.\n{RULES}", f"Today is Saturday, November 28.\n{RULES}", BreakCause.DATE_OR_NUMBER),
+        (f"It is 9:59 am.\n{RULES}", f"It is 10:01 am.\n{RULES}", BreakCause.DATE_OR_NUMBER),
+        (f"You have 12 turns left.\n{RULES}", f"You have 9 turns left.\n{RULES}", BreakCause.DATE_OR_NUMBER),
+        (f"trace=1f3c99ab-77\n{RULES}", f"trace=9be0d12c-41\n{RULES}", BreakCause.IDENTIFIER),
+        ("[" + ",".join(TOOLS) + "]" + RULES, "[" + ",".join(TOOLS[::-1]) + "]" + RULES, BreakCause.ORDER),
+        ('{"name":"x","type":"y"}' + RULES, '{"type":"y","name":"x"}' + RULES, BreakCause.ORDER),
+        (RULES, "Be brief. " + RULES, BreakCause.INSERTED),
+        ("Alice asks.\n" + RULES, "Bob and Carol want to know.\n" + RULES, BreakCause.CHANGED),
     ],
 )  # fmt: skip
-def test_cause_is_named(before: str, after: str, cause: Cause) -> None:
+def test_cause_is_named(before: str, after: str, cause: BreakCause) -> None:
     first, second = turns(before, after)
     found = compared(first, second)
     assert found is not None
@@ -78,7 +78,7 @@ def test_history_without_its_oldest_messages() -> None:
     second = rendered(("system", RULES), *older[2:], TASK, ANSWER, NEXT)
     found = compared(first, second, fewer=True)
     assert found is not None
-    assert (found.cause, found.at >= len(RULES)) == (Cause.TRIMMED, True)
+    assert (found.cause, found.at >= len(RULES)) == (BreakCause.TRIMMED, True)
 
 
 @given(st.binary(max_size=4000), st.binary(max_size=400))
@@ -126,21 +126,21 @@ def test_shuffled_tools_are_another_order(seed: int) -> None:
     first, second = turns("[" + ", ".join(tools) + "]\n" + RULES, "[" + ", ".join(other) + "]\n" + RULES)
     found = compared(first, second)
     assert found is not None
-    assert found.cause is Cause.ORDER
+    assert found.cause is BreakCause.ORDER
 
 
 @pytest.mark.parametrize("name", ["Mark", "monitor", "decide", "Sunita", "Mayor"])
 def test_word_that_begins_like_a_month_is_no_date(name: str) -> None:
     found = compared(*turns(f"For {name}.\n" + RULES, "For Juliet.\n" + RULES))
     assert found is not None
-    assert found.cause is Cause.CHANGED
+    assert found.cause is BreakCause.CHANGED
 
 
 def test_part_that_a_template_drops_is_no_trimmed_history() -> None:
     thought = text(30, 2000)
     first = rendered(("system", RULES), ("assistant", thought + ANSWER[1]), TASK)
     second = rendered(("system", RULES), ("assistant", ANSWER[1]), TASK, ANSWER, NEXT)
-    for fewer, cause in ((False, Cause.REMOVED), (True, Cause.TRIMMED)):
+    for fewer, cause in ((False, BreakCause.REMOVED), (True, BreakCause.TRIMMED)):
         found = compared(first, second, fewer=fewer)
         assert found is not None
         assert found.cause is cause
@@ -156,10 +156,10 @@ class TestConversations:
         assert breaks.check(prompt(first, Turn(1, None, 1)), 0, 0.0) is None
         found = breaks.check(prompt(second, Turn(2, 1, 3)), 0, 1.0)
         assert found is not None
-        assert found.cause == Cause.DATE_OR_NUMBER
+        assert found.cause == BreakCause.DATE_OR_NUMBER
         assert found.lost_tokens == pytest.approx((len(RULES) + len(TASK[1])) / BYTES_PER_TOKEN, rel=0.02)
-        assert breaks.counts == {Cause.DATE_OR_NUMBER: 1}
-        assert breaks.lost_tokens == {Cause.DATE_OR_NUMBER: found.lost_tokens}
+        assert breaks.counts == {BreakCause.DATE_OR_NUMBER: 1}
+        assert breaks.lost_tokens == {BreakCause.DATE_OR_NUMBER: found.lost_tokens}
         assert breaks.check(prompt(second, Turn(2, 1, 3)), 0, 2.0) is None, "the client repeats the request"
 
     @pytest.mark.parametrize("depth", [0, 12])

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterable
 
-from plumage.directory.mirror.mirror import Change, Mirror
+from plumage.directory.mirror.mirror import Mirror, OwnerChange
 from plumage.directory.mirror.sync import DirectorySync
 from plumage_bench.benches.directory.waiting import until
 
@@ -31,7 +31,7 @@ class TimedMirror(Mirror):
         super().__init__(capacity=8_000_000)
         self.usable: dict[int, float] = {}
 
-    def apply(self, slot: int, changes: Iterable[Change]) -> None:
+    def apply(self, slot: int, changes: Iterable[OwnerChange]) -> None:
         changes = list(changes)
         super().apply(slot, changes)
         now = time.monotonic()

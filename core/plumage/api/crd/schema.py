@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from plumage.api.v1alpha1.cel import literal
 from plumage.api.v1alpha1.field_types import KEY_LENGTH, STRING_RULES, WORDS
-from plumage.api.v1alpha1.struct import LIST_KEY, Change, Rule, Struct
+from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct, TransitionRule
 from plumage.quantity import BOUNDS, LONGEST, Quantity
 
 __all__ = ["structs_in", "structural_schema"]
@@ -199,7 +199,7 @@ def _validations(rules: list[Schema]) -> Schema:
     return {"x-kubernetes-validations": rules} if rules else {}
 
 
-def _validation(rule: Rule | Change) -> Schema:
+def _validation(rule: Rule | TransitionRule) -> Schema:
     path = (
         {} if not rule.at or rule.at.startswith("metadata.") else {"fieldPath": f".{rule.at}"}
     )  # the field is not in this schema

@@ -10,7 +10,7 @@ from plumage import defaults
 from plumage.api.v1alpha1.field_types import SPACES, WORDS, SecretKeyRef, Text
 from plumage.api.v1alpha1.metadata import Tally
 from plumage.api.v1alpha1.pods import Resources
-from plumage.api.v1alpha1.struct import LIST_KEY, Change, Rule, Struct
+from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct, TransitionRule
 from plumage.models import BUILTIN, is_known
 
 __all__ = ["MOST_ADAPTERS", "Adapter", "AdapterStatus", "ModelSpec"]
@@ -155,7 +155,7 @@ class ModelSpec(Struct):
         ),
     )
     changes: ClassVar = (
-        Change(
+        TransitionRule(
             at="",
             must="may not change the name that clients ask for (name, or the last part of uri): engines of both names "
             "would be behind one router; set name to the old one, or make a new pool",

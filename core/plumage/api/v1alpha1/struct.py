@@ -21,7 +21,7 @@ from pydantic_core.core_schema import ErrorType
 
 from plumage.api.v1alpha1.cel import entries_differ
 
-__all__ = ["LIST_KEY", "Change", "Rule", "Struct", "named_once"]
+__all__ = ["LIST_KEY", "Rule", "Struct", "TransitionRule", "named_once"]
 
 LIST_KEY = "x-plumage-list-key"
 """In a list field's json_schema_extra: the field that is the key of an entry; "" if the entry is its own key.
@@ -69,7 +69,7 @@ def named_once(at: str, what: str, key: str = "") -> Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TransitionRule:
     """A rule between the old and the new struct. Only an API server can check it.
 
     at, must: as in `Rule`. cel: a rule on `oldSelf` and `self`. It is checked only if both exist.
@@ -95,7 +95,7 @@ class Struct(BaseModel):
         defer_build=True,
     )
     rules: ClassVar[tuple[Rule, ...]] = ()
-    changes: ClassVar[tuple[Change, ...]] = ()
+    changes: ClassVar[tuple[TransitionRule, ...]] = ()
 
     @model_validator(mode="wrap")
     @classmethod

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from plumage.directory.client.connection import Client
 from plumage.directory.client.redis_pipeline import RedisPipeline
-from plumage.directory.mirror.log_reader import LOG_PIECE, Entry, OutOfStep, in_pieces, weight
+from plumage.directory.mirror.log_reader import LOG_PIECE, OutOfStep, StreamEntry, in_pieces, weight
 from plumage.directory.mirror.read_failures import ReadFailures
 from plumage.directory.mirror.replica_view import ReplicaView
 from plumage.directory.schema import NewerSchemaError, SchemaError
@@ -51,7 +51,7 @@ class LogFollower:
             known.reads += 1
         await asyncio.sleep(PACE)
 
-    async def _fetch(self, logs: Mapping[bytes, ReplicaView]) -> list[tuple[bytes, list[Entry]]]:
+    async def _fetch(self, logs: Mapping[bytes, ReplicaView]) -> list[tuple[bytes, list[StreamEntry]]]:
         if not logs:
             await asyncio.sleep(BLOCK_MS / 1000)
             return []
@@ -65,7 +65,7 @@ class LogFollower:
             raise reply
         return [(key, [(name, _fields(flat)) for name, flat in entries]) for key, entries in reply or ()]
 
-    def _take(self, known: ReplicaView, key: bytes, entries: list[Entry]) -> None:
+    def _take(self, known: ReplicaView, key: bytes, entries: list[StreamEntry]) -> None:
         """Apply the entries, unless the replica no longer follows this log: a snapshot may have begun since."""
         if not known.live or known.log.encode() != key:
             return

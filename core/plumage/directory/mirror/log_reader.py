@@ -24,19 +24,19 @@ from plumage.directory.schema import (
     unpack_records,
 )
 
-__all__ = ["LOG_PIECE", "Entry", "LogReader", "OutOfStep", "in_pieces", "weight"]
+__all__ = ["LOG_PIECE", "LogReader", "OutOfStep", "StreamEntry", "in_pieces", "weight"]
 
 PIECE = 1024 * RECORD.size  # bytes of a snapshot that are applied at once: about a millisecond
 LOG_PIECE = 4 * PIECE  # … of logs: on a busy event loop they get one piece per turn, and must not fall behind
 ENTRY = 6 * RECORD.size  # the cost of an entry beside its records: 3.5 µs, where a record takes 0.6 µs
 
-Entry = tuple[bytes, Mapping[bytes, bytes]]
+StreamEntry = tuple[bytes, Mapping[bytes, bytes]]
 Changes = list[tuple[int, int, int]]
 
 
-def in_pieces(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+def in_pieces(entries: Iterable[StreamEntry]) -> Iterator[list[StreamEntry]]:
     """Log entries in their order, about `LOG_PIECE` of `weight` at a time. An entry is never cut."""
-    piece: list[Entry] = []
+    piece: list[StreamEntry] = []
     room = LOG_PIECE
     for entry in entries:
         piece.append(entry)
@@ -48,7 +48,7 @@ def in_pieces(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         yield piece
 
 
-def weight(entry: Entry) -> int:
+def weight(entry: StreamEntry) -> int:
     """The time to apply an entry, in bytes of records."""
     return sum(map(len, entry[1].values())) + ENTRY
 
@@ -98,7 +98,7 @@ class LogReader:
     def buckets_done(self) -> None:
         self.seq, self._consistent_from = min(self._bucket_seqs), max(self._bucket_seqs)
 
-    def catch_up(self, entries: Sequence[Entry]) -> None:
+    def catch_up(self, entries: Sequence[StreamEntry]) -> None:
         """Stage log entries after the snapshot. OutOfStep: it was abandoned, or there is a gap."""
         self._require_staged()
         self.take(entries)
@@ -134,7 +134,7 @@ class LogReader:
 
     # The log
 
-    def take(self, entries: Sequence[Entry]) -> int:
+    def take(self, entries: Sequence[StreamEntry]) -> int:
         """Apply log entries in order; returns the number of changes. Entries applied before are ignored.
 
         OutOfStep: there is a gap, or a check mark differs."""

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from plumage.directory.mirror.owner_table import SHARDS, Change, OwnerTable
+from plumage.directory.mirror.owner_table import SHARDS, OwnerChange, OwnerTable
 from plumage.directory.mirror.pending_owners import Holds, PendingOwners
 from plumage.directory.mirror.slot_masks import SlotMasks
 from plumage.directory.mirror.staged_snapshot import PIECE, StagedSnapshot
 from plumage.errors import ConfigurationError
 
-__all__ = ["SHARDS", "Change", "Mirror"]
+__all__ = ["SHARDS", "Mirror", "OwnerChange"]
 
 EXPIRED_AT_ONCE = 8  # decisions whose holds end at one step: about a millisecond
 
@@ -73,7 +73,7 @@ class Mirror:
 
     # Reports of replicas
 
-    def apply(self, slot: int, changes: Iterable[Change]) -> None:
+    def apply(self, slot: int, changes: Iterable[OwnerChange]) -> None:
         """Apply changes of a replica's log, in their order. A repeated change has no effect."""
         bit = self._masks.of.get(slot) or self._masks.open(slot)
         holds = self._pending.of(slot)

@@ -20,7 +20,7 @@ from plumage.directory.mirror.match_cache import KEY, OWNERS, SHIFT, MatchCache
 from plumage.directory.mirror.pending_owners import NO_HOLDS, Holds
 from plumage.hashing.chunks import ENDS, PIECE
 
-__all__ = ["SHARDS", "TOKEN_BITS", "Change", "OwnerTable"]
+__all__ = ["SHARDS", "TOKEN_BITS", "OwnerChange", "OwnerTable"]
 
 TOKEN_BITS = 24
 TOKENS = (1 << TOKEN_BITS) - 1
@@ -30,7 +30,7 @@ REMEMBERED = 64  # matched chains that wait for `move_matched`
 
 _PIECES = [(end - start) // PIECE for start, end in pairwise(ENDS)]  # of each chunk
 
-Change = tuple[int, int, int]  # chunk, tier (0 = no longer held), tokens up to and with this chunk
+OwnerChange = tuple[int, int, int]  # chunk, tier (0 = no longer held), tokens up to and with this chunk
 
 
 class OwnerTable:
@@ -121,7 +121,7 @@ class OwnerTable:
 
     # Writing
 
-    def write(self, bit: int, changes: Iterable[Change], holds: Holds = NO_HOLDS) -> None:
+    def write(self, bit: int, changes: Iterable[OwnerChange], holds: Holds = NO_HOLDS) -> None:
         """Write changes of one bit. A reported chunk is no longer pending. A removal leaves it pending: the engine
         dropped a chunk that the pending request will compute again."""
         shards, share = self._shards, self._share

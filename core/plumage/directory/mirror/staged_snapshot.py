@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from plumage.directory.mirror.owner_table import Change, OwnerTable
+from plumage.directory.mirror.owner_table import OwnerChange, OwnerTable
 from plumage.directory.mirror.pending_owners import PendingOwners
 from plumage.directory.mirror.slot_masks import SlotMasks
 from plumage.errors import StateError
@@ -30,7 +30,7 @@ class StagedSnapshot:
         self._carried: set[int] = set()  # pending chunks that the bit was added to
         self._left: list[int] | None = None  # chunks that are still to be carried, once carrying has begun
 
-    def add(self, changes: Iterable[Change]) -> None:
+    def add(self, changes: Iterable[OwnerChange]) -> None:
         if not self._open:
             raise StateError("this snapshot was committed or abandoned; start another with mirror.stage_snapshot(slot)")
         self._table.write(self._bit, changes)

@@ -20,7 +20,7 @@ from redis.exceptions import ResponseError
 from plumage.directory.client.connection import UNAVAILABLE, close, connect
 from plumage.directory.client.redis_pipeline import Command, RedisPipeline
 from plumage.directory.publisher.bucket_schedule import BucketSchedule
-from plumage.directory.publisher.outbox import Entry, append_commands, log_bytes
+from plumage.directory.publisher.outbox import OutboxEntry, append_commands, log_bytes
 from plumage.directory.publisher.publication import Publication
 from plumage.directory.schema import BEAT_TTL, BUCKETS, DATA_TTL, EPOCH_TTL, Beat, Keys, sequence
 
@@ -145,7 +145,7 @@ class EpochWriter:
             self._schedule.seqs[number] = seq
         return commands
 
-    def _due_buckets(self, epoch: str, batch: Sequence[Entry]) -> list[Command]:
+    def _due_buckets(self, epoch: str, batch: Sequence[OutboxEntry]) -> list[Command]:
         """The buckets that are due after `batch`, and the log's trim that they allow."""
         due = self._bucket_commands(epoch, self._schedule.due(log_bytes(batch), self._publication.held.count))
         if due:

@@ -15,14 +15,14 @@ from typing import NamedTuple
 from plumage.directory.client.redis_pipeline import Command
 from plumage.directory.schema import pack_entry
 
-__all__ = ["ENTRIES_AT_ONCE", "Entry", "Outbox", "append_commands", "log_bytes"]
+__all__ = ["ENTRIES_AT_ONCE", "Outbox", "OutboxEntry", "append_commands", "log_bytes"]
 
 OUTBOX_BYTES = 4 << 20  # above it a whole snapshot is cheaper than the changes
 ENTRIES_AT_ONCE = 256
 ENTRY_OVERHEAD = 24  # bytes of a stream entry beside its records
 
 
-class Entry(NamedTuple):
+class OutboxEntry(NamedTuple):
     """check: count and digest after this entry, or None without a check mark."""
 
     seq: int
@@ -41,7 +41,7 @@ class Outbox:
     def __init__(self) -> None:
         self.last = self.acknowledged = self.last_checked = 0
         self.size = 0
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[OutboxEntry] = deque()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -53,16 +53,16 @@ class Outbox:
     def add(self, records: bytes, check: tuple[int, int] | None = None) -> None:
         """Add one entry. check: count and digest after it, as a check mark."""
         self.last += 1
-        self._entries.append(Entry(self.last, records, check))
+        self._entries.append(OutboxEntry(self.last, records, check))
         self.size += len(records) + ENTRY_OVERHEAD
         if check is not None:
             self.last_checked = self.last
 
-    def batch(self) -> list[Entry]:
+    def batch(self) -> list[OutboxEntry]:
         """The oldest entries: at most `ENTRIES_AT_ONCE`."""
         return list(islice(self._entries, ENTRIES_AT_ONCE))
 
-    def acknowledge(self, batch: Sequence[Entry]) -> None:
+    def acknowledge(self, batch: Sequence[OutboxEntry]) -> None:
         """Removes `batch`, the oldest entries, which the server has stored."""
         for _ in batch:
             self._entries.popleft()
@@ -75,12 +75,12 @@ class Outbox:
         self.size = self.acknowledged = 0
 
 
-def log_bytes(entries: Iterable[Entry]) -> int:
+def log_bytes(entries: Iterable[OutboxEntry]) -> int:
     """The size of the entries in the log, in bytes."""
     return sum(len(entry.records) + ENTRY_OVERHEAD for entry in entries)
 
 
-def append_commands(log: str, batch: Iterable[Entry]) -> list[Command]:
+def append_commands(log: str, batch: Iterable[OutboxEntry]) -> list[Command]:
     """The commands that append `batch` to the stream with the key `log`."""
     return [
         ("XADD", log, f"{entry.seq}-0", *chain.from_iterable(pack_entry(entry.records, entry.check).items()))

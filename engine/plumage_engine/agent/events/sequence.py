@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, auto
 
-__all__ = ["Sequencer", "Verdict"]
+__all__ = ["SequenceCheck", "Sequencer"]
 
 
-class Verdict(Enum):
+class SequenceCheck(Enum):
     NEXT = auto()  # apply it
     REPEATED = auto()  # applied before
     GAP = auto()  # batches are missing in between
@@ -28,12 +28,12 @@ class Sequencer:
         self.last = -1
         self.ts: float | None = None
 
-    def judge(self, seq: int, ts: float) -> Verdict:
+    def judge(self, seq: int, ts: float) -> SequenceCheck:
         if seq == self.last + 1:
-            return Verdict.NEXT
+            return SequenceCheck.NEXT
         if seq > self.last:
-            return Verdict.GAP
-        return Verdict.RESTARTED if self.ts is not None and ts > self.ts else Verdict.REPEATED
+            return SequenceCheck.GAP
+        return SequenceCheck.RESTARTED if self.ts is not None and ts > self.ts else SequenceCheck.REPEATED
 
     def advance(self, seq: int, ts: float | None) -> None:
         """The batch was applied, or a snapshot that is valid at it."""

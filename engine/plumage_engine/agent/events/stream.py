@@ -26,7 +26,7 @@ import zmq
 
 from plumage.backoff import Backoff
 from plumage.directory.client.tasks import end
-from plumage_engine.agent.events.sequence import Sequencer, Verdict
+from plumage_engine.agent.events.sequence import SequenceCheck, Sequencer
 from plumage_engine.agent.events.sockets import REPLAY_SILENCE, LiveSocket, ReplaySocket
 from plumage_engine.kv_events import EventBatch, Snapshot, WireError, decode_batch
 
@@ -161,13 +161,13 @@ class EventStream:
         self._waiting.append((seq, batch))
 
     def _offer(self, seq: int, batch: EventBatch) -> None:
-        verdict = self._sequence.judge(seq, batch.ts)
-        if verdict is Verdict.NEXT:
+        check = self._sequence.judge(seq, batch.ts)
+        if check is SequenceCheck.NEXT:
             self._apply(seq, batch)
-        elif verdict is Verdict.REPEATED:
+        elif check is SequenceCheck.REPEATED:
             self.counters.repeats += 1
         else:
-            self.counters.gaps += verdict is Verdict.GAP
+            self.counters.gaps += check is SequenceCheck.GAP
             self._waiting.append((seq, batch))
             self._start_recovery(f"batch {seq} came after {self.last}")
 
@@ -262,10 +262,10 @@ class EventStream:
     async def _feed(self, batches: list[tuple[int, EventBatch]]) -> bool:
         """False when batches are missing: a replay socket drops messages above its bound and reports nothing."""
         for number, (seq, batch) in enumerate(batches, start=1):
-            verdict = self._sequence.judge(seq, batch.ts)
-            if verdict is Verdict.GAP:
+            check = self._sequence.judge(seq, batch.ts)
+            if check is SequenceCheck.GAP:
                 return False
-            if verdict is Verdict.NEXT:
+            if check is SequenceCheck.NEXT:
                 self._apply(seq, batch)
             if number % BURST == 0:
                 self._sink.flush()
@@ -276,11 +276,11 @@ class EventStream:
         """Apply the live batches that waited; False when batches are missing between them."""
         while self._waiting:
             seq, batch = self._waiting[0]
-            verdict = self._sequence.judge(seq, batch.ts)
-            if verdict is Verdict.GAP or verdict is Verdict.RESTARTED:
+            check = self._sequence.judge(seq, batch.ts)
+            if check is SequenceCheck.GAP or check is SequenceCheck.RESTARTED:
                 return False
             self._waiting.popleft()
-            if verdict is Verdict.NEXT:
+            if check is SequenceCheck.NEXT:
                 self._apply(seq, batch)
             else:
                 self.counters.repeats += 1
