@@ -17,22 +17,15 @@ import yaml
 from kubernetes import config
 from kubernetes.client import Configuration
 
+from plumage.api_server import ApiServerError, read_refusal
 from plumage_cli.cluster.options import Target
 from plumage_cli.errors import CliError
 
-__all__ = ["ApiError", "Cluster", "connect"]
+__all__ = ["Cluster", "connect"]
 
 _NO_KUBECONFIG = (AttributeError, KeyError, TypeError, ValueError)  # its reader's errors for YAML that is no kubeconfig
 _NO_SUCH_PATH = b"404 page not found"  # the API server's reply for an unknown API group, which is not JSON
 _TIMEOUT = urllib3.Timeout(connect=5.0, read=20.0)  # seconds
-
-
-class ApiError(CliError):
-    """The API server refused or failed. status: the HTTP status, 0 without an answer."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Cluster:
@@ -43,14 +36,14 @@ class Cluster:
         self._pool = _pool(credentials)
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
-        """The JSON at `path`. ApiError on failure."""
+        """The JSON at `path`. Raises ApiServerError on failure."""
         return self._ask("GET", path + (f"?{urlencode(params)}" if params else ""), None)
 
     def find(self, path: str) -> Any | None:
         """The JSON at `path`, or None on status 404."""
         try:
             return self.get(path)
-        except ApiError as error:
+        except ApiServerError as error:
             if error.status == 404:
                 return None
             raise
@@ -67,16 +60,18 @@ class Cluster:
         try:
             answer = self._pool.request(method, url, body=body, headers=headers)
             if answer.status == 404 and answer.data.strip() == _NO_SUCH_PATH:
-                raise ApiError(404, f"the API server of {self.name} serves no {path}")
+                raise ApiServerError(f"the API server of {self.name} serves no {path}", 404)
             reply = json.loads(answer.data)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ApiError(0, f"the API server of {self.name} can't be reached: {_brief(error)}") from None
+            raise ApiServerError(f"the API server of {self.name} can't be reached: {_brief(error)}") from None
         except ValueError:
-            raise ApiError(
-                0, f"the server of {self.name} is no Kubernetes API server: its answer is not JSON"
+            raise ApiServerError(
+                f"the server of {self.name} is no Kubernetes API server: its answer is not JSON"
             ) from None
         if answer.status >= 400:
-            raise ApiError(answer.status, _refusal(reply, answer.status))
+            refusal = read_refusal(answer.data)
+            message = refusal.message or f"the API server answered with status {answer.status}"
+            raise ApiServerError(message, answer.status, refusal.reason)
         return reply
 
 
@@ -116,12 +111,6 @@ def _pool(credentials: Configuration) -> urllib3.PoolManager:
     if credentials.proxy:
         return urllib3.ProxyManager(credentials.proxy, proxy_headers=credentials.proxy_headers, **settings)
     return urllib3.PoolManager(**settings)
-
-
-def _refusal(reply: Any, status: int) -> str:
-    """The API server's own message."""
-    message = reply.get("message") if isinstance(reply, dict) else None
-    return str(message or f"the API server answered with status {status}")
 
 
 def _brief(error: BaseException) -> str:

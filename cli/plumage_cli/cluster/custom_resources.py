@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from plumage.api_server import ApiServerError
 from plumage.cluster import GROUP, PAUSE, POOL_LABEL, VERSION
-from plumage_cli.cluster.client import ApiError, Cluster
+from plumage_cli.cluster.client import Cluster
 from plumage_cli.errors import CliError, NoPoolError
 
 __all__ = [
@@ -97,7 +98,7 @@ def _listed(cluster: Cluster, plural: str, everywhere: bool) -> list[dict[str, A
     place = "" if everywhere else f"/namespaces/{quote(cluster.namespace)}"
     try:
         found = cluster.get(f"{_API}{place}/{plural}")["items"]
-    except ApiError as error:
+    except ApiServerError as error:
         if error.status == 404:
             return None
         raise

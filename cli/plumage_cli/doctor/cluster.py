@@ -12,8 +12,9 @@ from typing import Any
 from plumage.api.crd import FINGERPRINT, definition, definition_name
 from plumage.api.v1alpha1 import InferenceGateway, InferencePool
 from plumage.api.v1alpha1.gpus import names_gpu
+from plumage.api_server import ApiServerError
 from plumage.plural import counted
-from plumage_cli.cluster.client import ApiError, Cluster
+from plumage_cli.cluster.client import Cluster
 from plumage_cli.cluster.custom_resources import condition, gateways, is_paused, one_pool, pools, root_causes
 from plumage_cli.cluster.operators import operators, setting, settings
 from plumage_cli.doctor.finding import Finding, Verdict
@@ -33,7 +34,7 @@ def check_cluster(cluster: Cluster, pool: str | None, everywhere: bool, now: dat
     """All checks. pool: only this pool of the namespace. now: with a time zone."""
     try:
         version = cluster.get("/version").get("gitVersion", "of an unknown version")
-    except ApiError as error:
+    except ApiServerError as error:
         yield Finding(Verdict.BAD, str(error), "check that kubectl get namespaces works with this context")
         return
     yield Finding(Verdict.GOOD, f"the API server of {cluster.name} answers, {version}")
@@ -49,7 +50,7 @@ def _seen(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding
     """The findings of a check, or why it could not read what it needs."""
     try:
         yield from list(check())
-    except ApiError as error:
+    except ApiServerError as error:
         refused = error.status in (401, 403)
         remedy = "use a context that may read it" if refused else "try again"
         yield Finding(Verdict.WARNING, f"can't read {what}: {error}", remedy)

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from plumage.api_server import ApiServerError
 from plumage.cluster import OURS_SELECTOR, pool_of
-from plumage_cli.cluster.client import ApiError, Cluster
+from plumage_cli.cluster.client import Cluster
 from plumage_cli.cluster.custom_resources import name_of
 from plumage_cli.cluster.operators import operators, settings, user_of
 from plumage_cli.doctor.finding import Finding, Verdict
@@ -71,7 +72,7 @@ def _objects(cluster: Cluster, integration: Integration, everywhere: bool) -> li
     path = f"/apis/{_group_version(integration)}{place}/{integration.plural}"
     try:
         return list(cluster.get(path, {"labelSelector": OURS_SELECTOR})["items"])
-    except ApiError as error:
+    except ApiServerError as error:
         if error.status in (401, 403, 404):
             return []
         raise

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from plumage_cli.cluster.client import ApiError, Cluster
+from plumage.api_server import ApiServerError
+from plumage_cli.cluster.client import Cluster
 from plumage_cli.cluster.operators import user_of
 from plumage_cli.doctor.finding import Finding, Verdict
 from plumage_operator.kinds import INTEGRATIONS
@@ -28,7 +29,7 @@ def check_permissions(
         places = namespaces or [""]
         missing = [one for place in places for one in _missing(cluster, user, IN_POOLS, place, role)]
         missing += _missing(cluster, user, IN_SYSTEM, home, role)
-    except ApiError as error:
+    except ApiServerError as error:
         yield Finding(
             Verdict.WARNING, f"can't check the permissions of {user}: {error}", "run this as a cluster administrator"
         )

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import aiohttp
 
-from plumage.errors import PlumageError
+from plumage.api_server import ApiServerError, read_refusal
 from plumage.incluster.config import ApiServerConfig
 
-__all__ = ["ApiServer", "ApiServerError"]
+__all__ = ["ApiServer"]
 
 ACCEPTED: Final = "application/json, application/jwk-set+json"  # the keys are served as the latter only; else 406
 CONNECT: Final = 5.0  # seconds
@@ -26,14 +26,6 @@ ANSWER: Final = 30.0
 SLACK: Final = 10.0  # seconds that a watch may exceed its requested time before it counts as frozen
 MOST_BYTES: Final = 64 << 20
 LINE: Final = 4 << 20  # bytes of a watch's read buffer; one watched object has twice as many at most
-
-
-class ApiServerError(PlumageError):
-    """A call of the API server failed. status: its HTTP status; 0 if there was no answer."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
 
 
 class ApiServer:
@@ -51,7 +43,7 @@ class ApiServer:
             async for part in answer.content.iter_any():
                 size += len(part)
                 if size > MOST_BYTES:
-                    raise ApiServerError(0, f"the API server answers {path} with more than {MOST_BYTES} bytes")
+                    raise ApiServerError(f"the API server answers {path} with more than {MOST_BYTES} bytes")
                 parts.append(part)
             return _json(b"".join(parts), path)
 
@@ -75,19 +67,19 @@ class ApiServer:
                 session.get(self._base + path, params=dict(params), headers=headers, allow_redirects=False) as answer,
             ):
                 if answer.status != 200:
-                    raise ApiServerError(answer.status, await _refusal(answer, path))
+                    raise await _refusal(answer, path)
                 yield answer
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise ApiServerError(0, f"the API server can't be reached: {_brief(error)}") from error
+            raise ApiServerError(f"the API server can't be reached: {_brief(error)}") from error
 
     def _token(self) -> str:
         path = self._config.token_file
         try:
             token = path.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise ApiServerError(0, f"cannot read the pod's token in {path}: {type(error).__name__}") from error
+            raise ApiServerError(f"cannot read the pod's token in {path}: {type(error).__name__}") from error
         if not token or not token.isascii() or any(map(str.isspace, token)):
-            raise ApiServerError(0, f"{path} must hold a token on a single line")
+            raise ApiServerError(f"{path} must hold a token on a single line")
         return token
 
     def _trust(self) -> ssl.SSLContext | bool:
@@ -97,24 +89,23 @@ class ApiServer:
         try:
             return ssl.create_default_context(cafile=path)
         except (OSError, ssl.SSLError) as error:
-            raise ApiServerError(0, f"cannot read the cluster's CA in {path}: {_brief(error)}") from error
+            raise ApiServerError(f"cannot read the cluster's CA in {path}: {_brief(error)}") from error
 
 
-async def _refusal(answer: aiohttp.ClientResponse, path: str) -> str:
-    """The message of the API server's Status object, with a remedy."""
-    try:
-        message = " ".join(str(json.loads(await answer.content.read(65_536))["message"]).split())[:500]
-    except (ValueError, KeyError, TypeError):
-        message = f"it answered {answer.status} to {path}"
+async def _refusal(answer: aiohttp.ClientResponse, path: str) -> ApiServerError:
+    """The API server's message, with a remedy."""
+    refusal = read_refusal(await answer.content.read(65_536))
+    message = " ".join(refusal.message.split())[:500] or f"it answered {answer.status} to {path}"
     hints = {401: "; the pod's token is not accepted: is its volume mounted, and are the clocks right?"}
-    return f"the API server refuses: {message}{hints.get(answer.status, '')}"
+    text = f"the API server refuses: {message}{hints.get(answer.status, '')}"
+    return ApiServerError(text, answer.status, refusal.reason)
 
 
 def _json(data: bytes, path: str) -> Any:
     try:
         return json.loads(data)
     except ValueError as error:
-        raise ApiServerError(0, f"the API server's answer to {path} is no JSON") from error
+        raise ApiServerError(f"the API server's answer to {path} is no JSON") from error
 
 
 def _brief(error: BaseException) -> str:

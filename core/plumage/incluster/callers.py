@@ -16,9 +16,10 @@ from typing import Final
 
 import jwt
 
+from plumage.api_server import ApiServerError
 from plumage.errors import CallerRefusedError, ConfigurationError
 from plumage.identity import caller_of, key_id_of, parse_keys
-from plumage.incluster.api import ApiServer, ApiServerError
+from plumage.incluster.api import ApiServer
 
 __all__ = ["Callers", "read_token"]
 

@@ -14,8 +14,9 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from plumage.api_server import ApiServerError
 from plumage.backoff import Backoff
-from plumage.incluster.api import ApiServer, ApiServerError
+from plumage.incluster.api import ApiServer
 
 __all__ = ["Follower"]
 
@@ -77,7 +78,7 @@ class Follower:
             objects = {str(one["metadata"]["name"]): one for one in found["items"]}
             version = str(found["metadata"]["resourceVersion"])
         except (KeyError, TypeError) as error:
-            raise ApiServerError(0, f"the API server's answer to {self._path} is no list") from error
+            raise ApiServerError(f"the API server's answer to {self._path} is no list") from error
         self.objects, self._version, self.listed = objects, version, True
         self.lists += 1
         self._fine()
@@ -99,7 +100,7 @@ class Follower:
     def _take(self, event: Object) -> None:
         kind, found = event.get("type"), event.get("object") or {}
         if kind == "ERROR":
-            raise ApiServerError(int(found.get("code") or 0), f"the watch ended: {found.get('message')}")
+            raise ApiServerError(f"the watch ended: {found.get('message')}", int(found.get("code") or 0))
         metadata = found.get("metadata") or {}
         self._version = metadata.get("resourceVersion", self._version)
         name = metadata.get("name")

@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 from kubernetes.aio.client.api_client import ApiClient
 
+from plumage.api_server import StatusObject, read_refusal
 from plumage.cluster import MANAGED_BY
 from plumage_operator.kinds import KINDS, MADE_ONCE
 from plumage_operator.kube.errors import ApiError, ConflictError, GoneError, RefusedError, UnavailableError
@@ -189,7 +190,7 @@ class KubeClient:
             raise UnavailableError(f"{method} {path}: {type(error).__name__}: {error}") from error
         if status < 300:
             return text
-        raise _error(method, path, status, _parsed(text), after)
+        raise _error(method, path, status, read_refusal(text), after)
 
     async def _send(
         self, method: str, url: str, headers: dict[str, str], body: object
@@ -253,12 +254,12 @@ def _parsed(text: bytes) -> dict[str, Any]:
     try:
         content = _decode(text) if text else {}
     except msgspec.DecodeError:
-        content = {"message": text[:200].decode(errors="replace")}
+        content = {}
     return content if isinstance(content, dict) else {}
 
 
-def _error(method: str, path: str, status: int, answer: Mapping[str, Any], after: float | None) -> ApiError:
-    reason, text = str(answer.get("reason", "")), str(answer.get("message", ""))
+def _error(method: str, path: str, status: int, refusal: StatusObject, after: float | None) -> ApiError:
+    text, reason = refusal
     message = f"{method} {path}: {status} {reason}: {text}"
     if status == 500 and text.startswith(_SCHEMA_MISMATCH):  # every retry would get the same answer
         return RefusedError(text, status, reason)

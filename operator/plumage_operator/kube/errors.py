@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from plumage.errors import PlumageError
+from plumage.api_server import ApiServerError
 
 __all__ = ["ApiError", "ConflictError", "GoneError", "RefusedError", "UnavailableError", "is_namespace_ending"]
 
 
-class ApiError(PlumageError):
-    """The API server did not do what was asked. Base of the others.
-
-    status: HTTP's, 0 without an answer.
-    reason: Kubernetes' own word, such as Invalid.
-    after: seconds that the server asked to wait.
-    """
+class ApiError(ApiServerError):
+    """The API server did not do what was asked. Base of the others. after: seconds that it asked to wait."""
 
     def __init__(self, message: str, status: int = 0, reason: str = "", after: float | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
+        super().__init__(message, status, reason)
         self.after = after
 
 

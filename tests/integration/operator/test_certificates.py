@@ -24,8 +24,8 @@ from support.needs import missing
 from support.operator_fleet import SYSTEM, Fleet, children, made, pool
 from support.ports import free_port
 
+from plumage.api_server import ApiServerError
 from plumage.incluster.api import ApiServer as PodsApiServer
-from plumage.incluster.api import ApiServerError
 from plumage.incluster.config import ApiServerConfig
 
 EXPIRED = -datetime.timedelta(hours=1)

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from kubernetes.client import Configuration
 
+from plumage.api_server import ApiServerError
 from plumage_cli.cluster.client import Cluster
 from plumage_cli.cluster.custom_resources import pools
 from plumage_cli.errors import CliError
@@ -45,5 +46,5 @@ def answering() -> Iterator[Callable[[int, bytes], Cluster]]:
 def test_missing_definitions_are_distinguished_from_a_missing_cluster(answering) -> None:
     with pytest.raises(CliError, match="the cluster does not know InferencePools: install Plumage"):
         pools(answering(404, b"404 page not found\n"), everywhere=True)
-    with pytest.raises(CliError, match="the server of there is no Kubernetes API server"):
+    with pytest.raises(ApiServerError, match="the server of there is no Kubernetes API server"):
         pools(answering(404, b"<html>not here</html>"), everywhere=True)

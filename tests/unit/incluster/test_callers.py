@@ -10,9 +10,9 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from plumage.api_server import ApiServerError
 from plumage.errors import CallerRefusedError
 from plumage.incluster import callers as module
-from plumage.incluster.api import ApiServerError
 from plumage.incluster.callers import Callers
 
 NOW = 1_800_000_000.0
@@ -44,7 +44,7 @@ class Api:
             self.waited.set()
             await self.answers.wait()
         if self.away:
-            raise ApiServerError(0, "the API server can't be reached: no answer in time")
+            raise ApiServerError("the API server can't be reached: no answer in time")
         return {"keys": list(self.keys.values())}
 
 
