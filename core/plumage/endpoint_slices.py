@@ -1,10 +1,10 @@
 """A Service's EndpointSlices → the members of its pool. Pure.
 
 Contract: an endpoint that terminates is Draining, one that serves is Ready, all others are Warming. `ready` is not
-asked where `serving` is set: behind a Service with `publishNotReadyAddresses`, as a pool's is, every endpoint is
-called ready (endpointslice/utils.go, podToEndpoint). A replica's id is its pod's name. An endpoint may stand in two
-slices while it moves between them, and a dual-stack pod in one of each family: the further state wins (an end is never
-taken back), IPv4 before IPv6. The pods of one slice have the same ports, and an engine's is called `https` where it
+asked where `serving` is set: behind a Service with `publishNotReadyAddresses`, as a pool's is, every endpoint is called
+ready (endpointslice/utils.go, podToEndpoint). A replica's id is its pod's name. An endpoint may stand in two slices
+while it moves between them, and a dual-stack pod in one of each family. The further state wins, since an end is never
+taken back, and IPv4 before IPv6. The pods of one slice have the same ports, and an engine's is called `https` where it
 serves TLS: while a rollout adds or removes it, the pool has both.
 """
 

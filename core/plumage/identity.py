@@ -1,6 +1,6 @@
 """Who a service account's token names: the pods of a pool know one another by what the kubelet projects into them.
 
-Contract: a token counts when a key of the cluster's API server signed it, for our audience, within its time; then its
+Contract: a token counts when a key of the cluster's API server signed it, for our audience, within its time. Then its
 subject is the caller, `system:serviceaccount:NAMESPACE:NAME`. The API server is not asked (decision 0120). So a token
 of a deleted pod counts until it expires, an hour at most. The issuer is not compared: those keys sign service accounts'
 tokens and nothing else. Pure: keys and clock are arguments.

@@ -91,7 +91,7 @@ class Saturation:
     that batch. An engine can't try static batches. But a decoding batch of `b` requests is as fast whether a limit or
     the load made it so, and loads make many batches. So time is cut into windows. A window belongs to a class of
     contexts and to a rung of the ladder of batches, by its means. Its output tokens count unless a request was
-    preempted in it, or steps took longer than the objective for the time between two tokens: such a window sustains
+    preempted in it, or steps took longer than the objective for the time between two tokens. Such a window sustains
     nothing.
 
         rate of a cell = output tokens of its sustained windows ÷ seconds of all its windows
@@ -239,7 +239,7 @@ class PrefillCost:
 class PrefillWork:
     """RCR = repeated ÷ all prefill FLOPs.
 
-    A token's work repeats if the KV of its block was computed before: the cache has lost the block, or another request
+    A token's work repeats if the KV of its block was computed before. The cache has lost the block, or another request
     computes it at the same time. Blocks have chained names, so equal names mean equal tokens from the beginning.
 
     total, repeated: FLOPs since the start. size: tokens of a block."""

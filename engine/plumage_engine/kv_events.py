@@ -1,6 +1,6 @@
 """vLLM's KV events and an engine's snapshot: the structs, and their bytes.
 
-The simulator writes what the agent reads, in the form of today's vLLM: a message is [topic, sequence number (8 bytes,
+The simulator writes what the agent reads, in the form of today's vLLM. A message is [topic, sequence number (8 bytes,
 big-endian), msgpack of [timestamp, [events], data-parallel rank]]. An event is a map with a "type"; fields that vLLM
 has a default for are left out at their default.
 

@@ -64,12 +64,15 @@ def make_queue(
     order: str = defaults.CANDIDATE_ORDER,
     **options: Any,
 ) -> BatchQueue:
-    """The queue called `policy`. `options` go to the stop policy, or to the queue where it has none; `max_wait` is
-    the ageing bound in seconds; `order` is a CandidateOrder, for the queues over the Chunked Hash Tree.
+    """Makes the queue called `policy`. Raises ConfigurationError for an unknown name or option.
 
     policy: one of `POLICIES`, or "package.module:Class" for a class of your own. One with `decide` is a stop policy
-    over the Chunked Hash Tree, any other a whole queue. It gets `rng` and, if it is a queue, `max_wait`, if its
-    constructor has parameters of these names. ConfigurationError for an unknown name or option."""
+        over the Chunked Hash Tree, any other a whole queue. It gets `rng` and, if it is a queue, `max_wait`, if its
+        constructor has parameters of these names.
+    max_wait: the ageing bound in seconds.
+    order: a CandidateOrder, for the queues over the Chunked Hash Tree.
+    options: of the stop policy, or of the queue where it has none.
+    """
     bound = MAX_WAIT if max_wait is None else max_wait
     if policy == "Fcfs":
         check_options("batching policy Fcfs", Fcfs, options, given=("max_wait",))

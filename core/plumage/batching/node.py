@@ -4,7 +4,7 @@ A node covers the levels (start, end] of `vector`. Hashes are cumulative, so two
 below it: one comparison at the end of the run shows whether all of it matches, and a binary search finds a divergence.
 
 The best descendant's key is (measure, arrival, sequence, entry). Below an active node the measure is the levels missing
-from the working set; below an inactive one it is the length, from which the nearest active ancestor subtracts its own
+from the working set. Below an inactive one it is the length, from which the nearest active ancestor subtracts its own
 depth. So an inactive subtree's key does not depend on the batch, and a mutation touches one path only.
 """
 
@@ -138,8 +138,10 @@ class Node:
     # -- best descendant ---------------------------------------------------------------------------------------------
 
     def offer(self, ranked: Arrival) -> None:
-        """A new request ends here. The nodes above count it, and take its key as far up as it is their best: as long
-        as nobody leaves, a best descendant is only ever replaced by a better one."""
+        """Adds a new request that ends here. The nodes above count it, and take its key while it is their best.
+
+        As long as none leaves, only a better descendant replaces the best one.
+        """
         arrival, sequence, entry = ranked
         self.here_waiting += 1
         heappush(self.here, ranked)

@@ -2,7 +2,7 @@
 
 The paper keeps a reverse index and a heap of missing counts. ADD and FINISH cost O(C·W_h·log W) there; W_h is the
 number of waiting requests that share a chunk. But the working set (hashes of the active requests) is closed under
-ancestors, so the question is one about a trie: missing(r) = len(r) − depth of the deepest active node on r's path. Each
+ancestors. So the question is one about a trie: missing(r) = len(r) − depth of the deepest active node on r's path. Each
 node keeps its waiting and active counts and its best waiting descendant; a mutation refreshes one path. Single-child
 chains are compressed, so a path has as many nodes as the prompt has branchings. The number of chunks does not change
 the cost, and that of waiting siblings only by the logarithm of a heap.
@@ -53,8 +53,12 @@ ORDER = CandidateOrder(defaults.CANDIDATE_ORDER)
 
 
 class Best(NamedTuple):
-    """FINDBEST's answer. Depths are levels of the shared prefix tip before and after admission; peers: other waiting
-    requests at the new depth; missing: the candidate's levels that no active request has."""
+    """The answer of FINDBEST.
+
+    depth_before, depth_after: levels of the shared prefix's tip before and after admission.
+    peers: other waiting requests at the new depth.
+    missing: the candidate's levels that no active request has.
+    """
 
     request_id: RequestId
     depth_before: int
@@ -327,8 +331,8 @@ class ChunkedHashTree:
         return node
 
     def _prune(self, node: Node) -> Node:
-        """Drop a node that nobody ends at or passes through, undo a chain left with one child; returns the lowest
-        surviving node whose key may have changed."""
+        """Drops a node that no request uses, and joins a chain that has one child left. Returns the lowest remaining
+        node whose key may have changed."""
         if node.parent is None or node.here_waiting or node.here_active:
             return node
         if not node.children:

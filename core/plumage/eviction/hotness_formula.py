@@ -15,8 +15,8 @@ need none, and few-shot suites a large one. In this policy:
   use.
 - A bounded memory keeps the frequency of evicted runs, as HotPrefix requires (§3.3). Otherwise a run that is evicted
   early could never become hot. For small caches it keeps proportionally more, since the time until users reply does not
-  depend on the cache. Ageing is not needed, because the score contains recency: a run that was used 2^k times is
-  evicted only k·weight later than a run that was used once.
+  depend on the cache. Ageing is not needed, because the score contains recency. A run that was used 2^k times is
+  evicted only k·weight later than one that was used once.
 - A tenant that uses few of its blocks again has those that were used once evicted earlier (`owners.py`).
 - Each replica of a pool sees only a part of the uses. `pooled` returns how often all replicas used a run; it counts
   where it is more than this replica saw.
@@ -62,12 +62,14 @@ def _unknown(name: Any) -> float | None:
 
 
 class Hotness(ScoredPolicy):
-    """A run's `rank` is its frequency. pooled: returns the uses of a run by all replicas, by the hash of its first
-    block, or None if unknown. It is called when a run becomes idle.
+    """A run's `rank` is its frequency.
 
-    capacity: blocks of the cache. weights: of the simulated caches, in cache sizes; a single one is fixed. memory: in
-    cache sizes; it bounds the evicted blocks whose history is kept (at least 32,768) and the time for which a simulated
-    cache's hit counts.
+    pooled: returns the uses of a run by all replicas, by the hash of its first block, or None if unknown. It is called
+        when a run becomes idle.
+    capacity: blocks of the cache.
+    weights: of the simulated caches, in cache sizes; a single one is fixed.
+    memory: cache sizes of evicted blocks whose history is kept (at least 32,768 blocks). For as long, the hits of a
+        simulated cache count.
     """
 
     def __init__(self, capacity: int, weights: Sequence[float] = WEIGHTS, *, memory: float = 8.0) -> None:

@@ -8,8 +8,8 @@ Routers and agents of different versions must compute the same hashes. Golden ve
 
 So the prompt is hashed in pieces of 256 bytes. A chunk is one or more pieces, and its key is the hash of its last one.
 A chunk has one piece in the first 16 KiB, and two up to 32 KiB. It has four up to 64 KiB, eight up to 128 KiB, then 16.
-So a chunk is at most 1/32 of the prompt before it, or 256 bytes, and at most 4 KiB: a long prompt costs little, and
-what a match leaves out is a small part of it (decision 0260).
+So a chunk is at most 1/32 of the prompt before it, or 256 bytes, and at most 4 KiB. A long prompt costs little, and a
+match leaves out a small part of it only (decision 0260).
 
 Only whole chunks have a key. h_0 is not a key: it gives base models, adapters and tenants different hashes. Two prompts
 have the same key if their seeds and their bytes up to the chunk's end are equal. So a router finds cached prefixes

@@ -1,8 +1,8 @@
 """Model folders that ship with Plumage, and how a manifest's `model.uri` becomes a folder on this machine.
 
 A model folder is what Hugging Face publishes less the weights: tokenizer.json, tokenizer_config.json, config.json and a
-chat template. `builtin://tiny-chat` is one, so that a pool runs without downloading anything; `builtin://tiny-llama`
-has a token a byte, and `plumage up` makes random weights for it, so that real vLLM can serve it.
+chat template. `builtin://tiny-chat` is one, so that a pool runs without a download. `builtin://tiny-llama` has a token
+a byte. `plumage up` makes random weights for it, so that real vLLM can serve it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each class and each tenant has a counter of its service, in tokens. The class wi
 the tenant with the least service goes, and of that tenant the request with the earliest deadline, or with the least
 score (`slo_score`). No tenant starves, because each choice raises the counters of the chosen ones only.
 
-A class or tenant that had nothing to send gets no credit for that time: its counter begins at that of the one that was
+A class or tenant that had nothing to send gets no credit for that time. Its counter begins at that of the one that was
 served last (start-time fair queueing, Goyal et al. 1996). A request costs its expected tokens when it goes. Its real
 cost is settled when it ends, as in VTC (Sheng et al. 2024, "Fairness in Serving Large Language Models", section 4).
 """

@@ -2,8 +2,8 @@
 
 The article's queue ("Cache-aware scheduling", section 2.5) scores requests by these three and prints no formula. This
 one is ours: the tokens to compute, times the share of the waiting time that is left. So requests whose prefix is cached
-go first and cheap ones before costly ones. Each request comes to the front while a fifth of its time is still left: at
-a few choices a second it would otherwise miss its turn. `PromptCost` has the cost, `slo_score` the place.
+go first and cheap ones before costly ones. Each request comes to the front while a fifth of its time is still left.
+Otherwise it would miss its turn at a few choices a second. `PromptCost` has the cost, `slo_score` the place.
 """
 
 from __future__ import annotations

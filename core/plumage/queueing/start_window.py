@@ -4,8 +4,8 @@ It may have as much as it started in the last `seconds`, and at least `LEAST` re
 `seconds` in the engine at most, whatever limits the engine: seats, cache, or compute. Each of several routers counts
 its own requests and starts. So their windows add up to that of one router that sees all, except for `LEAST`.
 
-Work is the tokens of prompts that the engine has to compute, and a block for each request: after a burst of requests
-whose prompts are cached, as many with new prompts would keep the engine busy for seconds (0293).
+Work is the tokens of prompts that the engine has to compute, and a block for each request. Without the block, a burst
+of cached prompts would allow as many new ones, and they keep the engine busy for seconds (0293).
 
 The idea is that of a congestion window (BBR, Cardwell et al. 2016, "Congestion-Based Congestion Control"): the measured
 rate times the wanted delay.

@@ -7,7 +7,7 @@ loaded; one list look-up a token, because this runs for every block an engine ca
 Two families are understood:
 - byte-level BPE (GPT-2's alphabet: each of 256 bytes has a printable stand-in);
 - SentencePiece (BPE or Unigram) with byte fallback: `▁` is a space, `<0xNN>` a byte. Some of them put a *dummy prefix*,
-  a space that nobody wrote, before the text or before each piece of text between special tokens; it is dropped again.
+  a space that nobody wrote, before the text, or before each piece between special tokens. It is dropped again.
 
 Not every tokenizer can be undone: some strip spaces around special tokens, some fold two texts into the same tokens.
 `self_check` asks the real tokenizer about a set of awkward texts and names those that do not come back.
@@ -198,8 +198,8 @@ def _sentencepiece(piece: str) -> bytes:
 def _dummy_prefix(spec: Mapping[str, Any]) -> str:
     """Where the tokenizer adds a space: "never", "first" or "each".
 
-    Llama 2 prepends it in the normalizer, to each text between special tokens; Metaspace has a scheme of its own
-    (older files only `add_prefix_space`, which meant "always").
+    Llama 2 prepends it in the normalizer, to each text between special tokens. Metaspace has a scheme of its own; older
+    files have only `add_prefix_space`, which meant "always".
     """
     if any(step.get("type") == "Prepend" and step.get("prepend") == _SPACE for step in _steps(spec.get("normalizer"))):
         return "each"

@@ -1,9 +1,10 @@
 """A request's prompt as the engine will see it, byte for byte: what the directory's chain is computed over.
 
-`ChatRenderer.render_chat(body)` is vLLM's `hf` renderer without its tokenizer: the same reading of messages and tools,
-the same template in the same sandbox, then the tokenizer's own normalizer. What the engine would refuse raises
-`TemplateError` with the template's reason; what would cost too much here raises `RenderLimitError`, and the router
-chooses a replica without knowledge of caches.
+`ChatRenderer.render_chat(body)` is vLLM's `hf` renderer without its tokenizer. It reads messages and tools as vLLM
+does, runs the same template in the same sandbox, and then the tokenizer's own normalizer.
+
+- What the engine would refuse raises `TemplateError` with the template's reason.
+- What would cost too much here raises `RenderLimitError`. Then the router chooses a replica without knowing caches.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Does a template want a message's content as one string, or as OpenAI's list of parts? vLLM asks the same question.
 
 The rule is vLLM's (`--chat-template-content-format auto`): a template that loops over a message's content wants parts.
-It is read off the syntax tree, scopes ignored, so it can be wrong; then it must be wrong in the same way, because the
+It is read off the syntax tree, scopes ignored, so it can be wrong. Then it must be wrong in the same way, because the
 text that the engine renders depends on it.
 """
 

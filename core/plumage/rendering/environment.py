@@ -1,7 +1,7 @@
 """The Jinja environment in which chat templates run, equal in output to the one of `transformers`, which vLLM uses.
 
 A template comes from the model's publisher and gets input from clients, so it runs in Jinja's immutable sandbox. It
-differs from `transformers` in speed only: fields of messages and attributes of namespaces are read without the
+differs from `transformers` in speed only. It reads fields of messages and attributes of namespaces without the
 exceptions that Jinja's general path raises and catches. A real template reads dozens of them.
 """
 

@@ -1,9 +1,11 @@
 """What rendering needs of a model folder, read once: template, special tokens, tokenizer.json, context length.
 
-Files and their precedence are those of `transformers`: chat_template.jinja and additional_chat_templates/*.jinja come
-before `chat_template` in tokenizer_config.json (a template, or a list of named ones); special tokens are read from
-tokenizer_config.json, which special_tokens_map.json overrides in old folders. The tokens around a raw prompt (BOS) are
-those of tokenizer.json's post-processor.
+Files and their precedence are those of `transformers`:
+
+- chat_template.jinja and additional_chat_templates/*.jinja come before `chat_template` in tokenizer_config.json, which
+  is a template or a list of named ones.
+- Special tokens are read from tokenizer_config.json. In old folders special_tokens_map.json overrides it.
+- The tokens around a raw prompt (BOS) are those of tokenizer.json's post-processor.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ _UNICODE_FORMS: dict[str, _Form] = {
 class Normalizer:
     """steps: what happens to each text between added tokens. keeps_ascii: none of it touches ASCII.
 
-    unsupported: names of steps that can't be done here; text they would change keeps a wrong chain (a lost hint, never
-    a wrong answer), and the agent's self-check at start finds it.
+    unsupported: names of steps that can't be done here. Text that they would change keeps a wrong chain: a lost hint,
+        never a wrong answer. The agent's self-check at start finds it.
     """
 
     steps: tuple[Callable[[str], str], ...] = ()
@@ -213,8 +213,8 @@ _LONG = 32  # Unicode's Stream-Safe Text Format (UAX #15) has at most 30 marks i
 
 
 def _normalizing(form: _Form) -> Callable[[str], str]:
-    """`unicodedata.normalize` sorts each run of combining marks by insertion, in the square of its length; so long ones
-    are put in canonical order (Unicode §3.11, D109) before."""
+    """`unicodedata.normalize` sorts each run of combining marks by insertion, in the square of its length. So long ones
+    are put in canonical order before (Unicode §3.11, D109)."""
     runs, decomposed = _long_runs("NFD" if form in ("NFC", "NFD") else "NFKD")
 
     def in_order(run: re.Match[str]) -> str:

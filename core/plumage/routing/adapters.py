@@ -110,8 +110,8 @@ class AdapterSlots:
         return [load for load, wait in zip(candidates, waits, strict=True) if wait == least]
 
     def _wait(self, slot: int) -> tuple[int, int]:
-        """What a further adapter waits for at a full replica: the adapters there, of which some wait too, and the
-        requests of the one that has the fewest."""
+        """The wait of a further adapter at a full replica: the adapters there, of which some wait too, and the fewest
+        requests of one."""
         replica = self._replicas[slot]
         return len(replica.busy), min(max(1, replica.own.get(name, 0)) for name in replica.busy)
 

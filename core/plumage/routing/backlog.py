@@ -1,7 +1,7 @@
 """W as we keep it: the prefill work of a replica that is not done, and the replica's speed.
 
 The paper halves W every 437 ms, whatever the replica does. So in overload its W shows how much came lately, not how
-much is left. Our W falls by one second per second, and every first token corrects it: the request at the head can have
+much is left. Our W falls by one second per second, and every first token corrects it. The request at the head can have
 done at most its own work, and the rest is still to come. W is kept in thousands of tokens, so that a new estimate of
 the replica's speed also counts for requests that were routed before.
 

@@ -1,8 +1,12 @@
 """Policies that use only load, or nothing, and `PrefixAware`: the least that LBGR must surpass.
 
-Sources: PowerOfTwo is Mitzenmacher's, The Power of Two Choices in Randomized Load Balancing, IEEE TPDS 12(10), 2001;
-PrefixAware routes by the longest match, as does `prefixaware` of vllm-project/production-stack, but breaks ties by
-load (see `production_stack`). The others have no single source.
+Sources:
+
+- PowerOfTwo: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, IEEE TPDS 12(10), 2001.
+- PrefixAware: the longest match, as `prefixaware` of vllm-project/production-stack. Ties go by load, other than there
+  (see `production_stack`).
+
+The others have no single source.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a replica will hold when a request's turn comes.
 
-Engines' events say what a cache holds now. Behind a long queue that is of little use: blocks of now are evicted before
+Engines' events say what a cache holds now. Behind a long queue that is of little use. Blocks of now are evicted before
 a new request's turn, and other blocks are computed for the requests before it. Then requests of one document spread
 over the fleet, each replica computes the document again, and the queues grow.
 

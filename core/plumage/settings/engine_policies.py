@@ -69,12 +69,16 @@ class HostTierConfig(Settings):
     """Which evicted blocks are copied to host memory, and which are promoted from it (`plumage.tiering`).
 
     min_frequency: uses for a copy; None: as many as pay (`plumage.tiering.LeastUses`).
-    promotion_tokens: the most that one plan promotes. For vLLM only: promotion_bytes, the most that are copied to each
-    device at once, in whichever steps their copies began; and promotion_lookahead, the waiting requests whose blocks
-    are promoted before their turn, 0 for none.
+    promotion_tokens: the most that one plan promotes.
 
-    A link of 25 GB/s, PCIe 4.0 ×16, moves the default of promotion_bytes in 11 ms: about a step that decodes, or a
-    quarter of the link for four. A request's own load waits no longer than that behind promotions."""
+    For vLLM only:
+
+    promotion_bytes: the most that are copied to each device at once, whichever steps their copies began in.
+    promotion_lookahead: the waiting requests whose blocks are promoted before their turn, 0 for none.
+
+    A link of 25 GB/s, PCIe 4.0 ×16, moves the default of promotion_bytes in 11 ms. That is about a step that decodes,
+    or a quarter of the link for four. A request's own load waits no longer than that behind promotions.
+    """
 
     min_frequency: int | None = Field(None, ge=1)
     admission: Literal["Hotness", "Frequency", "All"] = defaults.ADMISSION

@@ -61,7 +61,7 @@ class AgentServer(uvicorn.Server):
 
 def collect_seldom() -> None:
     """Hundreds of thousands of blocks live long and form no cycles, so old objects are scanned after two million new
-    ones. Young ones are scanned more often: each check of the engine leaves a hundred objects of httpx in cycles, which
+    ones. Young ones are scanned more often. Each check of the engine leaves a hundred objects of httpx in cycles. They
     were 15 MB before a hundred thousand of them were collected."""
     gc.set_threshold(10_000, 200, 100)
 

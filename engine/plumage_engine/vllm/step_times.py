@@ -1,5 +1,5 @@
-"""The duration and tokens of each vLLM step: the reward of the decisions that formed its batch (FEATHER §4.3), and the
-time that the article's metrics count.
+"""The duration and tokens of each vLLM step. They are the reward of the decisions that formed its batch (FEATHER §4.3),
+and the time that the article's metrics count.
 
 A step runs from its `schedule()`, or from the end of the step before if that was later, to its
 `update_from_output()`. Under asynchronous scheduling the next `schedule()` precedes this step's end, so the time

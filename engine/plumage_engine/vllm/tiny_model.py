@@ -3,8 +3,8 @@
     python -m plumage_engine.vllm.tiny_model FOLDER [--size tiny|m8] [--tokenizer bytes|bpe] [--seed N]
 
 Outputs of vLLM's `--load-format dummy` hardly depend on the prompt: 400 requests got 8 different answers. So a wrong
-block of the KV cache would not show. These weights are scaled so that each answer depends on the whole context:
-changing one block of a prompt changes at least 95 of 100 greedy answers (checked in tests/vllm/parity).
+block of the KV cache would not show. These weights are scaled so that each answer depends on the whole context.
+Changing one block of a prompt changes at least 95 of 100 greedy answers (checked in tests/vllm/parity).
 
 The tokenizers are small and real: byte-level BPE with the special tokens of a ChatML template, made here so that
 nothing must be downloaded. `scripts/make_tiny_model.py` trains the built-in model folder's tokenizer with this code.

@@ -67,7 +67,7 @@ def tokenizer_files(context: PoolContext) -> ModelFiles:
 def adapter_files(pool: InferencePool) -> dict[str, ModelFiles]:
     """Returns the files of each adapter by its name.
 
-    A volume is named after its adapter, not by number: agents of older pods read the same list, and must not find
+    A volume is named after its adapter, not by number. Agents of older pods read the same list, and must not find
     another adapter's files at a path. Volumes and mounts are in the order of these names, so that another order of the
     adapters rolls nothing.
     """

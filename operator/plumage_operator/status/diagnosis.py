@@ -84,8 +84,8 @@ def diagnose(
     """The worst cause among a component's pods that are not ready, and what their Deployment can't do.
 
     Causes that need a person come first, then lost nodes, then the others. A lost node is added to a worse cause,
-    because it may be the reason for that one: no other node has a GPU, for example.
-    Returns None where all pods are ready, or starting normally.
+    because it may be the reason for that one. For example, no other node has a GPU. Returns None where all pods are
+    ready, or starting normally.
     """
     lost = [_lost(pod) for pod in pods if is_lost(pod)]
     waiting = [pod for pod in pods if not is_ready(pod) and not is_lost(pod) and "deletionTimestamp" not in meta(pod)]

@@ -3,8 +3,8 @@
 The directory is optional. Without it the router is degraded: it routes by its own requests and their load. No request
 ever waits for the directory.
 
-The router publishes its work in flight, its pending owners, what its policy learned, and the accesses that make up the
-pool's hotness (decision 0064: routers see every hit, engines report none).
+The router publishes its work in flight, its pending owners, and what its policy learned. It also publishes the accesses
+that make up the pool's hotness: routers see every hit, and engines report none (decision 0064).
 """
 
 from __future__ import annotations

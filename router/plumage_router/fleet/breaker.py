@@ -4,9 +4,9 @@
 - Open: no request passes until the back-off is over. The back-off doubles from `base` to `cap` while trials fail.
 - Half-open: one trial at a time passes. It closes the breaker or opens it again.
 
-A replica that fails more often than the others is *ejected* (`outliers.py`): its breaker opens for 30 s, and twice as
-long each further time, up to 300 s (Envoy's defaults). Neither answers to requests of before nor health checks end
-it, even after a failed connection. Five minutes after an ejection the next one takes 30 s again.
+A replica that fails more often than the others is *ejected* (`outliers.py`). Its breaker opens for 30 s, and twice as
+long each further time, up to 300 s (Envoy's defaults). Neither answers to requests of before nor health checks end it,
+even after a failed connection. Five minutes after an ejection the next one takes 30 s again.
 
 An engine may answer its health check and fail every completion. So the router's own health check closes only a breaker
 that a failed connection opened.

@@ -1,7 +1,7 @@
 """The replicas of a pool in a cluster, from the EndpointSlices of its Service.
 
-If the API server is away, the watch stalls or a permission is missing, the known members stay and `error` says why:
-stale members are better than none. A router is ready once the slices were `listed`. Cordoned pods come from a file,
+If the API server is away, the watch stalls or a permission is missing, the known members stay. `error` has the reason.
+Stale members are better than none. A router is ready once the slices were `listed`. Cordoned pods come from a file,
 because slices contain no pod annotations.
 """
 

@@ -1,7 +1,7 @@
 """Files with keys, which are read again while the router runs. A half-written file is never used.
 
 The kubelet replaces a mounted Secret in one step. Any other file may be read while it is written: empty, or with a cut
-last line, which would make a part of a key a valid key. So such a file must end with a line break, and a change counts
+last line. That would make a part of a key a valid key. So such a file must end with a line break, and a change counts
 once the file was the same twice in a row. A file that breaks these rules changes nothing: the known content stays in
 force, `error` says why, and the log says so once.
 """

@@ -1,6 +1,6 @@
 """Estimates the bytes per token of this model's prompts. Nothing is tokenized: engines report token counts.
 
-The rate depends on the script: a text of emoji has a token for one or two bytes, a text of words one for four to six.
+The rate depends on the script. A text of emoji has a token for one or two bytes, a text of words one for four to six.
 Similar requests come in rows, so one median over all prompts would be wrong by a factor of three after a change. So
 prompts are classified by their share of bytes that are not ASCII, and each class has its own median.
 """

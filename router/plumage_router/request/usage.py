@@ -140,8 +140,9 @@ class JsonTail:
 class StreamFilter:
     """Filters server-sent events that arrive in pieces of any size.
 
-    `feed` returns the bytes for the client: nothing until the first event that is not a comment, then whole events with
-    the usage that is `wanted`. named: of the Responses API, where two events come before any token; they are held back.
+    `feed` returns the bytes for the client. They are none until the first event that is not a comment, then whole
+    events with the usage that is `wanted`. named: of the Responses API, where two events come before any token; they
+    are held back.
     """
 
     __slots__ = ("_holds", "_rest", "_searched", "_started", "_wanted", "usage")

@@ -1,6 +1,6 @@
 """The miss-ratio curve of this router's traffic: how much cache it could use. The autoscaler reads it.
 
-Each request's chunk chain is added once, whatever replica got it: a pool that routes by prefix is close to one cache of
+Each request's chunk chain is added once, whatever replica got it. A pool that routes by prefix is close to one cache of
 the size of all its replicas. A router sees only its own requests. An access costs 0.05 µs, a sampled one 2 µs
 (`plumage.mrc.sampler`). Old accesses fade with a half-life of seven minutes.
 """

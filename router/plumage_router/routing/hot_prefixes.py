@@ -1,6 +1,6 @@
 """Counts the prefixes that this router matches most often, in bounded memory.
 
-Recent counts are in one dict, so a count is one look-up; `take` moves them to the table and returns them to be shared
+Recent counts are in one dict, so a count is one look-up. `take` moves them to the table and returns them to be shared
 with the pool. When the table is full, every count is halved and prefixes without a count are dropped. So a hot prefix
 stays, and old counts fade.
 """

@@ -1,7 +1,7 @@
 """Deletes the folder of a supervisor that was killed: the folder holds keys and logs.
 
 `python -m plumage_cli.local.folder.cleanup FOLDER` waits for the end of its standard input. The kernel closes that pipe
-however the supervisor ends. Then it deletes stale folders, and repeats until FOLDER is gone: after a kill the lock may
+however the supervisor ends. Then it deletes stale folders, and repeats until FOLDER is gone. After a kill the lock may
 be released a moment after the pipe, and the pool's processes may write a last file into the folder. After an orderly
 end nothing is left to delete. The guard of the directory's server runs the same command, in case this process is killed
 too.

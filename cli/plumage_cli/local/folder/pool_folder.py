@@ -323,7 +323,7 @@ def _empty(path: Path, *, ignore_errors: bool = False) -> None:
 def _remove(path: Path, lock: int) -> None:
     """Delete a folder whose lock we hold, and release the lock.
 
-    The lock is deleted last. It is written again when a file remains, such as the last log lines of a child: it marks
+    The lock is deleted last. It is written again when a file remains, such as the last log lines of a child. It marks
     the folder as a pool's, so a later run deletes it.
     """
     try:

@@ -5,7 +5,7 @@ link to its inode can restore the path without a restart, so each socket has one
 gone, the owner opens the socket again if it can do so without losing requests. Otherwise the view reports it as
 missing.
 
-Cleaners such as systemd-tmpfiles(8) skip the folder: it is locked, and its access times are never six hours old, as the
+Cleaners such as systemd-tmpfiles(8) skip the folder. It is locked, and its access times are never six hours old, as the
 XDG base directory specification asks for.
 """
 

@@ -29,8 +29,8 @@ class PoolSockets:
     def current(self, directory: WatchedDirectory | None, replicas: Iterable[Replica]) -> list[WatchedSocket]:
         """The sockets that exist now.
 
-        A socket stays the same object from call to call, with the owner and the effect of now: an engine that was
-        restarted has another pid.
+        A socket stays the same object from call to call, with the present owner and effect. A restarted engine has
+        another pid.
         """
         wanted = {path: one for path, one in self._known.items() if path.name == CONTROL_SOCKET}
         for one in (*_directory_socket(directory), *self._event_sockets(replicas)):

@@ -2,7 +2,7 @@
 
 The membership file is written after every change of a replica's state. The router's next health check finds it at the
 latest. A replica is deleted in this order: Draining in the membership file, the router chooses other replicas, the
-agent waits for the requests in flight, SIGTERM. A replica stays while the file can't be written.
+agent drains, SIGTERM. A replica stays while the file can't be written.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A candidate that costs no level of the tip is always added. Below the batch floor any candidate is. Otherwise the loss
 must be within a threshold, relaxed when many waiting requests share the prefix that would remain. The floor starts at 1
-and rises by one with each free admission, up to 10: a batch that found its group can be more selective later.
+and rises by one with each free admission, up to 10. So a batch that found its group is more selective later.
 
 Ours: where a STOP cannot pay (`BatchState.at_stake`), the candidate is added. Otherwise a batch of one with no shared
 prefix would stop at each candidate, run alone, and never raise the floor.

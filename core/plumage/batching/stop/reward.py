@@ -28,8 +28,8 @@ class DecodeReward:
     _covariance: float = 0.0
 
     def reward(self, outcome: StepOutcome) -> float | None:
-        """Decode tokens per second, or None if they are unknown: the step decoded nothing, took no time, or
-        carried prefill whose cost is not known yet."""
+        """Decode tokens per second, or None if they are unknown. They are where the step decoded nothing, took no time,
+        or had prefill of unknown cost."""
         self._regress(outcome.prefill_tokens, outcome.seconds / outcome.steps)
         if not outcome.decode_tokens or outcome.seconds <= 0:
             return None

@@ -4,8 +4,8 @@ Contract: `start` returns when the server answers, `stop` when it and its folder
 The server keeps nothing on disk and opens no TCP port. It refuses writes above `max_memory`, and the writers report
 that. It ends with this process, also when that is killed with -9.
 
-How it ends with its parent: the server runs under a few lines of `sh`, which wait on a pipe that only this process
-holds open. Whatever ends this process closes the pipe; the shell then kills the server and removes the folder. Linux'
+How it ends with its parent: the server runs under a few lines of `sh`. They wait on a pipe that only this process holds
+open. Whatever ends this process closes the pipe; the shell then kills the server and removes the folder. Linux'
 parent-death signal would do for the first half only, and it is bound to the thread that started the child.
 """
 

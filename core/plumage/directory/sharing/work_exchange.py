@@ -1,8 +1,8 @@
 """What one router reports to the others of its work, and what it knows of theirs, without a server or a clock.
 
 `make` returns the next message and `take` reads one of another router; `work_share` carries them. A message has for
-each replica the seconds of work in flight, and the policy's account of its requests (`plumage.routing.others`): those
-that changed, and all of them once a second. It also has the chains that were just routed.
+each replica the seconds of work in flight, and the policy's account of its requests (`plumage.routing.others`). It has
+the replicas that changed, and all of them once a second. It also has the chains that were just routed.
 
 The reader's policies get the accounts at once. What an account leaves out is seconds (`foreign`). So is all work where
 the policy in use takes no accounts, or an older router sent none. The reader holds the chains pending in its mirror. So

@@ -1,8 +1,8 @@
 """State that the routers of one pool share, so that several decide like one.
 
-It is work in flight, pending owners and learned estimators. `work_exchange` makes and reads the messages; this module
-carries them over the directory's server: at once after a request was routed or had its first token,
-but at most every 50 ms.
+It is work in flight, pending owners and learned estimators. `work_exchange` makes and reads the messages. This module
+carries them over the directory's server. It does so at once after a request was routed or had its first token, but at
+most every 50 ms.
 
 The learned state of each router lies in a hash (`learned`), which is exchanged every few seconds.
 """

@@ -1,7 +1,7 @@
 """Decides whether the next event batch continues the applied ones: it detects gaps, repeats and restarts.
 
 vLLM numbers its batches from 0 after each start of the engine. A number alone can't distinguish a repeated batch from
-one of a restarted engine, so the batch's wall-clock time decides: a low number with a later time is a restart. After a
+one of a restarted engine. So the batch's wall-clock time decides: a low number with a later time is a restart. After a
 lost connection even the expected number proves nothing, because a new engine may have counted so far. So the replay
 must contain the last applied batch too.
 """

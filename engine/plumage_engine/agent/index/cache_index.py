@@ -5,9 +5,9 @@ slowest medium on the best such chain. `changes()` gives the net changes since i
 (chunk, tier or 0, tokens up to the chunk's end).
 
 Method: each block stores the state of the byte chain after it (`link`), so a child continues it with the bytes of its
-own tokens. `copies` are counted by tier. `reach` is the slowest tier on the way from the root, or GONE
-when a block on the way is missing. A chunk counts the blocks that complete it, by their reach: sampled tokens rarely
-encode back to themselves, so one chunk can be completed on several chains.
+own tokens. `copies` are counted by tier. `reach` is the slowest tier on the way from the root, or GONE when a block on
+the way is missing. A chunk counts the blocks that complete it, by their reach. Sampled tokens rarely encode back to
+themselves, so one chunk can be completed on several chains.
 
 - vLLM publishes a block again when a second prefill computed it, and its removal once a copy: copies are counted.
 - Groups other than full attention keep windows or states, not prefixes; they are ignored.

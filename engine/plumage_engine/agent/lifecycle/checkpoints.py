@@ -2,8 +2,8 @@
 
 Beside a stock vLLM a restarted agent knows only the batches that the replay still has. So the agent writes its index to
 a file, with the number and time of the last batch. The event stream verifies it by a replay, or discards it. The file
-holds salts and up to 255 bytes of prompt text a block: it belongs on the pod's emptyDir and only its owner can read it.
-A file that is torn, or of another version or model, is ignored.
+holds salts and up to 255 bytes of prompt text a block. It belongs on the pod's emptyDir, and only its owner can read
+it. A file that is torn, or of another version or model, is ignored.
 """
 
 from __future__ import annotations

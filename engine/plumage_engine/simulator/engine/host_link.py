@@ -5,8 +5,8 @@ blocks to the device when a request is admitted whose prefix continues in host m
 the device before their next request, in steps that only decode, in place of the coldest leaves (`plumage.tiering`).
 
 By default admission and promotion rank by hotness, a formula that users may set. The baselines (HotPrefix §5.3.1,
-§5.3.4) rank by `_RANKS`: admission of blocks that were used often ("Frequency") or of all blocks ("All"), and promotion
-by one property alone.
+§5.3.4) rank by `_RANKS`. They admit blocks that were used often ("Frequency") or all blocks ("All"), and promote by one
+property alone.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ async def load(models: Any, name: str, folder: str, *, before: Any) -> str:
 
     before: vLLM's earlier request for an adapter of this name, whose id and place it takes. None: it gets a new id.
 
-    The engine gets the request itself, not vLLM's `load_lora_adapter`: that takes a known id only from the list, so the
-    adapter would be served with its earlier weights until the load ends. It also keeps `load_inplace` in the list, and
-    would load the adapter again for every batch.
+    The engine gets the request itself, not vLLM's `load_lora_adapter`. That one takes a known id only from the list, so
+    the adapter would be served with its earlier weights until the load ends. It also keeps `load_inplace` in the list,
+    and would load the adapter again for every batch.
     """
     number = models.lora_id_counter.inc(1) if before is None else before.lora_int_id
     try:

@@ -1,10 +1,10 @@
 """Chooses the free blocks that vLLM's pool evicts next: empty ones, then spare copies, then the policy's choice.
 
 The blocks of full-attention groups are kept as core's tree of runs, by hash and group, so a policy sees prefixes and
-not blocks. A pool may also hold cached blocks that are in no tree: those of sliding-window and Mamba groups, partial
-blocks at the end of prompts, and descendants of a block that was removed from the cache. vLLM's LRU orders these. Each
-part keeps the share of the pool that LRU would give it. When LRU would evict a block of the tree, the policy chooses
-another one. The two then swap places in the list (LRU-SP: Cao, Felten and Li, OSDI 1994, §3).
+not blocks. A pool may also hold cached blocks that are in no tree. They are of sliding-window and Mamba groups, partial
+blocks at the end of prompts, or descendants of a removed block. vLLM's LRU orders these. Each part keeps the share of
+the pool that LRU would give it. When LRU would evict a block of the tree, the policy chooses another one. The two then
+swap places in the list (LRU-SP: Cao, Felten and Li, OSDI 1994, §3).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 vLLM's linked list of free blocks stays its own and stays valid. When blocks are requested, those to be evicted are
 moved to its front, and vLLM's code takes them from there. So the order can be removed at any moment.
 
-vLLM's methods are called by name, not by `super()`, and the guard is checked: a failing hook turns the pool back into
+vLLM's methods are called by name, not by `super()`, and the guard is checked. A failing hook turns the pool back into
 vLLM's class while methods of this one still run. Each method does vLLM's own work, whether or not ours fails.
 """
 

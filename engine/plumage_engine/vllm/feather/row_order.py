@@ -3,12 +3,12 @@
 Attention reads the KV blocks of one request after those of the one before it. If neighbours share their blocks, the
 second finds them in the processor's cache. The scheduler admits by group, but a request takes any free slot of the
 batch, so groups mix over time. Rows of the block table show the groups: requests with a shared prefix begin with the
-same blocks, so sorting the rows sorts the prefix tree depth first, at all its levels.
+same blocks. So sorting the rows sorts the prefix tree depth first, at all its levels.
 
 vLLM's first model runner has a batch of its own. It is sorted in the worker (`install`) when its members change, with
 at most one swap a request. Requests are swapped only within the part that the attention backend allows: decoding
 requests stay before those in prefill where it needs that. A failure in a worker of the scheduler's own process is
-counted and reported in its stats; a worker of another process reports it in its log only.
+counted and reported in its stats. A worker of another process reports it in its log only.
 
 vLLM's second model runner makes the batch of each step from the scheduler's output, and keeps the order of decoding
 requests in it. So there the scheduler sorts the output (`OutputOrder`), and no worker is changed (decision 0273).

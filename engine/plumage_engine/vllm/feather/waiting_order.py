@@ -5,8 +5,8 @@ it can't run yet. For example its grammar compiles, its adapter has no slot, or 
 request is *open* until the next question shows whether it runs. Requests that were put aside or preempted precede the
 policy's choice, as in vLLM's own queue.
 
-The policy's active requests are vLLM's running ones. Each admission and each end is reported as it happens; `match`
-corrects the rest (a streaming session that waits for its next input, requests whose KV was loaded from outside).
+The policy's active requests are vLLM's running ones. Each admission and each end is reported as it happens. `match`
+corrects the rest: a streaming session that waits for its next input, and requests whose KV was loaded from outside.
 Decision 0244 explains why a waiting request is kept here and in the queue.
 """
 

@@ -1,9 +1,9 @@
 """Host memory with a disk below it: the article's tier decision in vLLM's own manager of tiers (decision 0137).
 
-vLLM's manager would write every stored chunk to the tier below at once. Here the decision chooses the tier: host memory
-while it has room or the chunk is hotter than the one evicted for it, else the disk. A chunk reaches the disk through
-host memory, the only memory that device and disk share. When host memory is nearly full, its coldest chunks are written
-before they are evicted. So a new chunk can replace one that is on the disk already.
+vLLM's manager would write every stored chunk to the tier below at once. Here the decision chooses the tier. It is host
+memory while that has room or the chunk is hotter than the one evicted for it, else the disk. A chunk reaches the disk
+through host memory, the only memory that device and disk share. When host memory is nearly full, its coldest chunks are
+written before they are evicted. So a new chunk can replace one that is on the disk already.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class MemoryOverDisk(HostTierManager, CPUPrimaryTierOffloadingManager):
     def _tier(self, key: OffloadKey) -> Tier:
         """The tier of a chunk for which host memory has no room.
 
-        It is called when the device or host memory is about to evict the chunk: it is not recent then, and its
+        It is called when the device or host memory is about to evict the chunk. Then it is not recent, and its
         descendants are evicted already.
         """
         frequent = self.settings.admission == "All" or (

@@ -1,8 +1,8 @@
 """Copies between host memory and the disk, in threads that may hang without blocking the engine.
 
 A thread moves a chunk through its own buffer. It touches host memory only during a copy in memory, and only while the
-transfer is wanted. So a transfer can be given up at any moment and its host memory reused, however slow the disk is;
-its slots are free when the thread has ended.
+transfer is wanted. So a transfer can be given up at any moment and its host memory reused, however slow the disk is.
+Its slots are free when the thread has ended.
 """
 
 from __future__ import annotations

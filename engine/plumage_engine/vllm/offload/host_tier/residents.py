@@ -1,7 +1,7 @@
 """The chunks in host memory, coldest first: which are evicted for a new chunk, and which can be promoted.
 
 `Residents` stands where vLLM's manager keeps its cache policy, and has that interface. `plumage.tiering` decides
-whether a new chunk is worth a resident. Chunks that were stored together are one *entry*, a piece of a chain; they are
+whether a new chunk is worth a resident. Chunks that were stored together are one *entry*, a piece of a chain. They are
 evicted one by one, of equals the deepest first, so that the rest can still be found.
 """
 

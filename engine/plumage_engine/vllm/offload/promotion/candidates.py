@@ -1,7 +1,7 @@
 """Finds host chunks worth promoting and device blocks that may be evicted for them: the nodes of a promotion plan.
 
 Scanning all of host memory for each plan would cost too much. A search examines a fixed number of entries, the next
-ones in turn, and the hottest that earlier searches found; both bound the cost of a plan for the engine's step.
+ones in turn, and the hottest that earlier searches found. Both bound the cost of a plan for the engine's step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The device's side of a promotion: which blocks of vLLM's pool are evicted, and hot chunks in their place.
 
-vLLM's free list shows which blocks were idle longest, under any eviction order: a request frees its blocks from the
+vLLM's free list shows which blocks were idle longest, under any eviction order. A request frees its blocks from the
 end, so the deepest of a chain stands first.
 """
 
@@ -82,8 +82,8 @@ class DeviceBlocks:
     def place(self, keys: Sequence[Key], blocks: Sequence[Any], above: Key | None, start: int) -> list[Key]:
         """The blocks hold these chunks now, a chain that begins `start` chunks below its root.
 
-        Returns the chunks that can be found from here on: none if the parent was evicted meanwhile, else those before
-        the first that a request computed itself.
+        Returns the chunks that can be found from here on. They are none if the parent was evicted meanwhile, else those
+        before the first that a request computed itself.
         """
         if above is not None and not self.holds(above):
             return []
