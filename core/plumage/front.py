@@ -30,7 +30,7 @@ class Front(Generic[Key]):
         self._keys: dict[Key, None] = {}  # the oldest is last: popitem takes it without a walk
 
     def left(self, key: Key) -> None:
-        """The key is no longer where it was. Unknown ones are ignored."""
+        """Removes the key from its place. Unknown ones are ignored."""
         self._keys.pop(key, None)
 
     def drop(self) -> None:

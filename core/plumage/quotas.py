@@ -244,7 +244,7 @@ class TenantUse:
         return self._count(tokens), asks
 
     def end(self, taken: Taken, tokens: int, wall: float) -> None:
-        """A request ended. tokens: what it really used.
+        """Ends a request. tokens: its actual use.
 
         What it used beyond the estimate counts in the window of its end. What it did not use is free only in the window
         in which it was counted.

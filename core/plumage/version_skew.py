@@ -37,7 +37,7 @@ class Settings(BaseModel):
     _ignored: tuple[str, ...] = PrivateAttr(default=())
 
     def model_post_init(self, context: object, /) -> None:
-        """A field that is None, as it is by default, counts as not set: a written file leaves it out."""
+        """Counts a field that is None, as it is by default, as not set: a written file leaves it out."""
         for name in self.model_fields_set & _optional(type(self)):
             if getattr(self, name) is None:
                 self.model_fields_set.discard(name)

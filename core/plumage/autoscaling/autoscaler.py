@@ -101,7 +101,7 @@ class Autoscaler:
         return replace(load, steady_for=now - self._ready[1])
 
     def scaled(self, before: int, after: int, now: float) -> None:
-        """The caller changed the pool from `before` to `after` replicas at `now`. Rate policies count it."""
+        """Counts a change of the pool from `before` to `after` replicas at `now`. Rate policies count it."""
         self.history.changed(ReplicaChange(now, after - before))
 
     def _by_metrics(self, spec: AutoscalingSpec, load: PoolLoad, proposals: Sequence[Proposal], now: float) -> Decision:

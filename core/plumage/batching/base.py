@@ -93,7 +93,7 @@ class WaitingQueue(ABC):
         return candidate
 
     def observe(self, outcome: StepOutcome) -> None:
-        """A step ran; most policies learn nothing from it."""
+        """Learns from a step; most policies learn nothing."""
 
     def _overdue(self, oldest: Candidate, now: float) -> RequestId:
         """The choice while `oldest` is overdue: the oldest itself, unless a queue knows what should precede or follow

@@ -34,7 +34,8 @@ class BatchLimit:
         self._ended = 0
 
     def observe(self, running: int, preempted: int, kv_usage: float, ended: int) -> None:
-        """A step ran with `running` requests, preempted `preempted` others, and `ended` requests ended in it."""
+        """Counts a step that ran with `running` requests, preempted `preempted` others, and `ended` requests ended in
+        it."""
         if preempted:
             self.limit = max(1, min(self.limit, int((running + preempted) * self._cut)))
             self._to_end, self._ended = min(_MOST_TO_END, 2 * self._to_end), 0

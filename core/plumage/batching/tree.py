@@ -148,7 +148,7 @@ class ChunkedHashTree:
         self._refresh_upwards(self._prune(node))
 
     def remove(self, request_id: RequestId) -> None:
-        """A waiting request is gone; one that is absent is tolerated."""
+        """Removes a waiting request; one that is absent is tolerated."""
         entry = self._entries.get(request_id)
         if entry is None:
             return

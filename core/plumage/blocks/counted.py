@@ -39,7 +39,8 @@ class CountedTree(PrefixTree):
             self.drop(run, copies)
 
     def use(self, end: int, blocks: Iterable[int], now: float) -> None:
-        """A request uses the chain that ends with `end`. `blocks` are those of the chain whose copy comes into use."""
+        """Counts a request that uses the chain up to `end`. `blocks` are those of the chain whose copy comes into
+        use."""
         run = self.run_ending(end)
         self.take(blocks)
         self.access(run, now)

@@ -127,7 +127,8 @@ class BlockPool:
         self._publish(Stored, hashes, parent)
 
     def release(self, hashes: Sequence[int], anonymous: int, now: float) -> None:
-        """A request ended that used the cached chain `hashes` and `anonymous` blocks that were not committed."""
+        """Releases what an ended request used: the cached chain `hashes` and `anonymous` blocks that were not
+        committed."""
         if anonymous > self._anonymous:
             raise StateError(f"release of {anonymous} anonymous blocks, but there are only {self._anonymous}")
         if hashes:

@@ -92,7 +92,7 @@ class PrefixTree:
             above, holds = above.parent, 1
 
     def access(self, run: Run, now: float) -> None:
-        """A request uses `run` and all its ancestors."""
+        """Counts a request that uses `run` and all its ancestors."""
         policy = self.policy
         path = list(run.path())
         for used in reversed(path):

@@ -52,7 +52,7 @@ class Owners:
         return len(self._uses)
 
     def computed(self, owner: Hashable, blocks: int) -> None:
-        """The tenant computed blocks that nobody had."""
+        """Counts blocks that the tenant computed and that nobody had."""
         if owner is not None:
             self._of(owner).computed += blocks
             self._all.computed += blocks

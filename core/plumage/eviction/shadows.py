@@ -34,7 +34,7 @@ class Shadow:
         self.reset()
 
     def reset(self) -> None:
-        """The cache is empty."""
+        """Empties the simulated cache."""
         self.size = 0
         self._counts: dict[float, int] = {}
         self._order: list[float] = []
@@ -137,6 +137,6 @@ class Shadows:
         return self._chosen != before
 
     def reset(self) -> None:
-        """The cache was emptied. The counts of hits stay."""
+        """Empties the simulated caches. The counts of hits stay."""
         for shadow in self._shadows:
             shadow.reset()

@@ -57,8 +57,10 @@ class Callers:
         return caller
 
     async def _have_key(self, name: str) -> None:
-        """A caller with a known key does not wait. Otherwise a token with an unknown key would block all callers while
-        the API server hangs."""
+        """Waits for the key of a caller only where it is not known.
+
+        So a token with an unknown key does not block all callers while the API server hangs.
+        """
         if name in self._keys and self._since < HOURLY:
             return
         async with self._fetching:

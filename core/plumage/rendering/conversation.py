@@ -88,7 +88,7 @@ def has_developers(messages: Iterable[Message]) -> bool:
 
 
 def without_developers(messages: list[Message]) -> list[Message]:
-    """For templates without a developer role, makes developers systems, and all systems one, in front."""
+    """Makes developers systems, and all systems one in front, for templates without a developer role."""
     messages = [_as_system(message) if message["role"] == "developer" else message for message in messages]
     systems = [message for message in messages if message["role"] == "system"]
     if len(systems) == 1 and messages[0]["role"] == "system":

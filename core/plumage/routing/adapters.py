@@ -138,7 +138,7 @@ class AdapterSlots:
         return state
 
     def ended(self, adapter: str, slot: int) -> None:
-        """A request for the adapter ended there."""
+        """Counts the end of a request for the adapter there."""
         replica = self._replicas.get(slot)
         if replica is not None and replica.own.get(adapter, 0) > 0:
             replica.own[adapter] -= 1
@@ -165,7 +165,7 @@ class AdapterSlots:
             self._served[slot] = now
 
     def forget(self, slot: int) -> None:
-        """The slot's replica was deleted."""
+        """Forgets the slot, whose replica was deleted."""
         self._served.pop(slot, None)
         replica = self._replicas.pop(slot, None)
         if replica is not None:

@@ -38,7 +38,7 @@ class Stretch:
         self.requests = 0
 
     def add(self, hit: float, miss: float, seconds: float) -> None:
-        """A prompt of `miss` thousand tokens behind `hit` cached ones took `seconds`."""
+        """Learns from a prompt of `miss` thousand tokens behind `hit` cached ones that took `seconds`."""
         self.tokens += miss
         self.pairs += miss * (hit + miss / 2.0)
         self.seconds += seconds

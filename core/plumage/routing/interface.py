@@ -118,5 +118,5 @@ class RoutingPolicy(Protocol):
         ...
 
     def forget(self, slot: int) -> None:
-        """The slot's replica was deleted. A new one may get the number."""
+        """Forgets the slot, whose replica was deleted. A new one may get the number."""
         ...

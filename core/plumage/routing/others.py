@@ -63,5 +63,5 @@ class Others:
         return News(owed, requests, computed, routed, arrivals)
 
     def forget(self, slot: int) -> None:
-        """The slot's replica was deleted."""
+        """Forgets the slot, whose replica was deleted."""
         self._heard.pop(slot, None)

@@ -59,12 +59,12 @@ class PollSchedule:
         return state is None or now >= state.at + self._every(state, now) - _EARLY
 
     def start(self, pool: PoolKey, now: float) -> None:
-        """A poll started. Until its result is recorded, the last one holds."""
+        """Notes the start of a poll. Until its result is recorded, the last one holds."""
         self._states.setdefault(pool, _PollState()).at = now
 
     def record(self, pool: PoolKey, *, scaled: bool, asleep: bool) -> None:
-        """The result of a poll. scaled: our autoscaler scales the pool, or its status is about to change. asleep: it
-        has no replicas."""
+        """Records the result of a poll. scaled: our autoscaler scales the pool, or its status is about to change.
+        asleep: it has no replicas."""
         state = self._states.setdefault(pool, _PollState())
         state.scaled, state.asleep = scaled, asleep
 

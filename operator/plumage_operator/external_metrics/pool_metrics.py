@@ -55,7 +55,7 @@ class Metric:
 
 
 def ignore_request(_: PoolKey) -> None:
-    """For metrics that are always fresh."""
+    """Ignores a request, for metrics that are always fresh."""
 
 
 def pool_samples(scalers: Mapping[PoolKey, PoolScaler]) -> list[PoolSample]:

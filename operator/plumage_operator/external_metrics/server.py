@@ -49,7 +49,7 @@ _LEVELS: Final = {
 
 
 def _ignore(_: float | None) -> None:
-    """For callers without an expiry metric."""
+    """Ignores an expiry, for callers without a metric of it."""
 
 
 class ExternalMetricsServer:

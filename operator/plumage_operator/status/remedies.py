@@ -63,7 +63,7 @@ def container_of(pod: Object, container: str = "") -> ContainerRef:
 
 
 def give_memory(container_ref: ContainerRef) -> str:
-    """For a container that was killed because it ran out of memory."""
+    """Returns the remedy for a container that was killed because it ran out of memory."""
     lower = {
         ContainerRef(
             "engine", "engine"
@@ -77,7 +77,7 @@ def give_memory(container_ref: ContainerRef) -> str:
 
 
 def lower_requests(container_ref: ContainerRef) -> str:
-    """For a pod that fits on no node."""
+    """Returns the remedy for a pod that fits on no node."""
     whole = ContainerRef(
         container_ref.component, container_ref.component if container_ref.component != "gateway" else "router"
     )
@@ -86,7 +86,7 @@ def lower_requests(container_ref: ContainerRef) -> str:
 
 
 def set_limits(component: str, containers: Sequence[str]) -> str:
-    """For pods that a quota refuses because containers lack requests or limits of what it counts.
+    """Returns the remedy for a quota that refuses pods, since containers lack requests or limits of what it counts.
 
     A container that an admission webhook adds does not belong to Plumage: a LimitRange gives it defaults.
     """
@@ -100,7 +100,7 @@ def set_limits(component: str, containers: Sequence[str]) -> str:
 
 
 def make_image_available(container_ref: ContainerRef) -> str:
-    """For a container whose image can't be pulled."""
+    """Returns the remedy for a container whose image can't be pulled."""
     if container_ref.component == "engine" and container_ref.container in _ENGINE_IMAGES:
         return (
             "Correct spec.engine.image (where it is absent, the chart's values under engineImage), or add "

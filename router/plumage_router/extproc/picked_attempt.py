@@ -105,7 +105,7 @@ class PickedAttempt:
         return True
 
     def fail(self, *, counts: bool = True, silent: bool = False) -> None:
-        """The replica failed. counts: its breaker counts it. silent: it sent nothing in time."""
+        """Ends the account of a failed replica. counts: its breaker counts it. silent: it sent nothing in time."""
         if self.over:
             return
         breaker = self.replica.breaker

@@ -110,17 +110,18 @@ class PickedRequest(RoutedRequest):
         return self._stage is _Stage.ANSWERING
 
     def expire(self) -> None:
-        """The request took longer than any request may."""
+        """Ends a request that took longer than any request may."""
         self._cut(RequestError(504, "The request took too long.", code="timeout"), "the request took too long")
 
     def leave_silent_replica(self) -> None:
-        """The replica will send no first byte. The proxy sent the request, so only its client can send it again."""
+        """Gives up a replica that sends no first byte. The proxy sent the request, so only its client can send it
+        again."""
         attempt = self._attempt
         if attempt is not None and not attempt.over:
             self._give_up(Failure.ENGINE_STALLED if attempt.replica.stalled else Failure.HEALTH_CHECK_FAILED)
 
     def check_timeouts(self, now: float) -> None:
-        """A stream must begin and continue in time."""
+        """Checks that a stream begins and continues in time."""
         attempt, timeouts = self._attempt, self._pool.timeouts
         if attempt is None or attempt.over:
             return
@@ -403,14 +404,14 @@ class PickedRequest(RoutedRequest):
     # -- ends ---------------------------------------------------------------------------------------------------------
 
     def _complete(self) -> None:
-        """The answer is complete."""
+        """Completes the request: the answer is complete."""
         attempt = self._attempt
         if attempt is not None and attempt.finish():
             self._note_answer(attempt.decision.prompt, attempt.usage, attempt.last_at)
             self._end(FINISHED, attempt.status)
 
     def _leave(self) -> None:
-        """The proxy sends no more."""
+        """Ends the request when the proxy sends no more."""
         attempt = self._attempt
         if self._stage in (_Stage.BODY, _Stage.WAITING) or (attempt is not None and not attempt.over):
             self._pool.metrics.aborted += 1
@@ -418,7 +419,7 @@ class PickedRequest(RoutedRequest):
         self._stage = _Stage.OVER
 
     def _give_up(self, failure: Failure) -> None:
-        """No answer will come, or no more of it."""
+        """Ends the request when no answer will come, or no more of it."""
         attempt = self._attempt
         assert attempt is not None
         attempt.fail(silent=True)
@@ -438,7 +439,7 @@ class PickedRequest(RoutedRequest):
             self._fail(error)
 
     def _break(self, status: GrpcStatus, why: str) -> None:
-        """The proxy and this picker do not understand each other."""
+        """Ends a call in which proxy and picker do not understand each other."""
         log.warning("request %s: the proxy's stream ends, %s", self._request_id, why)
         self._leave()
         self._call.end(status, why)

@@ -190,12 +190,12 @@ class Breaker:
             self._open(now)
 
     def suspect(self, now: float) -> None:
-        """The replica answers nothing, and its requests do not fail elsewhere: its closed breaker opens."""
+        """Opens the closed breaker of a replica that answers nothing, and whose requests do not fail elsewhere."""
         self._unreachable, self.suspected = False, True
         self._open(now)
 
     def eject(self, now: float) -> None:
-        """The replica fails more often than the others: its closed breaker opens."""
+        """Opens the closed breaker of a replica that fails more often than the others."""
         if now - self._ejected_until > LONGEST_EJECTION:
             self._ejections = 0
         self._ejections += 1

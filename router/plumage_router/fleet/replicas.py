@@ -228,7 +228,7 @@ class Fleet:
         return "; ".join(f"{count} of {len(loads)}: {reason}" for reason, count in reasons.items())
 
     def release(self, replica: Replica) -> None:
-        """A request on the replica ended. Frees the slot of a removed replica after its last request."""
+        """Ends a request on the replica. Frees the slot of a removed replica after its last request."""
         if replica.gone and replica.load.routed <= 0 and self._by_slot[replica.slot] is replica:
             self._free(replica)
 

@@ -61,7 +61,7 @@ class Quarantine:
         return case.until > now
 
     def clear(self, digest: bytes) -> None:
-        """The body got a complete answer."""
+        """Clears a body that got a complete answer."""
         self.cases.pop(digest, None)
 
     def _begin(self, case: _Case, now: float) -> None:
@@ -81,7 +81,7 @@ class Quarantine:
         return case
 
     def _forget_old(self, now: float) -> None:
-        """The cases are in the order of their last strike."""
+        """Forgets old cases. They are in the order of their last strike."""
         while self.cases:
             digest, case = next(iter(self.cases.items()))
             if max(case.last, case.until) + self.config.memory >= now:

@@ -260,8 +260,8 @@ class Decider:
             self._learn_tokens(decision, usage.prompt_tokens)
 
     def _learn_tokens(self, decision: Decision, tokens: int) -> None:
-        """An engine counted the prompt's tokens. Its events will report the tokens of each chunk. The next turn of a
-        conversation may come before them, so the mirror gets an estimate."""
+        """Learns from the engine's count of the prompt's tokens. Its events will report the tokens of each chunk. The
+        next turn of a conversation may come before them, so the mirror gets an estimate."""
         prompt = decision.prompt
         self.rate.learn(prompt.text, tokens, prompt.size)
         rest = (prompt.size - ENDS[len(prompt.chunks)]) / self.rate.of(prompt.text)

@@ -30,7 +30,7 @@ class HotPrefixes:
         return len(self._table) + len(self._recent)
 
     def count(self, chunk: int, tokens: float) -> None:
-        """A request matched up to `chunk`. tokens: in the chosen replica's cache."""
+        """Counts a request that matched up to `chunk`. tokens: in the chosen replica's cache."""
         known = self._recent.get(chunk)
         if known is None:
             self._recent[chunk] = [1, int(tokens)]

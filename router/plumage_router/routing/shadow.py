@@ -79,7 +79,7 @@ class Shadow:
         return _largest(self._chosen), _largest(self._used)
 
     def forget(self, slot: int) -> None:
-        """The slot's replica was deleted."""
+        """Forgets the slot, whose replica was deleted."""
         self.guard(self.policy.forget, slot)
         self._chosen.pop(slot, None)
         self._used.pop(slot, None)

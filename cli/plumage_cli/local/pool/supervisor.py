@@ -132,7 +132,8 @@ class Supervisor:
                 await self._shrink(self._coldest(-more))
 
     def _refuse_while_warming(self, replicas: int) -> None:
-        """An engine that crashed and waits for its restart does not count: it may never be ready."""
+        """Refuses while a replica warms. A crashed engine that waits for its restart does not count: it may never be
+        ready."""
         warming = [name for name, replica in self.replicas.items() if replica.warming]
         if replicas < len(self.replicas) and warming:
             raise CliError(
@@ -299,7 +300,7 @@ class Supervisor:
         self._watcher.also = check
 
     def watch_socket(self, socket: WatchedSocket) -> None:
-        """A socket of the folder that no child opens, to be restored too."""
+        """Watches a socket of the folder that no child opens, so that it is restored too."""
         self._sockets.add(socket)
 
     def _current_sockets(self) -> list[WatchedSocket]:

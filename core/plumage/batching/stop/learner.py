@@ -48,7 +48,8 @@ class Learner(ABC):
 
     @abstractmethod
     def _learn(self, credits: Sequence[tuple[Bin, Decision, float]]) -> None:
-        """A trial or a step ended. Its states in order, the choice in each, and the tokens/s that followed."""
+        """Learns from a trial or step that ended: its states in order, the choice in each, and the tokens/s that
+        followed."""
 
     @abstractmethod
     def _best(self) -> float:

@@ -181,7 +181,7 @@ class Mirror:
         self._table.tokens_per_piece = per_piece
 
     def drop_pending(self, chain: Sequence[int], slot: int) -> None:
-        """The request on `slot` failed: its chunks are no longer pending."""
+        """Drops the pending chunks of a request on `slot` that failed."""
         holds = self._pending.of(slot)
         self._release(slot, [chunk for chunk in chain if chunk in holds])
 

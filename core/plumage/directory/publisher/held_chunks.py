@@ -145,7 +145,7 @@ class HeldChunks:
         return _REMOVE
 
     def clear(self) -> None:
-        """The engine holds nothing any more."""
+        """Forgets all chunks: the engine holds none any more."""
         self.count = self.digest = 0
         self._buckets = [{} for _ in range(BUCKETS)]
         self._left_out.clear()

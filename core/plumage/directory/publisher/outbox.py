@@ -70,7 +70,7 @@ class Outbox:
         self.acknowledged = batch[-1].seq
 
     def clear(self) -> None:
-        """A new epoch begins: its snapshot replaces the entries, and the server has none of its log."""
+        """Drops all entries for a new epoch: its snapshot replaces the entries, and the server has none of its log."""
         self._entries.clear()
         self.size = self.acknowledged = 0
 

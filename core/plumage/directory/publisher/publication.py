@@ -39,7 +39,7 @@ class Publication:
         self.append(b"", (self.held.count, self.held.digest))
 
     def clear(self) -> None:
-        """The engine holds nothing any more."""
+        """Forgets all chunks: the engine holds none any more."""
         self.held.clear()
         self.start_over()
 

@@ -92,11 +92,11 @@ class HeartbeatTimer:
         return time.monotonic() >= self._due_at
 
     def restart(self) -> None:
-        """A heartbeat is sent now: the next one is due after `seconds`."""
+        """Starts the time of the next heartbeat, which is due after `seconds`."""
         self._due_at = time.monotonic() + self._seconds
 
     def expire(self) -> None:
-        """A heartbeat is due now."""
+        """Makes a heartbeat due now."""
         self._due_at = 0.0
         self.wake()
 

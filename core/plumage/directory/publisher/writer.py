@@ -100,7 +100,7 @@ class DirectoryWriter:
             self._timer.expire()
 
     def clear(self) -> None:
-        """The engine holds nothing any more: it restarted, or reset its prefix cache."""
+        """Forgets all chunks: the engine restarted, or reset its prefix cache."""
         self._publication.clear()
 
     # State

@@ -70,7 +70,7 @@ class QuotaShare:
         return 1 + len(others)
 
     async def leave(self) -> None:
-        """The router ends: the others may use its share."""
+        """Leaves the pool: the others may use this router's share."""
         await self._client.hdel(self._keys.quota_routers, self._name)
 
     def _key(self, report: Report) -> str:

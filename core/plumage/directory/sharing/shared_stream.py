@@ -96,7 +96,7 @@ class SharedStream:
         await run_forever(one, what, backoff=Backoff(self._rng), failed=self.failed)
 
     def failed(self, error: BaseException) -> None:
-        """A command failed: count it, and log the first in a row."""
+        """Counts a failed command, and logs the first in a row."""
         self.counts["failures"] += 1
         if not self.degraded or self.counts["failures"] == 1:
             log.warning("directory %s: %s is not shared for now: %s", self._shown, self._key, error_text(error))

@@ -49,7 +49,7 @@ class Throttle:
         return out
 
     def _refill(self, now: float) -> None:
-        """A second's worth at most, so that a quiet minute allows no burst of sixty seconds."""
+        """Adds a second's worth at most, so that a quiet minute allows no burst of sixty seconds."""
         self._room = min(self._rate, self._room + max(0.0, now - self._at) * self._rate)
         self._at = now
 

@@ -133,7 +133,7 @@ class AdapterSync:
         self.changed()
 
     async def _read_models(self, why: str) -> None:
-        """For an engine that loads none. why: it does not."""
+        """Reads the adapters of an engine that loads none. why: the reason."""
         served = await self._engine.adapters()
         self.reports = [
             _about(AdapterReport(name) if name in served else AdapterReport(name, "Failed", why), source)

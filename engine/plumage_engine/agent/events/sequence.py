@@ -36,7 +36,7 @@ class Sequencer:
         return SequenceCheck.RESTARTED if self.ts is not None and ts > self.ts else SequenceCheck.REPEATED
 
     def advance(self, seq: int, ts: float | None) -> None:
-        """The batch was applied, or a snapshot that is valid at it."""
+        """Notes an applied batch, or a snapshot that is valid at it."""
         self.last = seq
         self.ts = ts
 

@@ -18,7 +18,7 @@ HOTTEST = 10  # prefixes
 
 
 def agent_stats(agent: Agent) -> dict[str, Any]:
-    """It holds no text, no token id and no secret."""
+    """Returns the stats. They hold no text, no token id and no secret."""
     index, load, warmup = agent.publisher.index, agent.watch.load, agent.watch.warmup
     policy = agent.batching_policy
     return {

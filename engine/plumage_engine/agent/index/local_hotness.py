@@ -37,7 +37,7 @@ class LocalHotness:
         return len(self._uses)
 
     def used(self, block: Block) -> None:
-        """The prefix up to `block` was used again."""
+        """Counts another use of the prefix up to `block`."""
         self._uses[block] = self._uses.get(block, 0) + 1
         self._total += 1
         if self._total % self._period == 0:
@@ -91,7 +91,7 @@ class LocalHotness:
         return array("I", ids).tobytes()
 
     def forget(self, block: Block) -> None:
-        """The block left the cache."""
+        """Forgets a block that left the cache."""
         self._uses.pop(block, None)
         self._delete_ids(block)
 

@@ -87,7 +87,7 @@ class Decodes:
         return found
 
     def advance(self) -> None:
-        """A step has passed: every member has one more token."""
+        """Counts a step: every member has one more token."""
         self._clock += 1
         self.context += len(self._members)
 

@@ -152,7 +152,7 @@ class HostLink:
         way.add(blocks * self._block_bytes)
 
     def _promote_blocks(self, pool: BlockPool, blocks: Sequence[int], parent: int | None, now: float) -> None:
-        """A promotion is no use of the node, so its hotness record is restored."""
+        """Promotes blocks. That is no use of the node, so its hotness record is restored."""
         uses = self.record.get(blocks[-1]) if blocks else None
         if blocks and pool.bring(blocks, parent, now):
             self._copy(self.loads, self.tier.load(blocks))

@@ -158,7 +158,7 @@ class Counters:
             self.host_hit_tokens += host_hits
 
     def count(self, report: StepReport, prefilled: int) -> None:
-        """A step has passed; `prefilled` requests got a token at the end of their prompt."""
+        """Counts a step; `prefilled` requests got a token at the end of their prompt."""
         self.steps += 1
         self.busy_seconds += report.seconds
         self.prefill_tokens += report.prefill_tokens

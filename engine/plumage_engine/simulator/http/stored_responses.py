@@ -45,7 +45,7 @@ class StoredResponse:
         return [*(one for one in self.messages if one.get("role") != "system"), *answer]
 
     def finish(self, response: Mapping[str, Any], text: str) -> None:
-        """The answer is complete. A response that was cancelled stays so."""
+        """Stores the complete answer. A response that was cancelled stays so."""
         if self.response.get("status") != "cancelled":
             self.response, self.text = dict(response), text
         if self.store is not None:
@@ -92,7 +92,7 @@ class StoredResponse:
         return events[at:]
 
     async def send_events(self, send: Send, at: int, leaving: asyncio.Future[None]) -> None:
-        """The stream from its event `at` on, until its end or until the client leaves."""
+        """Sends the stream from its event `at` on, until its end or until the client leaves."""
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEAD})
         while not leaving.done():
             coming = asyncio.ensure_future(self.next_events(at))

@@ -68,7 +68,7 @@ class FeatherQueue(RequestQueue):
             self._guard.failed(error)
 
     def prepend_request(self, request: Request) -> None:
-        """A preempted request, or one that was put aside, becomes the first again, as in vLLM's own queue."""
+        """Makes a preempted request, or one that was put aside, the first again, as in vLLM's own queue."""
         self._chosen = None
         self._waiting[request.request_id] = request
         self._waiting.move_to_end(request.request_id, last=False)

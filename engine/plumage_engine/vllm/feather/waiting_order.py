@@ -75,7 +75,7 @@ class WaitingOrder:
         return len(self._active)
 
     def insert(self, request: Request) -> None:
-        """A new request waits, or a session's next input."""
+        """Adds a new request, or a session's next input."""
         request_id = request.request_id
         if request_id in self._candidates:
             self.end(request_id)
@@ -84,7 +84,7 @@ class WaitingOrder:
         self._waiting[request_id] = request
 
     def put_back(self, request: Request) -> None:
-        """A request that ran or was popped waits again, ahead of all others."""
+        """Has a request that ran or was popped wait again, ahead of all others."""
         request_id = request.request_id
         if request is self._open:
             self._close(admitted=False)
@@ -97,7 +97,7 @@ class WaitingOrder:
         self._ahead.move_to_end(request_id, last=False)
 
     def remove(self, request: Request) -> None:
-        """A waiting request was aborted; unknown ones are ignored."""
+        """Removes an aborted waiting request; unknown ones are ignored."""
         request_id = request.request_id
         if self._waiting.pop(request_id, None) is not None:
             self.queue.remove(request_id)
@@ -106,7 +106,7 @@ class WaitingOrder:
         self._candidates.pop(request_id, None)
 
     def end(self, request_id: str) -> None:
-        """A request has ended, in any state."""
+        """Ends a request in any state."""
         if self._candidates.pop(request_id, None) is None:
             return
         if self._open is not None and self._open.request_id == request_id:

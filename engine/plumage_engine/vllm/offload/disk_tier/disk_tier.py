@@ -286,7 +286,7 @@ class DiskTier(SecondaryTierManager):
                 self._counters.add("disk_damaged")
 
     def _give_up(self, transfer: Transfer) -> None:
-        """The transfer fails at once. A slot being written is free when its thread has ended (`ended`)."""
+        """Fails the transfer at once. A slot being written is free when its thread has ended (`ended`)."""
         transfer.give_up()
         self._writing.pop(transfer.job, None)
         self._reading.pop(transfer.job, None)
@@ -298,7 +298,7 @@ class DiskTier(SecondaryTierManager):
             self._events.append(event)
 
     def _stop(self) -> None:
-        """The guard is off: drop all chunks and close the file."""
+        """Drops all chunks and closes the file: the guard is off."""
         self.drain_jobs()
         self._add_event(list(self._slot_of), removed=True)
         self._slot_of.clear()

@@ -73,7 +73,7 @@ class MemoryOverDisk(HostTierManager, CPUPrimaryTierOffloadingManager):
         return found
 
     def pause_writes(self) -> None:
-        """The disk accepted none of them: do not try again before other chunks are the coldest."""
+        """Pauses writes, since the disk accepted none: not again before other chunks are the coldest."""
         self._changed = False
 
     def complete_store(self, *given: Any, **named: Any) -> None:

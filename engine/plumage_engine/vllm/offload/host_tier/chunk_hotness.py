@@ -53,12 +53,12 @@ class ChunkHotness:
         self._failed = failed
 
     def request(self, keys: Sequence[int]) -> None:
-        """A request uses the chain `keys`, the root first. Costs one step a chunk."""
+        """Counts a request that uses the chain `keys`, the root first. Costs one step a chunk."""
         self.table.tick(1)
         self.use(keys, 0)
 
     def use(self, keys: Sequence[int], above: int) -> None:
-        """The request also uses `keys`, `above` chunks below its root."""
+        """Counts that the request also uses `keys`, `above` chunks below its root."""
         self.table.tick(0, len(keys))
         self.table.touch_chain(keys, above + 1)
 

@@ -142,7 +142,7 @@ class Residents:
         return len(chosen)
 
     def evict_next(self, keys: Sequence[Key]) -> None:
-        """The next `evict` takes these; an empty list cancels that."""
+        """Has the next `evict` take these; an empty list cancels that."""
         self._chosen = list(keys)
 
     def is_evictable(self, key: Key) -> bool:
@@ -215,7 +215,7 @@ class Residents:
         self.chunks[key] = chunk
 
     def remove(self, key: Key) -> None:
-        """A store failed."""
+        """Removes chunks whose store failed."""
         self._drop(key)
 
     def evict(self, number: int, protected: set[Key]) -> list[tuple[Key, Any]] | None:

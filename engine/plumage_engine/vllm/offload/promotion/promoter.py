@@ -165,7 +165,7 @@ class Promoter:
     # -- resets --------------------------------------------------------------------------------------------------------
 
     def cancel_copies(self) -> None:
-        """The device's cache is about to be reset: free the blocks of copies under way, and end these."""
+        """Ends the copies under way and frees their blocks, before the device's cache is reset."""
         for number, job in self._jobs.items():
             if job.blocks:
                 self._flush.add(number)
@@ -288,7 +288,7 @@ class Promoter:
         self._free_blocks(job)
 
     def _place(self, job: _Job) -> None:
-        """The copied chunks can be found from here on."""
+        """Places the copied chunks: they can be found from here on."""
         placed = self._device.place(job.piece.keys, job.blocks, job.piece.above, job.piece.start)
         self._unused.update(dict.fromkeys(placed, self.worth_ahead if job.ahead else self.worth))
         self._counters.add("promotions", len(placed))
