@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from plumage_router.http.auth import Tenant
-from plumage_router.http.body_buffer import BodyBuffer
-from plumage_router.http.body_memory import BodyReservation
+from plumage_router.http.body_memory import BodyBuffer, BodyReservation
 
 __all__ = ["SINGLE_HEADERS", "Handler", "Request"]
 

@@ -31,8 +31,7 @@ from plumage_router.multi_pool.split import Route, choose, conversation_key, cop
 from plumage_router.pool_router import PoolRouter
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.request.audio import Form, read_form
-from plumage_router.request.body import parse_steps
-from plumage_router.request.json_bounds import MAX_VALUES
+from plumage_router.request.body import MAX_VALUES, parse_steps
 
 __all__ = ["POOL_PATHS", "PoolDispatcher"]
 

@@ -41,10 +41,8 @@ from plumage_router.request.model import Model
 from plumage_router.request.prompt import Prompt
 from plumage_router.request.quarantine import Quarantine
 from plumage_router.request.response_ids import RANDOM_BYTES, find_replica, response_id
-from plumage_router.routing.audit import Audit, Record
-from plumage_router.routing.cache_curve import CacheCurve
 from plumage_router.routing.decider import Decider, Decision
-from plumage_router.routing.hot_prefixes import HotPrefixes
+from plumage_router.routing.decision_log import Audit, CacheCurve, HotPrefixes, Record
 from plumage_router.routing.prefix_breaks import PrefixBreak, PrefixBreaks
 
 __all__ = ["InFlightRequest", "PoolState"]

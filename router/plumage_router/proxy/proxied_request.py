@@ -41,8 +41,8 @@ from plumage_router.proxy.tenant_usage import TokensUsed
 from plumage_router.proxy.wait_queue import no_replica_yet
 from plumage_router.request.prompt import Prompt
 from plumage_router.request.usage import Usage
-from plumage_router.routing.audit import Record
 from plumage_router.routing.decider import Decision
+from plumage_router.routing.decision_log import Record
 
 if TYPE_CHECKING:  # a slow import, which few pools need
     from plumage_router.proxy.tracing import RequestTrace

@@ -44,8 +44,8 @@ from plumage_router.fleet.replicas import Replica
 from plumage_router.http.errors import Failure
 from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, EMBEDDINGS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from plumage_router.http.request import Request
-from plumage_router.routing.audit import Record
 from plumage_router.routing.decider import Decision
+from plumage_router.routing.decision_log import Record
 
 __all__ = ["MAX_SPANS", "RequestTrace", "Tracing"]
 

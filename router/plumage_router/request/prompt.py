@@ -17,7 +17,7 @@ from plumage.hashing.chunks import ChainMemory, seed
 from plumage.rendering.conversion import AsChat, content_count
 from plumage.rendering.errors import RenderLimitError, RequestShapeError, TemplateError
 from plumage.rendering.responses import responses_as_chat
-from plumage_router.http.body_buffer import BodyBuffer
+from plumage_router.http.body_memory import BodyBuffer
 from plumage_router.http.errors import RequestError, bad_field, bad_request, unknown_model
 from plumage_router.http.paths import (
     CHAT_PATH,
@@ -38,7 +38,7 @@ from plumage_router.request.audio import (
     read_form,
     usage_of_stream,
 )
-from plumage_router.request.body import parse_steps, splice, splice_json
+from plumage_router.request.body import most_values, parse_steps, splice, splice_json
 from plumage_router.request.fields import (
     CHAT,
     COMPLETION,
@@ -55,15 +55,15 @@ from plumage_router.request.fields import (
     check_template_options,
     is_predictable,
 )
-from plumage_router.request.json_bounds import most_values
 from plumage_router.request.pass_through import PASSED, SALTED, check_passed
 from plumage_router.request.text_sizes import MAX_RENDERED, printable_bytes, text_lengths
-from plumage_router.request.token_rate import SAMPLE
 from plumage_router.request.tools import sorted_tools
 from plumage_router.request.turns import Turn, turn_of
 from plumage_router.request.usage import ASKS_FOR_USAGE, WantedUsage, stream_options, wanted_usage
 
-__all__ = ["Prompt", "PromptReader", "Renderer"]
+__all__ = ["SAMPLE", "Prompt", "PromptReader", "Renderer"]
+
+SAMPLE: Final = 2048  # bytes at the end of a prompt; its beginning was counted with earlier requests
 
 _UNCOUNTED = (
     "this field may not be sent with API keys: the engine goes on without the client, so its tokens would count in no "

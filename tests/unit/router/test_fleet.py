@@ -16,7 +16,7 @@ from plumage_router.fleet.breaker import Breaker
 from plumage_router.fleet.engine_keys import SecretLine
 from plumage_router.fleet.replicas import Fleet, Member, MemberState
 from plumage_router.http.auth import Auth
-from plumage_router.routing.hot_prefixes import HotPrefixes
+from plumage_router.routing.decision_log import HotPrefixes
 
 
 class _Pool:

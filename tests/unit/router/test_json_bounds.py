@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage_router.http.body_buffer import BodyBuffer
+from plumage_router.http.body_memory import BodyBuffer
 from plumage_router.http.errors import RequestError
 from plumage_router.http.time_slicing import run_now
 from plumage_router.request import json_bounds
-from plumage_router.request.body import parse_body, parse_steps
-from plumage_router.request.json_bounds import check_bounds
+from plumage_router.request.body import check_bounds, parse_body, parse_steps
 
 _TEXT = st.text(alphabet='\\"{[,:u0', max_size=12)
 _JSON = st.recursive(
