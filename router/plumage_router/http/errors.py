@@ -190,6 +190,15 @@ class RequestError(PlumageError):
         """target: of the refused request, if it is known."""
         return error_object(self.status, self.message, code=self.code, param=self.param, target=target)
 
+    def headers(self, request_id: str) -> bytes:
+        """The header lines of the answer."""
+        lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % request_id.encode()
+        if self.status == 401:
+            lines += b"www-authenticate: Bearer\r\n"
+        if self.retry_after is not None:
+            lines += b"retry-after: %d\r\n" % self.retry_after
+        return lines
+
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[:most] + "…"

@@ -20,6 +20,7 @@ class Request:
     """A whole request.
 
     headers: by lower-case name. Repeated list headers are joined; a repeated header of `SINGLE_HEADERS` is refused.
+    id: the client's own, or a random one. Set once the head is complete.
     size: body bytes received; `body` has none of a body that no handler reads.
     reservation: memory for the body; None when no handler reads the body, as for a stored response.
     is_completion: an engine answers it. Set once the head is complete.
@@ -30,12 +31,13 @@ class Request:
     """
 
     __slots__ = (
-        "body", "copy", "headers", "http10", "is_completion", "keep_alive", "method", "parsed", "reservation",
+        "body", "copy", "headers", "http10", "id", "is_completion", "keep_alive", "method", "parsed", "reservation",
         "sender", "size", "target", "tenant",
     )  # fmt: skip
 
     def __init__(self, sender: str = "") -> None:
         self.sender = sender
+        self.id = ""
         self.method = b""
         self.target = b""
         self.headers: dict[bytes, bytes] = {}

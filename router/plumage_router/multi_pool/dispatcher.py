@@ -31,7 +31,7 @@ from plumage_router.multi_pool.split import Route, choose, conversation_key, cop
 from plumage_router.pool_router import PoolRouter
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.request.audio import Form, read_form
-from plumage_router.request.body import MAX_VALUES, parse_steps
+from plumage_router.request.body import MAX_VALUES, check_media_type, parse_steps
 
 __all__ = ["POOL_PATHS", "PoolDispatcher"]
 
@@ -57,7 +57,6 @@ class PoolDispatcher(Listener):
         *,
         name: str,
         application: Callable[[PoolDispatcher], Application],
-        pause_accepting: Callable[[], object],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(
@@ -65,7 +64,6 @@ class PoolDispatcher(Listener):
             config.timeouts,
             auth,
             access_log=config.access_log,
-            pause_accepting=pause_accepting,
             loop=loop,
         )
         self.title = config.gateway
@@ -99,7 +97,7 @@ class PoolDispatcher(Listener):
     def _serves(self, name: str, tenant: Tenant | None) -> bool:
         """Whether a pool of the model is there and lets the tenant use it."""
         pools = [self.pools[pool] for pool, _ in self.routes[name].shares if pool in self.pools]
-        return any(tenant is None or pool.may_use(tenant, name) for pool in pools)
+        return any(tenant is None or pool.quotas.allows(tenant.name, name) for pool in pools)
 
     @property
     def most_values(self) -> int:
@@ -174,11 +172,11 @@ class PoolDispatcher(Listener):
         call = None if request.reservation is not None else response_call(request.method, request.target)
         if call is not None:
             return self._home_of(call.name, request.tenant).handler(request, connection)
-        boundary = self.check_media_type(request)
+        boundary = check_media_type(request)
         steps: Steps[Any] = (
             read_form(request.body, boundary) if boundary else parse_steps(request.body, self.most_values)
         )
-        if len(request.body) > LARGE:
+        if request.size > LARGE:
             return _FindPool(self, request, connection, steps)
         return self.pool_handler(request, connection, run_now(steps))
 
@@ -260,7 +258,7 @@ class _FindPool:
 
     def start(self) -> None:
         slicer, sender = self._dispatcher.time_slicer, self._request.sender
-        self._work = slicer.add(len(self._request.body), self._steps, self._parsed, tenant=sender)
+        self._work = slicer.add(self._request.size, self._steps, self._parsed, tenant=sender)
 
     def pause(self) -> None:
         self._paused = True
@@ -317,11 +315,13 @@ class _Refused:
         port, request, error = self._dispatcher, self._request, self._error
         port.metrics.requests += 1
         port.count_error(error)
-        request_id = port.request_id(request)
+        request_id = request.id
         port.log_access(request, error.status, requestId=request_id, error=error.code or "other", outcome="Failed")
-        headers = port.error_headers(error, request_id)
         self._client.respond(
-            error.status, headers, error.body(request.target), keep_alive=request.keep_alive and port.keeps_alive
+            error.status,
+            error.headers(request_id),
+            error.body(request.target),
+            keep_alive=request.keep_alive and port.keeps_alive,
         )
 
     def pause(self) -> None:

@@ -59,9 +59,9 @@ class MultiPoolServer:
             Auth(config.auth, find_callers(config.auth, config.api_server)),
             name=name or name_of_router(config.router_id),
             application=make_multi_pool_app,
-            pause_accepting=lambda: loop.call_soon(self._sockets.pause),
             loop=loop,
         )
+        self.dispatcher.pause_accepting = lambda: loop.call_soon(self._sockets.pause)
         self.dispatcher.config_ignored = len(config.ignored)
         self._watch = FileWatch(file) if file is not None else None
         self.dispatcher.tls = tls_acceptor(config.listen, self.dispatcher, loop)
@@ -166,7 +166,6 @@ class MultiPoolServer:
             auth=dispatcher.auth,
             tracing=dispatcher.tracing,
             application=make_app,
-            pause_accepting=lambda: None,
             loop=self._loop,
         )
         pool.prepare()
@@ -219,7 +218,7 @@ class MultiPoolServer:
             if self.dispatcher.broken and self._loop.time() >= self._retry_at:
                 await self._retry_broken()
             for pool in self.dispatcher.pools.values():
-                pool.reload_secrets()
+                pool.engines.refresh()
 
     async def _retry_broken(self) -> None:
         """Tries to build broken pools again: the cause may be in a file that is not watched."""

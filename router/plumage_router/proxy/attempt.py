@@ -9,7 +9,7 @@ attempt sends the request again over a fresh connection, once.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from plumage.multipart import content_type
 from plumage_router.clock import monotonic
@@ -23,8 +23,10 @@ from plumage_router.proxy.pool_state import PoolState
 from plumage_router.request.usage import JsonTail, StreamFilter, Usage
 from plumage_router.routing.decider import Decision
 
-__all__ = ["Attempt", "AttemptOwner", "Cause", "Outcome", "end_account"]
+__all__ = ["FAILED", "FINISHED", "Attempt", "AttemptOwner", "Cause", "Outcome", "Progress", "end_account"]
 
+FINISHED: Final = "Finished"  # the outcome of a request with a complete answer
+FAILED: Final = "Failed"
 _EVENTS: Final = b"text/event-stream"
 _MAX_KEYS: Final = 3  # tried on one engine for one request
 _BY_STATUS: Final = {
@@ -47,6 +49,23 @@ class Outcome(Enum):
     FINISHED = "finished"
     FAILED = "failed"
     ABANDONED = "abandoned"
+
+
+class Progress(NamedTuple):
+    """How far an engine's answer came.
+
+    status: 0 before its head. began: the engine answers. first_at: when the first body byte came; None before.
+    streams: it is a stream, of so many `events`. asked: the engine was asked for its counts, `usage`, which are there
+    in a complete answer.
+    """
+
+    status: int
+    began: bool
+    first_at: float | None
+    streams: bool
+    events: int
+    usage: Usage
+    asked: bool
 
 
 class AttemptOwner(Protocol):
@@ -156,6 +175,32 @@ class Attempt:
         """The owner knows that no answer will come, for example after a timeout."""
         self._fail(failure, Cause.SILENT)
 
+    def leave_silent_replica(self) -> None:
+        """The replica will send no first byte."""
+        self.give_up(Failure.ENGINE_STALLED if self.replica.stalled else Failure.HEALTH_CHECK_FAILED)
+
+    def check_timeouts(self, now: float, last_byte_at: float) -> None:
+        """A stream must begin and continue in time."""
+        timeouts = self._pool.timeouts
+        if self.started:
+            if self.streams and now - last_byte_at > timeouts.idle:
+                self.give_up(Failure.STREAM_TIMEOUT)
+        elif self.decision.prompt.stream and now - self.sent_at > timeouts.first_byte:
+            self.give_up(Failure.FIRST_BYTE_TIMEOUT)
+
+    def progress(self, status: int, events: int, *, complete: bool) -> Progress:
+        """status: that the owner got with the answer's head. events: that it got. complete: the answer's counts are
+        the request's."""
+        return Progress(
+            status=status,
+            began=self.started,
+            first_at=self.first_at if self.started else None,
+            streams=self.streams,
+            events=events,
+            usage=self.reader.usage if complete else Usage(),
+            asked=True,
+        )
+
     # -- callbacks of the connection ----------------------------------------------------------------------------------
 
     def connected(self, connection: UpstreamConnection) -> None:
@@ -222,10 +267,12 @@ class Attempt:
     def _send(self, connection: UpstreamConnection) -> None:
         self._connection = connection
         prompt = self.decision.prompt
-        head, self._key = self._pool.upstream_head(prompt, self.replica)
+        head, self._key = self._pool.engines.head(prompt, self.replica)
         if prompt.boundary:
             head += b"content-type: %b\r\n" % content_type(prompt.boundary)
-        payload = self._pool.named_response(prompt, self.replica)
+        payload = prompt.payload
+        if prompt.id_salt is not None and not prompt.of_response:
+            payload = self._pool.stored_responses.named(prompt, self.replica)
         connection.send(self, b"%b%bcontent-length: %d\r\n\r\n" % (head, self._lines, len(payload)), payload)
 
     def _reader(self) -> StreamFilter:
@@ -237,7 +284,7 @@ class Attempt:
         if self._key is None or len(self._refused_keys) + 1 >= _MAX_KEYS:
             return False
         self._refused_keys += (self._key,)
-        if not self._pool.use_other_engine_key(self.replica, self._refused_keys):
+        if not self._pool.engines.use_other_key(self.replica, self._refused_keys):
             return False
         connection, self._connection = self._connection, None
         if connection is not None:

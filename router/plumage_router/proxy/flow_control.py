@@ -24,7 +24,9 @@ from plumage.settings.router_config import FlowControlConfig, PriorityClassConfi
 from plumage_router.clock import monotonic
 from plumage_router.fleet.replicas import Fleet, Load, Replica
 from plumage_router.http.errors import RequestError, bad_header, class_refused, objective_missed, queue_full
+from plumage_router.http.request import Request
 from plumage_router.metrics import SECONDS, BufferedHistogram
+from plumage_router.request.prompt import Prompt
 from plumage_router.routing.decider import PrefillWork
 
 __all__ = ["FlowControl", "Passage", "QueuedRequest", "Spent"]
@@ -134,6 +136,23 @@ class FlowControl:
         self._wake()
 
     # -- a request's way ----------------------------------------------------------------------------------------------
+
+    def place(self, request: Request, prompt: Prompt, tenant: str, tokens: int) -> Passage | None:
+        """The request's place in the queue; None if it needs none. Raises RequestError for a wrong header.
+        tokens: that its prompt is expected to have.
+
+        A request that continues a stored response has no choice of a replica, so it does not wait for one.
+        """
+        if not prompt.uses_device or prompt.previous is not None:
+            return None
+        return self.classify(
+            request.headers,
+            tenant,
+            prompt_tokens=tokens,
+            answers=prompt.answers if prompt.generates else 0,
+            most_tokens=prompt.answer,
+            chunks=prompt.chunks,
+        )
 
     def classify(
         self,

@@ -21,6 +21,7 @@ from plumage.quotas import Ask, Limit, Refusal, Sharing, Taken, TenantUse
 from plumage.settings.router_config import QuotaConfig
 from plumage_router.clock import monotonic, wall
 from plumage_router.http.errors import RequestError, model_refused, over_quota
+from plumage_router.request.prompt import Prompt
 
 __all__ = ["Quotas", "Spending"]
 
@@ -110,6 +111,25 @@ class Quotas:
     def models(self, tenant: str) -> tuple[str, ...] | None:
         """The models that the tenant may ask for; None for all."""
         return self._models[tenant] if tenant in self._models else self._models.get(_OTHERS)
+
+    def allows(self, tenant: str, model: str) -> bool:
+        """Whether the tenant may ask for the model."""
+        models = self.models(tenant)
+        return models is None or model in models
+
+    def spend(
+        self, prompt: Prompt, tenant: str, tokens: int, decided: Callable[[RequestError | None], None]
+    ) -> Spending | None:
+        """Takes a request from its tenant's quotas; None without a quota. Raises RequestError over a limit, or for a
+        model that the tenant may not use.
+
+        tokens: that the prompt is expected to have. decided: called later if the result `waits` for the other routers.
+        """
+        if prompt.of_response:
+            return None
+        answer = prompt.expected_answer if prompt.generates or prompt.audio_tokens else 0
+        self.check_model(tenant, prompt.model)
+        return self.take(tenant, tokens + answer, decided)
 
     def check_model(self, tenant: str, model: str) -> None:
         """Raises RequestError if the tenant may not ask for the model."""

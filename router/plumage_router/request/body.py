@@ -1,4 +1,4 @@
-"""Parses a request's JSON body, refuses duplicate keys, and adds fields without serializing the body again.
+"""Reads a request's body: checks its type, parses JSON, refuses duplicate keys, and adds fields to the bytes.
 
 `orjson` silently keeps the last of two equal keys. An engine's parser may keep the first, so the two would see
 different requests. A small body is serialized again: if that gives its bytes, no key was dropped. Any other body has
@@ -28,13 +28,17 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from plumage.multipart import FormError, boundary_of
 from plumage_router.http.body_memory import BodyBuffer
 from plumage_router.http.errors import RequestError, bad_request
+from plumage_router.http.paths import FORM_PATHS
+from plumage_router.http.request import Request
 from plumage_router.http.time_slicing import LARGE, Steps, run_now
+from plumage_router.http.wire import JSON
 
 __all__ = [
     "MAX_BACKSLASHES", "MAX_CONTAINERS", "MAX_KEYS", "MAX_UNQUOTED", "MAX_VALUES", "MOST_VALUES", "Counted",
-    "check_bounds", "most_values", "parse_body", "parse_steps", "splice", "splice_json",
+    "check_bounds", "check_media_type", "most_values", "parse_body", "parse_steps", "splice", "splice_json",
 ]  # fmt: skip
 
 _MAX_DEPTH: Final = 254  # as many levels as `orjson` serializes
@@ -50,6 +54,32 @@ WINDOW: Final = 1 << 18  # bytes
 WALKED: Final = 256  # bytes for each quote, in the mean, from which on `_walk` is faster than `_split`
 _BACKSLASH: Final = 0x5C
 _OTHER: Final = 65_536  # values beside a prompt of token ids
+
+
+def check_media_type(request: Request) -> bytes:
+    """Raises RequestError for a body of another type than the path takes. Returns the boundary of a form; empty for
+    JSON."""
+    headers = request.headers
+    kind = headers.get(b"content-type")
+    boundary = b""
+    if request.target.partition(b"?")[0] in FORM_PATHS:
+        boundary = _boundary(kind)
+    elif kind is not None and kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
+        raise RequestError(415, "The body must be application/json.", code="media_type")
+    if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
+        raise RequestError(415, "Compressed bodies are not accepted.", code="content_encoding")
+    if not request.size:
+        raise bad_request("The body is empty.", code="invalid_form" if boundary else "invalid_json")
+    return boundary
+
+
+def _boundary(kind: bytes | None) -> bytes:
+    if kind is None or kind.partition(b";")[0].strip().lower() != b"multipart/form-data":
+        raise RequestError(415, "The body must be a form: multipart/form-data; boundary=…", code="media_type")
+    try:
+        return boundary_of(kind)
+    except FormError as error:
+        raise bad_request(f"The form cannot be read: {error}.", code="invalid_form") from None
 
 
 def parse_body(raw: bytes) -> dict[str, Any]:

@@ -225,6 +225,16 @@ class Decider:
             tokens, attempt, prefill, shadow, adapter_state,
         )  # fmt: skip
 
+    def expected_tokens(self, prompt: Prompt) -> int:
+        """Tokens of the prompt, at most the model's context for each of a body's prompts. Call it while the text is
+        there."""
+        if not prompt.uses_device:
+            return 0
+        if prompt.audio_tokens:
+            return prompt.audio_tokens
+        text = prompt.text if prompt.text and prompt.prompts == 1 else prompt.payload
+        return int(min(self.most_tokens * prompt.prompts, math.ceil(len(text) / self.rate.of(text))))
+
     def look_up(self, prompt: Prompt) -> tuple[dict[int, float], int, float]:
         """The first step of `decide`; for benchmarks."""
         return self._measure(prompt, self.mirror.match(prompt.chunks), self.rate.of(prompt.text))

@@ -153,7 +153,7 @@ async def test_client_abort_stops_engine(start: Any, kit: Any) -> None:
     await asyncio.wait_for(engine.closed.wait(), 30)
     await kit.until(lambda: not running.router.pool.in_flight)
     assert running.router.pool.metrics.aborted == 1
-    assert running.router.pool.fleet.load_of(0).routed == 0
+    assert running.router.pool.fleet.loads[0].routed == 0
     totals = running.router.pool.fleet.get("chat-0").totals
     assert (totals.routed, totals.finished, totals.failed, totals.abandoned) == (1, 0, 0, 1), "no fault of the replica"
 
