@@ -45,9 +45,8 @@ from plumage_router.http.errors import (
 from plumage_router.http.request import Request
 from plumage_router.http.time_slicing import Steps
 from plumage_router.http.wire import JSON
-from plumage_router.proxy.attempt import FAILED, FINISHED, Progress
 from plumage_router.proxy.pool_state import PoolState
-from plumage_router.proxy.proxied_request import Only, RoutedRequest
+from plumage_router.proxy.proxied_request import FAILED, FINISHED, Only, Progress, RoutedRequest
 from plumage_router.request.body import check_media_type
 from plumage_router.request.prompt import Prompt
 
@@ -505,7 +504,7 @@ class PickedRequest(RoutedRequest):
         """Ends the trace and writes the line of the access log, where there are such."""
         pool, prompt, attempt = self._pool, self._prompt, self._attempt
         if self._trace is not None:
-            tenant = self._tenant or None
+            tenant = self._tenant_name
             self._trace.end(status, outcome, error, self._record, request_id=self._request_id, tenant=tenant)
             self._trace = None
         if pool.access_log is None:
@@ -516,7 +515,7 @@ class PickedRequest(RoutedRequest):
             requestId=self._request_id,
             outcome=outcome,
             error=error,
-            tenant=self._tenant or None,
+            tenant=self._tenant_name,
             model=None if prompt is None else prompt.model,
             replica=None if attempt is None else attempt.replica.id,
             seconds=round(monotonic() - self.arrived, 6),

@@ -33,8 +33,8 @@ _SMALL_PART, _COLLECTED = 2048, 65_536  # bytes: parts below the first are colle
 class BodyBuffer:
     """The parts of one body as they arrived, of any size, and the whole. A body in one part is never copied.
 
-    Python adds about fifty bytes to each bytes object. So small parts are collected in a bytearray: the buffer takes
-    about as much memory as `BodyMemory` counts, even when a client sends byte by byte.
+    Python adds about fifty bytes to each bytes object. So small parts are collected in a bytearray. The buffer then
+    takes about as much memory as `BodyMemory` counts, even when a client sends byte by byte.
 
     To join 16 MB takes 15 ms. So a large body is first checked part by part, and joined only if it will be parsed.
     """
@@ -74,7 +74,7 @@ class BodyBuffer:
         return joined
 
     def share(self) -> BodyBuffer:
-        """Another buffer with the same complete body, none of whose bytes is copied."""
+        """Returns another buffer with the same complete body, none of whose bytes is copied."""
         other = BodyBuffer()
         other._parts, other._size = list(self._parts), self._size
         return other
@@ -182,12 +182,12 @@ class BodyMemory:
             body.size = 0
 
     def take_peak(self) -> int:
-        """The most bytes that were reserved at once since the last call."""
+        """Returns the most bytes that were reserved at once since the last call."""
         peak, self._peak = self._peak, self.used
         return peak
 
     def unfinished(self, body: BodyReservation) -> None:
-        """The bytes of `body` that arrived until now do not end it: it may be evicted from now on."""
+        """Lists `body`, of which more is to come: it may be evicted from now on."""
         group = body.size.bit_length()
         if group != body._group and body.evict is not None:
             arriving = self._accounts[body.tenant].arriving
@@ -196,7 +196,7 @@ class BodyMemory:
             body._group = group
 
     def complete(self, body: BodyReservation) -> None:
-        """The whole body arrived: it keeps its memory until it is released."""
+        """Lets a body that arrived completely keep its memory until it is released."""
         body.evict = None
         account = self._accounts.get(body.tenant)
         if account is not None:  # None: the body is empty

@@ -207,7 +207,7 @@ class DownstreamConnection(asyncio.Protocol):
         self.done(keep_alive=keep_alive)
 
     def done(self, *, keep_alive: bool) -> None:
-        """The handler has written its answer. Without keep_alive the connection closes once the answer is sent."""
+        """Call once the answer is written. Without keep_alive the connection closes once the answer is sent."""
         self._handler = None
         self._release_current()
         if not keep_alive:
@@ -216,7 +216,7 @@ class DownstreamConnection(asyncio.Protocol):
             self._continue()
 
     def free_body(self) -> None:
-        """The handler needs the body of its request no longer."""
+        """Frees the body of the request, which the handler needs no longer."""
         if self._current is not None:
             self._parser.release(self._current)
 
@@ -230,7 +230,7 @@ class DownstreamConnection(asyncio.Protocol):
     # -- for the port -------------------------------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """The deadline passed. A client that sends a request gets an error; any other is disconnected."""
+        """Ends what the deadline bounds. A client that sends a request gets an error; any other is disconnected."""
         self.deadline = math.inf
         if self._half_closed and self._handler is not None and not self._write_paused and not _is_reset(self.transport):
             self.deadline = self._deadline_while_served()
@@ -240,7 +240,7 @@ class DownstreamConnection(asyncio.Protocol):
             self.transport.abort()
 
     def close_when_idle(self) -> bool:
-        """At shutdown: closes a connection that is between requests. Returns True if it was."""
+        """Closes a connection that is between requests, at shutdown. Returns True if it was."""
         if self._handler is not None or self._waiting or self._parser.request is not None:
             return False
         self.transport.close()
@@ -249,7 +249,7 @@ class DownstreamConnection(asyncio.Protocol):
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _continue(self) -> None:
-        """An answer is written and the client has read it: goes on with the next request."""
+        """Goes on with the next request: an answer is written and the client has read it."""
         if self._waiting:
             self._loop.call_soon(self._serve_next)
         elif self._refusal is not None:
@@ -286,7 +286,7 @@ class DownstreamConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _deadline_while_served(self) -> float:
-        """None while a request is served; a half-closed connection is checked with each tick."""
+        """Returns infinity; a half-closed connection is checked with each tick."""
         return self._host.tick if self._half_closed else math.inf
 
     def _provoke_reset(self) -> None:
@@ -331,13 +331,13 @@ class DownstreamConnection(asyncio.Protocol):
         self._set_closing_deadline()
 
     def _set_closing_deadline(self) -> None:
-        """A client that has bytes to read gets the time of any slow reader."""
+        """Sets the deadline of a closing connection. A client with bytes to read gets the time of any slow reader."""
         waiting = self.transport.get_write_buffer_size() > 0
         self.deadline = self._host.tick + (self._timeouts.write if waiting else LINGER)
 
 
 def peer_address(name: object) -> str:
-    """The address of a socket's other side, as in `DownstreamConnection.peer`. name: what the system says of it."""
+    """Returns the address of a socket's other side, as in `DownstreamConnection.peer`. name: the system's."""
     if not isinstance(name, tuple):
         return ""
     host = str(name[0])
@@ -393,13 +393,13 @@ class EngineAnswer:
         self.client.transport.write(head + chunk(data) if data and self.chunked else head + data)
 
     def end(self) -> None:
-        """The answer is complete."""
+        """Ends a complete answer."""
         if self.chunked:
             self.client.transport.write(LAST_CHUNK)
         self.client.done(keep_alive=self.keep_alive)
 
     def truncate(self) -> None:
-        """The client has a part of the answer: writes an error into a stream, and cuts the connection."""
+        """Writes an error into a stream, and cuts the connection: the client has a part of the answer."""
         if self.events:
             event = error_event(502, _TRUNCATED, code="truncated", target=self._target)
             self.client.transport.write(chunk(event) if self.chunked else event)

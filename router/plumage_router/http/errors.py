@@ -149,7 +149,10 @@ _FAILURE_TEXTS: Final = {
 def error_object(
     status: int, message: str, *, code: str | None = None, param: str | None = None, target: bytes = b""
 ) -> bytes:
-    """The JSON body of an error. target: of the request; Anthropic's API has a form of its own, all others OpenAI's."""
+    """Returns the JSON body of an error. Anthropic's API has a form of its own, all others OpenAI's.
+
+    target: of the request.
+    """
     if target.startswith(_ANTHROPIC):
         kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
         return orjson.dumps({"type": "error", "error": {"type": kind, "message": message}})
@@ -158,7 +161,7 @@ def error_object(
 
 
 def error_event(status: int, message: str, *, code: str, target: bytes) -> bytes:
-    """An error as the last event of a stream."""
+    """Returns an error as the last event of a stream."""
     if target.startswith(_RESPONSES):
         event = {"type": "error", "code": code, "message": message, "param": None, "sequence_number": 0}
         return b"event: error\ndata: %b\n\n" % orjson.dumps(event)
@@ -187,11 +190,11 @@ class RequestError(PlumageError):
         self.retry_after = retry_after
 
     def body(self, target: bytes = b"") -> bytes:
-        """target: of the refused request, if it is known."""
+        """Returns the body of the answer. target: of the refused request, if it is known."""
         return error_object(self.status, self.message, code=self.code, param=self.param, target=target)
 
     def headers(self, request_id: str) -> bytes:
-        """The header lines of the answer."""
+        """Returns the header lines of the answer."""
         lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % request_id.encode()
         if self.status == 401:
             lines += b"www-authenticate: Bearer\r\n"

@@ -92,7 +92,7 @@ class Listener(ABC):
 
     @property
     def tls_acceptors(self) -> list[TlsAcceptor]:
-        """Of the ports with TLS."""
+        """Those of the ports with TLS."""
         return [acceptor for acceptor in (self.tls, self.picker_tls) if acceptor is not None]
 
     def refresh_keys(self) -> None:
@@ -159,7 +159,7 @@ class Listener(ABC):
     # -- for requests -------------------------------------------------------------------------------------------------
 
     def request_id(self, request: Request) -> str:
-        """The client's own id when it is short and plain, else a random one."""
+        """Returns the client's own id when it is short and plain, else a random one."""
         given = request.headers.get(b"x-request-id")
         if given and len(given) <= 128 and not given.translate(None, _ID_SAFE):
             return given.decode("ascii")
@@ -216,4 +216,4 @@ class Listener(ABC):
 
 
 def _accept_all() -> None:
-    """A listener behind another one has no connections."""
+    """Does nothing: a listener behind another one has no connections."""

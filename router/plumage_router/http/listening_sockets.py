@@ -89,7 +89,7 @@ class ListeningSockets:
             self._servers.append(await create(self._connection, sock=handle, backlog=self._config.backlog, **kept))
 
     def pause(self) -> None:
-        """New connections wait in the system's queue."""
+        """Lets new connections wait in the system's queue."""
         for server in self._servers:
             server.close()
         self._servers.clear()

@@ -1,8 +1,8 @@
 """Runs the router of several pools: as the router of one pool, with pools that are added, changed and removed.
 
 The configuration file names the pools. A change of a pool that can apply at runtime is applied. For any other change
-the pool's parts are built again, and the old parts finish their requests. A pool that cannot be built, for example
-without its model folder, is reported in the log, the metrics and its requests' errors; the other pools are served.
+the pool's parts are built again, and the old parts finish their requests. A pool may not be built, for example
+without its model folder. The log, the metrics and its requests' errors report it, and the other pools are served.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Which pool of a gateway serves a request, and which one gets a copy: the shares of a model's pools, the model to fall
-back to, the pool of its mirror. Pure.
+"""Chooses the pool of a gateway that serves a request, and the one that gets a copy. Pure.
+
+A model has pools with shares, a model to fall back to, and a pool as its mirror.
 
 A conversation keeps its pool, because its cached prefix is there, and because a canary should answer whole
 conversations. So the draw is a hash of what all turns of a conversation have in common, and every router draws the

@@ -9,7 +9,7 @@ attempt sends the request again over a fresh connection, once.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from plumage.multipart import content_type
 from plumage_router.clock import monotonic
@@ -23,10 +23,8 @@ from plumage_router.proxy.pool_state import PoolState
 from plumage_router.request.usage import JsonTail, StreamFilter, Usage
 from plumage_router.routing.decider import Decision
 
-__all__ = ["FAILED", "FINISHED", "Attempt", "AttemptOwner", "Cause", "Outcome", "Progress", "end_account"]
+__all__ = ["Attempt", "AttemptOwner", "Cause", "Outcome", "end_account"]
 
-FINISHED: Final = "Finished"  # the outcome of a request with a complete answer
-FAILED: Final = "Failed"
 _EVENTS: Final = b"text/event-stream"
 _MAX_KEYS: Final = 3  # tried on one engine for one request
 _BY_STATUS: Final = {
@@ -51,28 +49,11 @@ class Outcome(Enum):
     ABANDONED = "abandoned"
 
 
-class Progress(NamedTuple):
-    """How far an engine's answer came.
-
-    status: 0 before its head. began: the engine answers. first_at: when the first body byte came; None before.
-    streams: it is a stream, of so many `events`. asked: the engine was asked for its counts, `usage`, which are there
-    in a complete answer.
-    """
-
-    status: int
-    began: bool
-    first_at: float | None
-    streams: bool
-    events: int
-    usage: Usage
-    asked: bool
-
-
 class AttemptOwner(Protocol):
     """The request that an attempt belongs to."""
 
     def begin(self, attempt: Attempt, status: int, headers: dict[bytes, bytes], data: bytes) -> None:
-        """The first body bytes came, with the head before them."""
+        """Gets the first body bytes, with the head before them."""
         ...
 
     def more(self, data: bytes) -> None: ...
@@ -80,8 +61,11 @@ class AttemptOwner(Protocol):
     def complete(self, attempt: Attempt) -> None: ...
 
     def attempt_failed(self, attempt: Attempt, failure: Failure, cause: Cause) -> None:
-        """Unless `attempt.charged`, the replica's breaker has not counted the failure yet. The owner reports it once it
-        is known whether the request is the cause."""
+        """Gets the failure.
+
+        Unless `attempt.charged`, the replica's breaker has not counted it yet. The owner reports it once it is known
+        whether the request is the cause.
+        """
         ...
 
 
@@ -172,34 +156,21 @@ class Attempt:
             self._end(Outcome.ABANDONED)
 
     def give_up(self, failure: Failure) -> None:
-        """The owner knows that no answer will come, for example after a timeout."""
+        """Ends the attempt: the owner knows that no answer will come, for example after a timeout."""
         self._fail(failure, Cause.SILENT)
 
     def leave_silent_replica(self) -> None:
-        """The replica will send no first byte."""
+        """Ends the attempt: the replica will send no first byte."""
         self.give_up(Failure.ENGINE_STALLED if self.replica.stalled else Failure.HEALTH_CHECK_FAILED)
 
     def check_timeouts(self, now: float, last_byte_at: float) -> None:
-        """A stream must begin and continue in time."""
+        """Ends the attempt at a stream that did not begin or continue in time."""
         timeouts = self._pool.timeouts
         if self.started:
             if self.streams and now - last_byte_at > timeouts.idle:
                 self.give_up(Failure.STREAM_TIMEOUT)
         elif self.decision.prompt.stream and now - self.sent_at > timeouts.first_byte:
             self.give_up(Failure.FIRST_BYTE_TIMEOUT)
-
-    def progress(self, status: int, events: int, *, complete: bool) -> Progress:
-        """status: that the owner got with the answer's head. events: that it got. complete: the answer's counts are
-        the request's."""
-        return Progress(
-            status=status,
-            began=self.started,
-            first_at=self.first_at if self.started else None,
-            streams=self.streams,
-            events=events,
-            usage=self.reader.usage if complete else Usage(),
-            asked=True,
-        )
 
     # -- callbacks of the connection ----------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """A copy of a request, for a pool whose answers nobody gets (a gateway's `requestMirror`).
 
 It passes the steps of `RoutedRequest` in its own pool, whose policy chooses the replica and learns from the answer. It
-differs from a client's request: it takes nothing from a quota, counts for no tenant, waits for no replica that is not
-there, and is never sent twice. The answer is read, counted and discarded.
+differs from a client's request. It takes nothing from a quota and counts for no tenant. It waits for no replica that is
+not there, and is never sent twice. The answer is read, counted and discarded.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from plumage_router.http.errors import Failure, RequestError, engines_silent, in
 from plumage_router.http.request import Request
 from plumage_router.http.time_slicing import Steps, TimeSlicer
 from plumage_router.http.wire import header_lines
-from plumage_router.proxy.attempt import FAILED, FINISHED, Attempt, Cause, Progress
+from plumage_router.proxy.attempt import Attempt, Cause
 from plumage_router.proxy.pool_state import PoolState
-from plumage_router.proxy.proxied_request import Only, RoutedRequest
+from plumage_router.proxy.proxied_request import FAILED, FINISHED, Only, Progress, RoutedRequest, progress_of
 from plumage_router.proxy.quotas import Spending
 from plumage_router.request.prompt import Prompt
 
@@ -179,31 +179,31 @@ class CopiedRequest(RoutedRequest):
     # -- the steps of a request ---------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """In slices, also a small body: answers pass between two slices."""
+        """Reads also a small body in slices: answers pass between two slices."""
         request, steps = self._request, self._admit()
         self._pool.in_flight.add(self)
         self._reading = self._slicer.add(request.size, steps, self._read_done, tenant=request.sender)
 
     def _admit(self) -> Steps[Prompt]:
-        """The client was authenticated for its own request, and its body's type checked."""
+        """Checks the load only: the client was authenticated for its own request."""
         pool, request = self._pool, self._request
         self._check_load()
         salt = pool.engines.salts.of(request.tenant) if pool.auth.enabled else ""
         return pool.reader.steps_of(request, salt=salt, tenant=pool.auth.enabled)
 
     def _spend(self, prompt: Prompt, expected: int) -> Spending | None:
-        """Only the client's own request counts in a quota."""
+        """Takes nothing: only the client's own request counts in a quota."""
         return None
 
     def _count_tokens(self, outcome: str, progress: Progress | None) -> None:
-        """Nor does a copy count in the usage of its tenant."""
+        """Counts nothing: a copy does not belong to the usage of its tenant."""
         return
 
     def _available(self, now: float, only: Only | None) -> Sequence[Load]:
         return self._pool.fleet.candidates(now, only=only)
 
     def _may_wait(self, now: float) -> bool:
-        """A copy wakes no pool that scaled to zero."""
+        """Returns False: a copy wakes no pool that scaled to zero."""
         return False
 
     def _send_to(self, candidates: Sequence[Load], now: float) -> None:
@@ -257,13 +257,13 @@ class CopiedRequest(RoutedRequest):
         attempt = self._attempt
         progress = None
         if attempt is not None and self._record is not None:
-            progress = attempt.progress(self._status, self._events, complete=name == FINISHED)
+            progress = progress_of(attempt, self._status, self._events, complete=name == FINISHED)
         self._close_account(name, progress)
         self._attempt = None
         if attempt is not None and name != FINISHED:
             attempt.abandon()
         if self._trace is not None:
-            tenant = self._tenant or None
+            tenant = self._tenant_name
             self._trace.end(self._status, name, error, self._record, request_id=self._request_id, tenant=tenant)
             self._trace = None
         self._free_body()

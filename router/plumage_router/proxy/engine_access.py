@@ -71,7 +71,7 @@ class EngineAccess:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def connections_to(self, member: Member) -> ConnectionPool:
-        """The connections to a new replica."""
+        """Makes the connections to a new replica."""
         if member.secure and self.tls is None:
             log.warning("replica %s serves TLS, and without engineTls its certificate is not verified", member.id)
         return ConnectionPool(
@@ -83,7 +83,7 @@ class EngineAccess:
         )
 
     def head(self, prompt: Prompt, replica: Replica) -> tuple[bytes, bytes | None]:
-        """The header lines that all requests to this replica share, and the engine key in them."""
+        """Returns the header lines that all requests to this replica share, and the engine key in them."""
         path, url = prompt.path, replica.member.url
         if prompt.of_response:  # each has a path of its own
             secret = self.keys.of(url)
@@ -98,17 +98,17 @@ class EngineAccess:
         return head
 
     def forget_heads(self) -> None:
-        """A replica left."""
+        """Call when a replica leaves, so that its heads need no memory."""
         self._heads.clear()
 
     def use_other_key(self, replica: Replica, refused: Sequence[bytes]) -> bool:
-        """The engine refused these keys. Returns whether there is another one, which `head` then uses."""
+        """Returns whether there is a key that the engine has not refused. `head` then uses it."""
         self._heads.clear()
         return self.keys.refused(replica.member.url, refused) is not None
 
 
 def _make_head(what: bytes, replica: Replica, secret: bytes | None) -> bytes:
-    """what: method and target."""
+    """Makes the lines. what: method and target."""
     host, port = replica.member.address()
     name = f"[{host}]" if ":" in host else host
     authorization = b"authorization: Bearer %b\r\n" % secret if secret else b""

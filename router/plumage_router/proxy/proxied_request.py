@@ -1,10 +1,11 @@
 """A completion request, from its last byte in to its last byte out.
 
-`RoutedRequest` has the steps of every completion, sent to the engine by this router or by a proxy: read → accept →
-quota → candidates → room → decision; and at the end its account: queues, the tenant's use, the record. `ProxiedRequest`
-sends the request itself. If an attempt fails before the first body byte, another replica is chosen. Each attempt on a
-replica is an `Attempt`; `Retries` decides whether another one follows. `extproc.picked_request` gives a proxy the
-replica's address instead, and `copied_request` sends a copy of another pool's request.
+`RoutedRequest` has the steps of every completion, sent to the engine by this router or by a proxy. The steps are read →
+accept → quota → candidates → room → decision. At the end it closes the account: queues, the tenant's use, the record.
+
+`ProxiedRequest` sends the request itself. If an attempt fails before the first body byte, another replica is chosen.
+Each attempt on a replica is an `Attempt`; `Retries` decides whether another one follows. `extproc.picked_request` gives
+a proxy the replica's address instead, and `copied_request` sends a copy of another pool's request.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from plumage_router.clock import monotonic, wall
 from plumage_router.fleet.replicas import Load, Replica
@@ -38,7 +39,7 @@ from plumage_router.http.paths import response_call
 from plumage_router.http.request import Request
 from plumage_router.http.time_slicing import LARGE, SlicedWork, Steps, run_now
 from plumage_router.http.wire import chunk, header_lines
-from plumage_router.proxy.attempt import FAILED, FINISHED, Attempt, Cause, Progress
+from plumage_router.proxy.attempt import Attempt, Cause
 from plumage_router.proxy.flow_control import Passage, Spent
 from plumage_router.proxy.pool_state import PoolState
 from plumage_router.proxy.quotas import Spending
@@ -53,15 +54,50 @@ from plumage_router.routing.decision_log import Record
 if TYPE_CHECKING:  # a slow import, which few pools need
     from plumage_router.proxy.tracing import RequestTrace
 
-__all__ = ["ProxiedRequest", "RoutedRequest"]
+__all__ = ["FAILED", "FINISHED", "Progress", "ProxiedRequest", "RoutedRequest", "progress_of"]
 
 log = logging.getLogger(__name__)
 
+FINISHED: Final = "Finished"
+FAILED: Final = "Failed"
 Only = Callable[[Sequence[Load]], Sequence[Load]]
 _CLIENT_LEFT: Final = 499  # only in the access log: the client left before an answer began (nginx' number)
 _FORWARDED: Final = frozenset((b"traceparent", b"tracestate", b"accept"))
 _OF_A_NEW_TRACE: Final = _FORWARDED - {b"traceparent", b"tracestate"}
 _OF_THE_CLIENTS_TRACE: Final = _FORWARDED - {b"traceparent"}  # the attempt has its own
+
+
+class Progress(NamedTuple):
+    """How far an engine's answer came.
+
+    status: 0 before its head. began: the engine answers. first_at: when the first body byte came; None before.
+    streams: it is a stream, of so many `events`. asked: the engine was asked for its counts, `usage`, which are there
+    in a complete answer.
+    """
+
+    status: int
+    began: bool
+    first_at: float | None
+    streams: bool
+    events: int
+    usage: Usage
+    asked: bool
+
+
+def progress_of(attempt: Attempt, status: int, events: int, *, complete: bool) -> Progress:
+    """Returns how far the answer of an attempt came.
+
+    status, events: that its owner got. complete: the answer's counts are the request's.
+    """
+    return Progress(
+        status=status,
+        began=attempt.started,
+        first_at=attempt.first_at if attempt.started else None,
+        streams=attempt.streams,
+        events=events,
+        usage=attempt.reader.usage if complete else Usage(),
+        asked=True,
+    )
 
 
 class RoutedRequest(ABC):
@@ -118,15 +154,15 @@ class RoutedRequest(ABC):
 
     @abstractmethod
     def expire(self) -> None:
-        """The request took longer than any request may."""
+        """Ends the request, which took longer than any request may."""
 
     @abstractmethod
     def leave_silent_replica(self) -> None:
-        """The replica will send no first byte."""
+        """Leaves the replica, which will send no first byte."""
 
     @abstractmethod
     def check_timeouts(self, now: float) -> None:
-        """A stream must begin and continue in time."""
+        """Ends a stream that did not begin or continue in time."""
 
     @abstractmethod
     def _admit(self) -> Steps[Prompt]:
@@ -134,7 +170,7 @@ class RoutedRequest(ABC):
 
     @abstractmethod
     def _available(self, now: float, only: Only | None) -> Sequence[Load]:
-        """The available replicas that may get the request. only: chooses those that have loaded its adapter."""
+        """Returns the available replicas that may get the request. only: chooses those that have loaded its adapter."""
 
     @abstractmethod
     def _send_to(self, candidates: Sequence[Load], now: float) -> None:
@@ -186,7 +222,7 @@ class RoutedRequest(ABC):
         self._route_accepted()
 
     def _read_done(self, prompt: Prompt | None, error: Exception | None) -> None:
-        """The body was read in slices."""
+        """Continues after the body was read in slices."""
         self._reading = None
         try:
             if error is not None:
@@ -210,7 +246,7 @@ class RoutedRequest(ABC):
             raise overloaded("Too many requests are in flight.")
 
     def _accept(self, prompt: Prompt) -> None:
-        """The body was read. Raises RequestError if it is quarantined, or over its tenant's quota."""
+        """Accepts the body that was read. Raises RequestError if it is quarantined, or over its tenant's quota."""
         pool = self._pool
         self._prompt = prompt
         if pool.quarantine.cases:
@@ -226,7 +262,7 @@ class RoutedRequest(ABC):
         return pool.quotas.spend(prompt, self._tenant, expected, self._quota_decided) if pool.config.quotas else None
 
     def _quota_decided(self, error: RequestError | None) -> None:
-        """The other routers' numbers came, or are not needed any more."""
+        """Continues once the other routers' numbers came, or are not needed any more."""
         if error is not None:
             self._fail(error)
         else:
@@ -257,7 +293,7 @@ class RoutedRequest(ABC):
             self._fail(internal())
 
     def _candidates(self, now: float) -> Sequence[Load]:
-        """The available replicas that can answer."""
+        """Returns the available replicas that can answer."""
         pool, prompt = self._pool, self._prompt
         candidates = self._available(now, self._only_adapter(prompt.adapter) if prompt is not None else None)
         if prompt is None or prompt.previous is None:
@@ -267,7 +303,7 @@ class RoutedRequest(ABC):
         return [load for load in candidates if self._home is not None and load is self._home.load]
 
     def _with_room(self, candidates: Sequence[Load], now: float) -> Sequence[Load] | None:
-        """The candidates that flow control allows; None while the request waits for one."""
+        """Returns the candidates that flow control allows; None while the request waits for one."""
         flow, passage = self._pool.flow_control, self._passage
         if passage is None:
             return candidates
@@ -328,12 +364,12 @@ class RoutedRequest(ABC):
     # -- the answer, and the end ---------------------------------------------------------------------------------------
 
     def _note_first_byte(self, prompt: Prompt, first_at: float, *, streams: bool) -> None:
-        """The answer's first body byte came. streams: it was the first token."""
+        """Counts the time to the answer's first body byte. streams: it was the first token."""
         if streams and prompt.measured:
             self._pool.metrics.ttft.observe(first_at - self.arrived)
 
     def _note_answer(self, prompt: Prompt, usage: Usage, last_at: float) -> None:
-        """The answer is complete. last_at: when its last byte came."""
+        """Counts a complete answer. last_at: when its last byte came."""
         if self._pool.quarantine.cases:
             self._pool.quarantine.answered(prompt)
         if prompt.measured:
@@ -367,8 +403,11 @@ class RoutedRequest(ABC):
             record.latency = monotonic() - self.arrived
 
     def _count_tokens(self, outcome: str, progress: Progress | None) -> None:
-        """Counts what the request used for its tenant. A quota counts all that the request may use where an answer did
-        not report it: one that is no stream, and a complete one whose engine was asked."""
+        """Counts what the request used for its tenant.
+
+        Where an answer did not report that, a quota counts all that the request may use. Such an answer is no stream,
+        or it is complete and its engine was asked.
+        """
         pool, prompt, used = self._pool, self._prompt, _tokens_used(self._prompt, self._expected, outcome, progress)
         answered = progress is not None and (outcome == FINISHED or progress.began)
         if used is not None and answered and prompt is not None and prompt.uses_device:
@@ -387,9 +426,14 @@ class RoutedRequest(ABC):
         tenant = self._request.tenant
         return tenant.name if tenant is not None else ""
 
+    @property
+    def _tenant_name(self) -> str | None:
+        """For the access log."""
+        return self._tenant or None
+
 
 def _tokens_used(prompt: Prompt | None, expected: int, outcome: str, progress: Progress | None) -> TokensUsed | None:
-    """What a request used; None if an engine refused it, or never had it. expected: tokens of its prompt.
+    """Returns what a request used; None if an engine refused it, or never had it. expected: tokens of its prompt.
 
     Where the engine did not report its count, the estimate of the prompt is taken, and each event that the client got
     is a token.
@@ -407,7 +451,7 @@ def _tokens_used(prompt: Prompt | None, expected: int, outcome: str, progress: P
 
 
 def _spent(passage: Passage, outcome: str, progress: Progress | None) -> Spent | None:
-    """What the engine computed, for flow control; None if nobody knows. An event of a stream counts as a token."""
+    """Returns what the engine computed; None if nobody knows. An event of a stream counts as a token."""
     if progress is None or outcome == FAILED or progress.status >= 400:
         return Spent(0, 0, complete=False)
     usage = progress.usage
@@ -477,19 +521,19 @@ class ProxiedRequest(RoutedRequest):
     # -- for the pool's tick ------------------------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """The request took longer than any request may."""
+        """Ends the request, which took longer than any request may."""
         if self.answering:
             self._truncate("the request took too long")
         else:
             self._fail(RequestError(504, "The request took too long.", code="timeout"))
 
     def leave_silent_replica(self) -> None:
-        """The replica will send no first byte: the request is tried on another one."""
+        """Tries the request on another replica: this one will send no first byte."""
         if self._attempt is not None:
             self._attempt.leave_silent_replica()
 
     def check_timeouts(self, now: float) -> None:
-        """A stream must begin and continue in time. While the client does not read, the engine is not to blame."""
+        """Ends a stream that did not begin or continue in time, unless the client does not read."""
         attempt = self._attempt
         if attempt is None or self._paused:
             self._last_byte_at = now
@@ -499,7 +543,7 @@ class ProxiedRequest(RoutedRequest):
             attempt.check_timeouts(now, self._last_byte_at)
 
     def _check_stored(self, attempt: Attempt, now: float) -> None:
-        """vLLM ends the stream of a stored response only if that completes, so silence is not the replica's failure."""
+        """Ends a silent stream of a stored response. No replica failed: vLLM ends it only if the response completes."""
         if attempt.started and self._answer.events and now - self._last_byte_at > self._pool.timeouts.idle:
             self._truncate("the stored response sent nothing more")
         elif not attempt.started and now - attempt.sent_at > self._pool.timeouts.first_byte:
@@ -580,7 +624,7 @@ class ProxiedRequest(RoutedRequest):
         return pool.reader.steps_of(request, salt=salt, tenant=pool.auth.enabled)
 
     def _available(self, now: float, only: Only | None) -> Sequence[Load]:
-        """Those on which the request was not tried."""
+        """Returns those on which the request was not tried."""
         return self._pool.fleet.candidates(now, self._retries.tried if self._retries is not None else (), only)
 
     def _send_to(self, candidates: Sequence[Load], now: float) -> None:
@@ -604,7 +648,7 @@ class ProxiedRequest(RoutedRequest):
             send_copy(self._request, self._request_id, self._trace)
 
     def _lines(self, decision: Decision, replica: Replica, now: float) -> bytes:
-        """The request's own header lines for an engine."""
+        """Returns the request's own header lines for an engine."""
         forwarded, trace = _FORWARDED, b""
         if self._trace is not None:
             forwarded = _OF_THE_CLIENTS_TRACE if self._trace.continues else _OF_A_NEW_TRACE
@@ -625,9 +669,11 @@ class ProxiedRequest(RoutedRequest):
         return not self._pool.fleet.candidates(now)
 
     def _check_failures(self, now: float) -> None:
-        """Raises RequestError after the last allowed failure. Reason: the breakers would not protect a request that no
-        other replica could serve. vLLM drops the connection of a stream that it cannot continue, so such a failure is
-        not the replica's."""
+        """Raises RequestError after the last allowed failure.
+
+        Reason: the breakers would not protect a request that no other replica could serve. vLLM drops the connection of
+        a stream that it cannot continue, so such a failure is not the replica's.
+        """
         retries, prompt = self._retries, self._prompt
         if retries is None:
             return
@@ -643,7 +689,7 @@ class ProxiedRequest(RoutedRequest):
         if attempt is None or self._record is None:
             return None
         complete = outcome == FINISHED and not attempt.decision.prompt.of_response
-        return attempt.progress(self._answer.status, self._streamed, complete=complete)
+        return progress_of(attempt, self._answer.status, self._streamed, complete=complete)
 
     def _end(self, outcome: str) -> None:
         """Removes the request from the pool's queues and counters, and abandons an open attempt."""
@@ -655,7 +701,7 @@ class ProxiedRequest(RoutedRequest):
             self._report(self._answer.status or _CLIENT_LEFT, outcome)
 
     def _truncate(self, reason: str) -> None:
-        """The client has a part of the answer, and the rest will not come."""
+        """Cuts an answer: the client has a part of it, and the rest will not come."""
         self._pool.metrics.truncated += 1
         log.warning("request %s: answer truncated, %s", self._request_id, reason)
         self._end("Truncated")
@@ -680,7 +726,7 @@ class ProxiedRequest(RoutedRequest):
         """Writes the line of the access log and ends the trace, where there are such."""
         if self._trace is None and self._pool.access_log is None:
             return
-        tenant, retries = self._tenant or None, self._retries
+        tenant, retries = self._tenant_name, self._retries
         if self._trace is not None:
             self._trace.end(status, outcome, error, self._record, request_id=self._request_id, tenant=tenant)
             self._trace = None
@@ -699,7 +745,7 @@ class ProxiedRequest(RoutedRequest):
 
 
 def _access_fields(prompt: Prompt | None, record: Record | None, seconds: float) -> dict[str, Any]:
-    """The fields of an access log line that describe prompt, replica and answer. seconds: the request's duration."""
+    """Returns the fields of an access log line for prompt, replica and answer. seconds: the request's duration."""
     fields: dict[str, Any] = {"seconds": round(seconds, 6)}
     if prompt is not None:
         fields |= {"model": prompt.model, "stream": prompt.stream}

@@ -35,27 +35,30 @@ class StoredResponses:
         self._fleet = fleet
 
     def named(self, prompt: Prompt, replica: Replica) -> bytes:
-        """The body for this replica, with the id of the response to come. Call it where the prompt has an `id_salt`."""
+        """Returns the body for this replica, with the id of the response to come. The prompt must have an `id_salt`."""
         name = response_id(secrets.token_bytes(RANDOM_BYTES), prompt.id_salt or "", replica.id)
         return splice(prompt.payload, {"request_id": name})
 
     def home(self, prompt: Prompt) -> Replica | None:
-        """The replica that stores the response which this request continues or names; None if there is none."""
+        """Returns the replica that stores the response which this request continues or names; None if there is none."""
         return self.find(prompt.previous or "", prompt.id_salt or "")
 
     def find(self, response: str, salt: str) -> Replica | None:
-        """The replica that stores the response of a tenant; None if there is none. salt: the tenant's."""
+        """Returns the replica that stores the response of a tenant; None if there is none. salt: the tenant's."""
         return find_replica(response, salt, ((replica.id, replica) for replica in self._fleet))
 
 
 def response_id(random: bytes, salt: str, replica_id: str) -> str:
-    """random: RANDOM_BYTES bytes. salt: the tenant's secret, empty without tenants."""
+    """Makes an id. random: RANDOM_BYTES bytes. salt: the tenant's secret, empty without tenants."""
     digits = random.hex()
     return f"{_PREFIX}{digits}{_mark(digits, salt, replica_id)}"
 
 
 def find_replica(given: str, salt: str, replicas: Iterable[tuple[str, T]]) -> T | None:
-    """The replica that stores the response. None if it left, or if the id is not of this tenant. replicas: (id, it)."""
+    """Returns the replica that stores the response; None if it left, or if the id is not of this tenant.
+
+    replicas: id and replica.
+    """
     if _ID.fullmatch(given) is None:
         return None
     digits, mark = given[len(_PREFIX) :][:_RANDOM_DIGITS], given[-32:]

@@ -177,7 +177,7 @@ class UsageLog:
         return len(self._usage.changed)
 
     def close(self) -> int:
-        """`finish`, and the end of the lines."""
+        """Calls `finish` and closes the lines. Returns what `finish` does."""
         lost = self.finish()
         self.lines.close()
         return lost

@@ -103,7 +103,7 @@ class Tracing:
         )
 
     def begin(self, request: Request, pool: str) -> RequestTrace | None:
-        """The trace of a request that arrived now; None for most."""
+        """Begins the trace of a request that arrived now; None for most."""
         header = request.headers.get(b"traceparent")
         client = None if header is None else _client_span(header)
         if client is None:
@@ -204,26 +204,26 @@ class RequestTrace:
         return b"00-%032x-%016x-01" % (context.trace_id, context.span_id)
 
     def moved(self, replica: Replica) -> None:
-        """A proxy sent the attempt to one of its fallbacks."""
+        """Notes that a proxy sent the attempt to one of its fallbacks."""
         if self._attempt is not None:
             host, port = replica.member.address()
             self._attempt.set_attributes({"plumage.replica": replica.id, "server.address": host, "server.port": port})
 
     def first_byte(self, status: int, *, streams: bool) -> None:
-        """The answer began. streams: its first byte is its first token."""
+        """Notes that the answer began. streams: its first byte is its first token."""
         if self._attempt is not None:
             self._attempt.set_attribute("http.response.status_code", status)
             self._attempt.add_event("first token" if streams else "first byte")
 
     def failed(self, failure: Failure) -> None:
-        """The attempt failed; another one may follow."""
+        """Ends the attempt, which failed; another one may follow."""
         if self._attempt is not None:
             self._attempt.set_attribute("error.type", failure)
             self._attempt.set_status(Status(StatusCode.ERROR, failure.text))
             self._end_attempt()
 
     def end(self, status: int, outcome: str, error: str | None, record: Record | None, **more: str | None) -> None:
-        """The request is over. error: the code of its error. more: further attributes, under `plumage.`."""
+        """Ends the request's span. error: the code of its error. more: further attributes, under `plumage.`."""
         broken = status >= 500 or outcome == "Truncated"
         error = error or (outcome.lower() if outcome != "Finished" else None)
         attributes: dict[str, AttributeValue | None] = {

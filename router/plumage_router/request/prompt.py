@@ -217,14 +217,13 @@ class PromptReader:
     def steps_of(
         self, request: Request, *, salt: str = "", tenant: bool = False, ask_usage: bool = True
     ) -> Steps[Prompt]:
-        """`steps` or `form_steps` of a request. Raises RequestError at once for a body of another type than the path
-        takes."""
+        """`steps` or `form_steps` of a request. Raises RequestError for a body of another type than the path takes."""
         boundary = check_media_type(request)
         parsed, request.parsed = request.parsed, None
         path = request.target.partition(b"?")[0]
         if boundary:
-            return self.form_steps(path, request.body, boundary, parsed)
-        return self.steps(path, request.body, parsed, salt=salt, tenant=tenant, ask_usage=ask_usage)
+            return (yield from self.form_steps(path, request.body, boundary, parsed))
+        return (yield from self.steps(path, request.body, parsed, salt=salt, tenant=tenant, ask_usage=ask_usage))
 
     def read(
         self,
