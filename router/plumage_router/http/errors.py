@@ -212,12 +212,12 @@ def bad_request(message: str, *, code: str) -> RequestError:
 
 
 def bad_field(param: str, message: str, *, code: str) -> RequestError:
-    """The field `param` is wrong or not allowed."""
+    """Returns the error for a field `param` that is wrong or not allowed."""
     return RequestError(400, f"{_cut(param, _MAX_PARAM)}: {message}", code=code, param=param)
 
 
 def bad_header(name: str, message: str) -> RequestError:
-    """The header is wrong. name: as people write it."""
+    """Returns the error for a wrong header. name: as people write it."""
     return RequestError(400, f"{name}: {message}.", code="invalid_header")
 
 
@@ -264,7 +264,7 @@ def objective_missed(wait: float, retry_after: int) -> RequestError:
 
 
 def over_quota(reason: str, limit: str, most: int, retry_after: int | None) -> RequestError:
-    """A tenant's limit refuses the request. retry_after: None if it can never fit."""
+    """Returns the error for a request over a tenant's limit. retry_after: None if it can never fit."""
     after = "" if retry_after is None else f" Send it again in {retry_after} s."
     return RequestError(
         429, f"{reason}: {limit} is {most}.{after}", code="rate_limit_exceeded", retry_after=retry_after
@@ -315,7 +315,7 @@ def response_away(reason: str, param: str) -> RequestError:
 
 
 def internal() -> RequestError:
-    """A bug in the router; its log has the traceback."""
+    """Returns the error for a bug in the router, whose log has the traceback."""
     return RequestError(500, "The router failed on this request.", code="internal")
 
 
@@ -351,7 +351,7 @@ def engines_failed(failure: Failure, replicas: int) -> RequestError:
 
 
 def quarantined(seconds: float) -> RequestError:
-    """A 4xx status, because clients repeat a request on their own after a 5xx."""
+    """Returns an error with a 4xx status, because clients repeat a request on their own after a 5xx."""
     wait = max(1, math.ceil(seconds))
     message = f"Engines failed on this request body. It is refused for {wait} s; change it, or wait."
     return RequestError(422, message, code="quarantined", retry_after=wait)

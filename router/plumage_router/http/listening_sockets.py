@@ -104,7 +104,7 @@ class ListeningSockets:
 
 
 def bind(listen: ListenConfig) -> list[socket.socket]:
-    """The listening sockets, TCP first."""
+    """Returns the listening sockets, TCP first."""
     with ExitStack() as bound:
         sockets = [bound.enter_context(begin(listen)) for begin in _wanted(listen)]
         if not sockets:

@@ -57,7 +57,7 @@ class Request:
         return b"transfer-encoding" in self.headers or self.headers.get(b"content-length", b"0") != b"0"
 
     def head(self, *, without: bytes) -> bytes:
-        """The bytes before the body, without one header."""
+        """Returns the bytes before the body, without one header."""
         lines = b"".join(b"%b: %b\r\n" % header for header in self.headers.items() if header[0] != without)
         return b"%b %b HTTP/1.%d\r\n%b\r\n" % (self.method, self.target, not self.http10, lines)
 
@@ -73,11 +73,11 @@ class Handler(Protocol):
     def start(self) -> None: ...
 
     def pause(self) -> None:
-        """The client reads too slowly: stop producing."""
+        """Stops producing: the client reads too slowly."""
         ...
 
     def resume(self) -> None: ...
 
     def abort(self) -> None:
-        """The client is gone: drop everything."""
+        """Drops everything: the client is gone."""
         ...

@@ -38,7 +38,7 @@ Steps = Generator[None, None, _Result]
 
 
 def pause_after(taken: float) -> float:
-    """Seconds that the loop is free after slices of `taken` seconds. 0: for one turn."""
+    """Returns the seconds that the loop is free after slices of `taken` seconds. 0: for one turn."""
     return 0.0 if taken < LONG else min(MOST_PAUSE, PAUSE * taken)
 
 

@@ -179,7 +179,7 @@ def _reason(error: OSError | None) -> HandshakeFailure:
 
 
 def tls_lines(prefix: str, acceptors: Sequence[TlsAcceptor]) -> Iterator[str]:
-    """The metrics of the ports with TLS, which have one certificate; none without such a port."""
+    """Returns the metrics of the ports with TLS, which have one certificate; none without such a port."""
     if not acceptors:
         return
     yield from exposition.gauge(

@@ -91,7 +91,7 @@ class PoolDispatcher(Listener):
         return self.keeps_alive and self._listed
 
     def served(self, tenant: Tenant | None = None) -> list[str]:
-        """The model names that the tenant may use; without a tenant those that anyone may."""
+        """Returns the model names that the tenant may use; without a tenant those that anyone may."""
         return sorted(name for name in self.routes if self._serves(name, tenant))
 
     def _serves(self, name: str, tenant: Tenant | None) -> bool:
@@ -105,7 +105,7 @@ class PoolDispatcher(Listener):
         return max((pool.reader.most_values for pool in self.pools.values()), default=MAX_VALUES)
 
     def unknown(self, name: str, tenant: Tenant | None = None) -> RequestError:
-        """The error for a model name without a pool that serves it to the tenant."""
+        """Returns the error for a model name without a pool that serves it to the tenant."""
         shares = self.routes[name].shares if name in self.routes else ()
         if (pool := next((pool for pool, _ in shares if pool not in self.pools), None)) is not None:
             why = "the router's log has the reason" if pool in self.broken else "it is new"
@@ -181,7 +181,7 @@ class PoolDispatcher(Listener):
         return self.pool_handler(request, connection, run_now(steps))
 
     def _home_of(self, response: str, tenant: Tenant | None) -> PoolRouter:
-        """The pool that stores the tenant's response. Raises RequestError without one."""
+        """Returns the pool that stores the tenant's response. Raises RequestError without one."""
         home = next((pool for pool in self.pools.values() if pool.stores(response, tenant)), None)
         if home is None:
             raise response_not_found(response)
@@ -190,7 +190,7 @@ class PoolDispatcher(Listener):
     def pool_handler(
         self, request: Request, connection: DownstreamConnection, parsed: Mapping[str, Any] | Form
     ) -> Handler:
-        """The handler of the pool that serves the request's model. Raises RequestError without such a pool."""
+        """Returns the handler of the pool that serves the request's model. Raises RequestError without such a pool."""
         body: Mapping[str, Any] = {"input": parsed.tail, **parsed.given} if isinstance(parsed, Form) else parsed
         name = body.get("model")
         if name is None:
@@ -204,7 +204,7 @@ class PoolDispatcher(Listener):
         return pool.handler(request, connection)
 
     def _choose(self, name: str, request: Request, body: Mapping[str, Any]) -> PoolRouter | None:
-        """The pool that gets the request; None without one."""
+        """Returns the pool that gets the request; None without one."""
         route = self.routes.get(name)
         if route is None or (route.is_direct and not route.mirror):
             return self.pools.get(route.shares[0][0]) if route is not None else None
@@ -220,7 +220,7 @@ class PoolDispatcher(Listener):
         return self.pools.get(chosen)
 
     def _storing(self, name: str, request: Request, body: Mapping[str, Any]) -> str | None:
-        """The pool that stores the response which this request continues, also one of a fallback."""
+        """Returns the pool that stores the response which this request continues, also one of a fallback."""
         previous = body.get("previous_response_id")
         if not isinstance(previous, str):
             return None

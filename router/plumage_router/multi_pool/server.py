@@ -244,7 +244,7 @@ class MultiPoolServer:
 
 
 def _routes(config: MultiPoolConfig) -> dict[str, Route]:
-    """The pools of each model name."""
+    """Returns the pools of each model name."""
     own = {name: Route(((pool.pool, 1),)) for pool in config.pools for name in pool.names}
     shared = {
         model.name: Route(tuple((share.pool, share.weight) for share in model.pools), model.fallback or "", *mirror)
@@ -255,6 +255,6 @@ def _routes(config: MultiPoolConfig) -> dict[str, Route]:
 
 
 def _mirror(model: SharedModelConfig) -> tuple[str, int]:
-    """The pool that gets copies, and of how many percent of the conversations."""
+    """Returns the pool that gets copies, and of how many percent of the conversations."""
     mirror = model.request_mirror
     return ("", 0) if mirror is None else (mirror.pool, mirror.percent)

@@ -208,7 +208,7 @@ class FlowControl:
         return None
 
     def with_room(self, candidates: Sequence[Load], now: float) -> Sequence[Load]:
-        """The replicas among which a request that left the queue may choose: those with room, if there are any."""
+        """Returns the replicas that a request from the queue may choose: those with room, if there are any."""
         return candidates if self.config is None else self._roomy(candidates, now) or candidates
 
     def end(self, request: QueuedRequest, spent: Spent | None) -> None:
@@ -264,7 +264,7 @@ class FlowControl:
     # -- for people ---------------------------------------------------------------------------------------------------
 
     def lines(self) -> Iterator[str]:
-        """The metrics in Prometheus' text format; nothing without flow control."""
+        """Returns the metrics in Prometheus' text format; nothing without flow control."""
         if self.config is None:
             return
         name = "plumage_router_queue_"

@@ -109,7 +109,7 @@ class Quotas:
             self.changed(use)
 
     def models(self, tenant: str) -> tuple[str, ...] | None:
-        """The models that the tenant may ask for; None for all."""
+        """Returns the models that the tenant may ask for; None for all."""
         return self._models[tenant] if tenant in self._models else self._models.get(_OTHERS)
 
     def allows(self, tenant: str, model: str) -> bool:
@@ -215,7 +215,7 @@ class Quotas:
         await self._share.close()
 
     def lines(self) -> Iterator[str]:
-        """The metrics in Prometheus' text format."""
+        """Returns the metrics in Prometheus' text format."""
         name = "plumage_router_quota_"
         refused = {limit.value: self.refused[limit] for limit in Limit}
         yield from exposition.counters(name + "refused", "Requests over a tenant's quota.", "limit", refused)

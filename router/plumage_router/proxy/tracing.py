@@ -139,7 +139,7 @@ class Tracing:
         return RequestTrace(self, span, continues=False)
 
     def start_attempt(self, parent: Span, name: str, attributes: Mapping[str, AttributeValue]) -> Span | None:
-        """The span of an attempt, below the request's; None while there are too many."""
+        """Returns the span of an attempt, below the request's; None while there are too many."""
         if self._full:
             return None
         self._begun += 1
@@ -279,7 +279,7 @@ class _CountedExporter(SpanExporter):
 
 
 def _client_span(header: bytes) -> SpanContext | None:
-    """The span that a `traceparent` names; None if it is not readable."""
+    """Returns the span that a `traceparent` names; None if it is not readable."""
     found = _TRACEPARENT.fullmatch(header)
     if found is None or (found[1] == b"00" and found[5] is not None):
         return None
@@ -287,5 +287,5 @@ def _client_span(header: bytes) -> SpanContext | None:
 
 
 def _given(attributes: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:
-    """Those with a value."""
+    """Returns those with a value."""
     return {name: value for name, value in attributes.items() if value is not None}

@@ -59,7 +59,7 @@ class TokenRate:
         return self._rates[_class(text)] or self.bytes_per_token
 
     def learn(self, text: bytes, tokens: int, size: int | None = None) -> None:
-        """An engine counted `tokens`. Prompts shorter than a piece are ignored: they are mostly template.
+        """Learns from `tokens`, the engine's count. Prompts shorter than a piece are ignored: they are mostly template.
 
         size: bytes of the whole prompt, if `text` is only its end.
         """
