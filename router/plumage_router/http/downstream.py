@@ -60,6 +60,17 @@ class DownstreamHost(Protocol):
         ...
 
 
+class _Refusal:
+    """The answer to a request that ends the connection. It waits for the answers before it."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self.status = status
+        self.body = body
+        self.headers = b""
+
+
 class DownstreamConnection(asyncio.Protocol):
     """One client connection. The port calls `expire` once `deadline` has passed.
 
@@ -77,8 +88,6 @@ class DownstreamConnection(asyncio.Protocol):
         "_loop",
         "_parser",
         "_refusal",
-        "_refusal_body",
-        "_refusal_headers",
         "_timeouts",
         "_waiting",
         "_write_paused",
@@ -96,8 +105,7 @@ class DownstreamConnection(asyncio.Protocol):
         self._waiting: deque[Request] = deque()
         self._handler: Handler | None = None
         self._current: Request | None = None  # the one that the handler answers
-        self._refusal: RequestError | None = None
-        self._refusal_headers = self._refusal_body = b""
+        self._refusal: _Refusal | None = None
         self._closing = False
         self._write_paused = False  # the client has not read what was sent
         self._half_closed = False  # the client ended its stream and may still read
@@ -181,10 +189,10 @@ class DownstreamConnection(asyncio.Protocol):
         """Reads no further request. Sends the error once the requests before it are answered."""
         if self._refusal is not None:
             return
-        self._refusal = error
-        self._refusal_body = error.body(self._parser.request.target if self._parser.request is not None else b"")
+        body = error.body(self._parser.request.target if self._parser.request is not None else b"")
+        refusal = self._refusal = _Refusal(error.status, body)
         self._parser.stop()
-        self._refusal_headers = self._host.refused(error)
+        refusal.headers = self._host.refused(error)
         if self._handler is None and not self._waiting:
             self._answer_refusal()
 
@@ -305,11 +313,11 @@ class DownstreamConnection(asyncio.Protocol):
             self._parser.release(request)
 
     def _answer_refusal(self) -> None:
-        error = self._refusal
-        assert error is not None
-        body = self._refusal_body
-        head = response_head(error.status, self._refusal_headers, self._host.date, length=len(body), keep_alive=False)
-        self.transport.write(head + body)
+        refusal = self._refusal
+        assert refusal is not None
+        length = len(refusal.body)
+        head = response_head(refusal.status, refusal.headers, self._host.date, length=length, keep_alive=False)
+        self.transport.write(head + refusal.body)
         self._linger()
 
     def _linger(self) -> None:
