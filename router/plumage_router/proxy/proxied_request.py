@@ -555,7 +555,7 @@ class ProxiedRequest(RoutedRequest):
         pool, answer = self._pool, self._answer
         self._last_byte_at = attempt.first_at
         if self._retries is not None:
-            self._retries.settle(pool.fleet, attempt.first_at, request_is_cause=False)
+            self._retries.charge(pool.fleet, attempt.first_at, request_is_cause=False)
         extra = b""
         if self._explain and self._record is not None:
             extra = b"x-plumage-explain: %b\r\n" % json.dumps(self._record.document(), separators=(",", ":")).encode()
@@ -679,7 +679,7 @@ class ProxiedRequest(RoutedRequest):
             return
         continues = prompt is not None and prompt.previous is not None and not prompt.of_response
         if continues:
-            retries.settle(self._pool.fleet, now, request_is_cause=False)
+            retries.charge(self._pool.fleet, now, request_is_cause=False)
         else:
             retries.drop(self._pool.fleet)
         raise upstream_failed(retries.failures[-1][1], len(retries.failures))
