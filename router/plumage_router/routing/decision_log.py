@@ -220,7 +220,7 @@ class Audit:
 class HotPrefixes:
     """Counts by the deepest chunk that a request matched.
 
-    Recent counts are in one dict, so a count is one look-up; `take` moves them to the table and returns them to be
+    Recent counts are in one dict, so a count is one look-up. `take` moves them to the table and returns them to be
     shared with the pool. When the table is full, every count is halved and prefixes without a count are dropped. So a
     hot prefix stays, and old counts fade.
 
@@ -238,7 +238,7 @@ class HotPrefixes:
         return len(self._table) + len(self._recent)
 
     def count(self, chunk: int, tokens: float) -> None:
-        """A request matched up to `chunk`. tokens: in the chosen replica's cache."""
+        """Counts a request that matched up to `chunk`. tokens: in the chosen replica's cache."""
         known = self._recent.get(chunk)
         if known is None:
             self._recent[chunk] = [1, int(tokens)]
@@ -280,7 +280,7 @@ class HotPrefixes:
 class CacheCurve:
     """Call `add` for each request and `age` with each tick.
 
-    Each chunk chain is added once, whatever replica got it: a pool that routes by prefix is close to one cache
+    Each chunk chain is added once, whatever replica got it. A pool that routes by prefix is close to one cache
     of the size of all its replicas. A router sees only its own requests. An access costs 0.05 µs, a sampled one 2 µs
     (`plumage.mrc.sampler`). Old accesses fade with a half-life of seven minutes.
     """
