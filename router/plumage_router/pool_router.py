@@ -18,18 +18,18 @@ from plumage.options import refuse_given
 from plumage.routing import make_policy
 from plumage.routing.interface import RoutingPolicy
 from plumage.settings.router_config import PolicyConfig, PoolConfig
-from plumage_router.fleet.engine_keys import SecretLine
 from plumage_router.fleet.health_check import HealthChecker
 from plumage_router.fleet.membership import find_members
 from plumage_router.fleet.replicas import Replica
 from plumage_router.http.asgi import Application, AsgiRequest
-from plumage_router.http.auth import Auth
+from plumage_router.http.auth import Auth, Tenant
 from plumage_router.http.downstream import DownstreamConnection
 from plumage_router.http.request import Handler, Request
 from plumage_router.process.background import Background
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.proxy.pool_state import PoolState
 from plumage_router.proxy.proxied_request import ProxiedRequest
+from plumage_router.proxy.wait_queue import no_replica_yet
 from plumage_router.request.model import Model
 from plumage_router.routing.shadow import Shadow
 
@@ -56,7 +56,6 @@ class PoolRouter(PoolState):
         auth: Auth,
         tracing: LiveTracing,
         application: Callable[[PoolRouter], Application],
-        pause_accepting: Callable[[], object],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(
@@ -66,7 +65,6 @@ class PoolRouter(PoolState):
             name=name,
             auth=auth,
             tracing=tracing,
-            pause_accepting=pause_accepting,
             loop=loop,
         )
         if auth.enabled and config.salt_key_file is None:
@@ -82,19 +80,13 @@ class PoolRouter(PoolState):
             self.fleet, interval=config.timeouts.probe_interval, timeout=config.timeouts.probe
         )
         self._background = Background(self.metrics)
-        self._engine_key = SecretLine(config.engine_api_key_file, "the engines' API key")
-        self._previous_key = SecretLine(
-            config.previous_engine_api_key_file, "the engines' previous API key", needed=False
-        )
-        self._salt_key = SecretLine(config.salt_key_file, "the pool's salt key")
+        self._apply(config)
 
     # -- start, change, end -------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Reads secrets and the membership file. Raises ConfigurationError without a needed secret."""
-        for secret in (self._engine_key, self._previous_key, self._salt_key):
-            secret.read()
-        self._use_secrets()
+        self.engines.read()
         self.directory.start()
         self.membership.poll()
 
@@ -105,28 +97,37 @@ class PoolRouter(PoolState):
             self._background.start(self.usage_log.run)
 
     def reconfigure(self, config: PoolConfig) -> None:
-        """Applies the settings that may change at runtime. Raises ConfigurationError when the policy is invalid."""
-        policy = self.policy if config.policy == self.config.policy else _make_policy(config.policy, config.seed)
+        """Applies the settings that may change at runtime. Raises ConfigurationError when the policy is invalid.
+
+        Connections that are open keep their limits and timeouts.
+        """
+        policy = self.decider.policy
+        if config.policy != self.config.policy:
+            policy = _make_policy(config.policy, config.seed)
         if config.shadow_policy != self.config.shadow_policy:
             self.decider.shadow = self._make_shadow(config)
-        self.configure(config, policy)
-        self._health_checker.interval, self._health_checker.timeout = (
-            config.timeouts.probe_interval,
-            config.timeouts.probe,
-        )
+        if config.flow_control != self.config.flow_control:
+            self.flow_control.configure(config.flow_control)
+        self.config = self.engines.config = config
+        self.limits, self.timeouts = config.limits, config.timeouts
+        self.wait_queue.config, self.quarantine.config = config.hold, config.quarantine
+        self.body_memory.resize(config.limits.max_buffered_bytes)
+        self.quotas.configure(config.quotas)
+        self.decider.policy = policy
+        self.directory.configure(policy, config.timeouts.pending_owner)
+        self._health_checker.interval = config.timeouts.probe_interval
+        self._health_checker.timeout = config.timeouts.probe
+        for replica in self.fleet:
+            limits, timeouts = config.limits, config.timeouts
+            replica.connections.configure(max_idle=limits.max_idle_per_replica, connect_timeout=timeouts.connect)
+            replica.breaker.configure(config.breaker)
+        self._apply(config)
 
-    def reload_secrets(self) -> None:
-        """Reads the pool's secret files again."""
-        files = (self._engine_key, self._previous_key, self._salt_key)
-        changed = [secret.refresh() for secret in files]
-        if any(changed):
-            log.info("pool %s: keys reloaded", self.config.pool)
-            self._use_secrets()
-        errors = [secret.error for secret in files]
-        if self.engine_tls is not None:
-            self.engine_tls.refresh()
-            errors.append(self.engine_tls.error)
-        self.secret_error = "; ".join(error for error in errors if error) or None
+    def _apply(self, config: PoolConfig) -> None:
+        """Only flow control needs to know what each replica starts."""
+        self.decider.started = self.flow_control.started if config.flow_control is not None else None
+        self.reader.allowed_fields = frozenset(config.allowed_request_fields)
+        self.reader.sort_tools = config.sort_tools
 
     async def close(self) -> None:
         """Stops the background tasks and closes the connections to replicas."""
@@ -135,28 +136,33 @@ class PoolRouter(PoolState):
         await self.quotas.close()
         self.fleet.close()
         await asyncio.sleep(0)  # lets the aborted transports call their protocols
-        if self.usage_log is not None and self.usage_lines is not None:
-            if lost := self.usage_log.finish():
-                log.warning("pool %s: nobody read the usage log, so %d records of it are lost", self.config.pool, lost)
-            self.usage_lines.close()
+        if self.usage_log is not None and (lost := self.usage_log.close()):
+            log.warning("pool %s: nobody read the usage log, so %d records of it are lost", self.config.pool, lost)
         self.close_access_log()
-
-    def _use_secrets(self) -> None:
-        self.use_engine_keys(self._engine_key.value, self._previous_key.value)
-        self.salts.use(self._salt_key.value)
 
     def _make_shadow(self, config: PoolConfig) -> Shadow | None:
         if config.shadow_policy is None:
             return None
-        return Shadow(_make_policy(config.shadow_policy, config.seed), self.fleet.load_of)
+        return Shadow(_make_policy(config.shadow_policy, config.seed), self.fleet.loads.__getitem__)
 
     def _replica_changed(self, replica: Replica, added: bool) -> None:
         if not added:
-            self.policy.forget(replica.slot)
+            self.engines.forget_heads()
+            self.decider.policy.forget(replica.slot)
             if self.decider.shadow is not None:
                 self.decider.shadow.forget(replica.slot)
 
     # -- requests -----------------------------------------------------------------------------------------------------
+
+    def stores(self, response: str, tenant: Tenant | None) -> bool:
+        """Whether a replica of this pool stores the tenant's response."""
+        salt = self.engines.salts.of(tenant) if self.auth.enabled else ""
+        return self.stored_responses.find(response, salt) is not None
+
+    def turn_away_waiting(self, why: str = "the router is shutting down") -> None:
+        """Turns away all requests that wait in a queue, so that their clients ask another router."""
+        self.wait_queue.close(why)
+        self.flow_control.close(no_replica_yet(why))
 
     @property
     def ready(self) -> bool:
@@ -176,8 +182,7 @@ class PoolRouter(PoolState):
         self.outliers.sweep(now)
         self.decider.end_prefills(now)
         self.flow_control.sweep(now)
-        self.cache_curve.age(now)
-        self.prefix_breaks.expire(now)
+        self.decisions.sweep(now)
         if len(self.wait_queue):
             if self.fleet.candidates(now):
                 self.wait_queue.resume(now)

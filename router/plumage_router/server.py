@@ -76,9 +76,9 @@ class RouterServer:
             auth=Auth(config.auth, find_callers(config.auth, config.api_server)),
             tracing=self._tracing,
             application=make_app,
-            pause_accepting=lambda: loop.call_soon(self._sockets.pause),
             loop=loop,
         )
+        self.pool.pause_accepting = lambda: loop.call_soon(self._sockets.pause)
         self.pool.config_ignored = len(config.ignored)
         self._watch = ConfigWatch(file, config, self.reconfigure) if file is not None else None
         self.pool.tls = tls_acceptor(config.listen, self.pool, loop)
@@ -171,7 +171,7 @@ class RouterServer:
                 await self._tracing.follow(self.config.tracing)
                 self.pool.config_error = self._watch.error
                 self.pool.config_ignored = len(self._watch.ignored)
-            self.pool.reload_secrets()
+            self.pool.engines.refresh()
 
 
 def _endpoint_picker(

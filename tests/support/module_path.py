@@ -1,8 +1,7 @@
 """Follows one real request or reconcile through the product's modules, by a trace of its calls.
 
 A walk starts with a callback, such as `data_received` of a connection. A *return* is a call into a module that the same
-walk entered before the caller's module. The creation of an object is no call into its module. Helpers are
-transparent: what they call counts as called by their caller.
+walk entered before the caller's module. The creation of an object is no call into its module. No module is left out.
 """
 
 from __future__ import annotations
@@ -20,64 +19,60 @@ __all__ = ["Page", "Trace", "follow", "page_of"]
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "explanation" / "architecture.md"
-_PACKAGES = ("core/plumage", "router/plumage_router", "operator/plumage_operator")
-_ROW = re.compile(r"^\| \d+ \| \[.+?\]\((.+?)\) \| `(\w+)` \|", re.MULTILINE)
-_HELPERS = re.compile(r"^\| (`[^|]+`) \| [^|]+ \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| \d+ \| \[.+?\]\((.+?)\) \| `(\w+)` \| (yes|–) \| .+ \|$", re.MULTILINE)
+_COUNT = re.compile(r"^\| ([\w ,]+?) \| (\d+) \| (\d+) \| (reached|missed) \|$", re.MULTILINE)
 
 
 @dataclass
 class Page:
     """A section of the architecture page.
 
-    modules: of its path, in order. helpers: those that do not count. entered: the number of both that it names.
+    entries: the modules of its path, in order, with the function that it names. deciding: how many of them it marks as
+    modules that decide. counts: its numbers by name, each with the target and whether the page calls that reached.
     """
 
-    modules: list[str]
-    helpers: set[str]
-    entered: int
+    entries: dict[str, str]
+    deciding: int
+    counts: dict[str, tuple[int, int, bool]]
 
 
 def page_of(heading: str) -> Page:
-    """The path under a heading. Modules are paths from the repository's root. Each must define where it is entered."""
+    """The path under a heading. Modules are paths from the repository's root."""
     section = PAGE.read_text().split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    modules = []
-    for path, entry in _ROW.findall(section):
+    entries: dict[str, str] = {}
+    deciding = 0
+    for path, entry, decides in _ROW.findall(section):
         file = (PAGE.parent / path).resolve()
-        assert re.search(rf"^\s*(async def|def|class) {entry}\b", file.read_text(), re.MULTILINE), f"{path}: {entry}"
-        modules.append(str(file.relative_to(ROOT)))
-    named = [name for cell in _HELPERS.findall(section) for name in re.findall(r"`([\w/]+\.py)`", cell)]
-    found = {f"{package}/{name}" for name in named for package in _PACKAGES if (ROOT / package / name).is_file()}
-    assert len(found) == len(named), f"each helper is one file: {named}"
-    (entered,) = re.findall(r"The trace enters (\d+) modules", section)
-    return Page(modules, found, int(entered))
+        entries[str(file.relative_to(ROOT))] = entry
+        deciding += decides == "yes"
+    counts = {name: (int(now), int(target), word == "reached") for name, now, target, word in _COUNT.findall(section)}
+    return Page(entries, deciding, counts)
 
 
 @dataclass
 class Trace:
-    """calls: for each walk, the modules on the stack of each call, outermost first."""
+    """calls: for each walk, the modules on the stack of each call, outermost first. functions: those that were called,
+    by module."""
 
     calls: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
+    functions: dict[str, set[str]] = field(default_factory=dict)
 
     def modules(self) -> list[str]:
         """All modules that were entered, in the order of the first call."""
         return list(dict.fromkeys(stack[-1] for walk in self.calls.values() for stack in walk))
 
-    def edges(self, hidden: set[str]) -> dict[str, list[tuple[str, str]]]:
-        """For each walk, the calls from one module into another, each once. hidden: modules that are transparent."""
+    def edges(self) -> dict[str, list[tuple[str, str]]]:
+        """For each walk, the calls from one module into another, each once."""
         found: dict[str, list[tuple[str, str]]] = {}
         for walk, calls in self.calls.items():
-            pairs: dict[tuple[str, str], None] = {}
-            for stack in calls:
-                shown = [module for module in stack if module not in hidden]
-                if len(shown) > 1 and shown[-1] != shown[-2] and stack[-1] not in hidden:
-                    pairs[shown[-2], shown[-1]] = None
-            found[walk] = list(pairs)
+            pairs = {stack[-2:]: None for stack in calls if len(stack) > 1 and stack[-1] != stack[-2]}
+            found[walk] = [(caller, called) for caller, called in pairs]
         return found
 
-    def returns(self, hidden: set[str]) -> list[tuple[str, str]]:
+    def returns(self) -> list[tuple[str, str]]:
         """The calls back into a module that the same walk entered before."""
         found = []
-        for walk, pairs in self.edges(hidden).items():
+        for walk, pairs in self.edges().items():
             order = list(dict.fromkeys([walk.rpartition(":")[0], *(module for pair in pairs for module in pair)]))
             found += [(a, b) for a, b in pairs if order.index(b) < order.index(a)]
         return found
@@ -124,6 +119,7 @@ def follow(
         if walk is None or (behind and behind[0] != stack[-1]):
             return
         trace.calls.setdefault(walk, []).append(tuple(stack))
+        trace.functions.setdefault(stack[-1], set()).add(frame.f_code.co_name)
 
     sys.setprofile(profile)
     try:

@@ -35,8 +35,8 @@ from plumage_bench.harness import Context, Report, ResultTable
 from plumage_router.http.paths import CHAT_PATH
 from plumage_router.request.prompt import PromptReader
 from plumage_router.request.usage import Usage
-from plumage_router.routing.cache_curve import CacheCurve
 from plumage_router.routing.decider import Decision
+from plumage_router.routing.decision_log import CacheCurve
 
 __all__ = ["run"]
 

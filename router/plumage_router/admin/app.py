@@ -171,7 +171,8 @@ def _add_public(app: FastAPI, pool: PoolRouter) -> None:
     add_metrics(app, lambda accept: metrics_page(pool, accept), dependencies=[needs_admin_with_keys(pool)])
 
     def names(tenant: Tenant) -> list[str]:
-        return [name for name in (model.name, *model.aliases, *model.adapters) if pool.may_use(tenant, name)]
+        served = (model.name, *model.aliases, *model.adapters)
+        return [name for name in served if pool.quotas.allows(tenant.name, name)]
 
     @app.get("/v1/models")
     async def models(tenant: Tenant = key) -> dict[str, Any]:
@@ -207,7 +208,7 @@ def _add_admin(app: FastAPI, pool: PoolRouter) -> None:
 
     @app.get("/plumage/v1/explain/{request_id:path}", **guarded)
     async def explain(request_id: str) -> dict[str, Any]:
-        record = pool.audit.find(request_id)
+        record = pool.decisions.audit.find(request_id)
         if record is None:
             size = pool.config.audit_size
             raise HTTPException(404, f"The request is not among the last {size} of this router.")
@@ -215,7 +216,7 @@ def _add_admin(app: FastAPI, pool: PoolRouter) -> None:
 
     @app.get("/plumage/v1/hottest", **guarded)
     async def hottest_prefixes(number: Annotated[int, Query(ge=1, le=1000)] = 20) -> dict[str, Any]:
-        return {"pool": pool.config.pool, "hottest": pool.hot_prefixes.top(number)}
+        return {"pool": pool.config.pool, "hottest": pool.decisions.hot_prefixes.top(number)}
 
 
 def _why_not(pool: PoolRouter) -> str:

@@ -35,7 +35,7 @@ def fleet_report(pool: PoolRouter) -> RouterReport:
         latency=_histogram(metrics.latency),
         queued=len(pool.flow_control),
         queue_wait=_histogram(pool.flow_control.wait),
-        curve=pool.cache_curve.points(pool.decider.rate.bytes_per_token),
+        curve=pool.decisions.cache_curve.points(pool.decider.rate.bytes_per_token),
         replicas=[_replica(replica, now) for replica in pool.fleet],
     )
 

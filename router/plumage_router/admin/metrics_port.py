@@ -33,10 +33,8 @@ class MetricsPort(Listener):
     def __init__(
         self, config: ListenConfig, page: Callable[[str], tuple[Any, str]], loop: asyncio.AbstractEventLoop
     ) -> None:
-        super().__init__(
-            _LIMITS, TimeoutsConfig(), Auth(AuthConfig()), access_log=False, loop=loop,
-            pause_accepting=lambda: loop.call_soon(self._pause),
-        )  # fmt: skip
+        super().__init__(_LIMITS, TimeoutsConfig(), Auth(AuthConfig()), access_log=False, loop=loop)
+        self.pause_accepting = lambda: loop.call_soon(self._pause)
         self._application = bare_app(self)
         add_metrics(self._application, page)
         port = config.metrics_port

@@ -51,7 +51,7 @@ def status_document(pool: PoolRouter, *, decisions: int) -> dict[str, Any]:
     return {
         "pool": pool.config.pool,
         "router": pool.name,
-        "policy": pool.policy.name,
+        "policy": pool.decider.policy.name,
         "model": pool.config.model.name,
         "serving": pool.serving,
         "directory": "Degraded" if pool.directory.degraded else "Fresh",
@@ -61,8 +61,8 @@ def status_document(pool: PoolRouter, *, decisions: int) -> dict[str, Any]:
         "waitingRequests": len(pool.wait_queue),
         "unservedRequests": pool.wait_queue.unserved(now),
         "replicas": [_replica(replica, now) for replica in pool.fleet],
-        "decisions": [record.document() for record in pool.audit.latest(decisions)],
-        "hottest": pool.hot_prefixes.top(_HOTTEST),
+        "decisions": [record.document() for record in pool.decisions.audit.latest(decisions)],
+        "hottest": pool.decisions.hot_prefixes.top(_HOTTEST),
         "totals": _totals(pool),
         "shadow": _shadow(pool.decider.shadow),
         "quotas": pool.quotas.document(),
@@ -72,7 +72,7 @@ def status_document(pool: PoolRouter, *, decisions: int) -> dict[str, Any]:
 
 def keys_error(pool: PoolRouter) -> str | None:
     """Why a key file or a secret is not in force; None while all are."""
-    return "; ".join(error for error in (pool.port_keys_error, pool.secret_error) if error) or None
+    return "; ".join(error for error in (pool.port_keys_error, pool.engines.error) if error) or None
 
 
 def _replica(replica: Replica, now: float) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _totals(pool: PoolRouter) -> dict[str, Any]:
         "hitTokens": int(metrics.actual_hit_tokens),
         "predictedHitTokens": int(metrics.predicted_hit_tokens),
         "hitRatio": _ratio(metrics.actual_hit_tokens, metrics.prompt_tokens),
-        "prefixLostTokens": dict(pool.prefix_breaks.lost_tokens),
+        "prefixLostTokens": dict(pool.decisions.prefix_breaks.lost_tokens),
         "decisionMeanMicroseconds": round(metrics.decision.sum / decisions * 1e6, 1) if decisions else None,
         "bytesPerToken": round(pool.decider.rate.bytes_per_token, 3),
     }
@@ -176,12 +176,12 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
     if pool.access_log is not None:
         text = "Lines of the access log that could not be written, with those of the usage log in it."
         yield from counter(_PREFIX + "access_log_dropped", text, pool.access_log.dropped)
-    elif pool.usage_lines is not None:
+    elif pool.usage_log is not None:
         text = "Lines of the usage log that could not be written."
-        yield from counter(_PREFIX + "usage_log_dropped", text, pool.usage_lines.dropped)
+        yield from counter(_PREFIX + "usage_log_dropped", text, pool.usage_log.lines.dropped)
     yield from _entries(pool)
     yield from tls_lines(_PREFIX, pool.tls_acceptors)
-    yield from engine_tls_lines(_PREFIX, pool.engine_tls)
+    yield from engine_tls_lines(_PREFIX, pool.engines.tls)
     yield from _shadow_lines(pool.decider.shadow)
     yield from pool.usage.lines()
     yield from pool.quotas.lines()
@@ -197,9 +197,9 @@ def _entries(pool: PoolRouter) -> Iterator[str]:
     The last four are empty some seconds after the last request, except for idle connections.
     """
     sizes = {
-        "audit": len(pool.audit),
-        "prefixBreaks": len(pool.prefix_breaks),
-        "hotPrefixes": len(pool.hot_prefixes),
+        "audit": len(pool.decisions.audit),
+        "prefixBreaks": len(pool.decisions.prefix_breaks),
+        "hotPrefixes": len(pool.decisions.hot_prefixes),
         "quarantine": len(pool.quarantine.cases),
         "usage": len(pool.usage.sums),
         "quotas": len(pool.quotas),
@@ -235,7 +235,7 @@ def _shadow_lines(shadow: Shadow | None) -> Iterator[str]:
 
 def _prefix_breaks(pool: PoolRouter) -> Iterator[str]:
     """Yields the metrics of conversations whose clients change early bytes of the prompt."""
-    breaks = pool.prefix_breaks
+    breaks = pool.decisions.prefix_breaks
     families = (
         ("prefix_breaks", "Prompts whose early bytes changed since the previous turn, by cause.", breaks.counts),
         ("prefix_lost_tokens", "Prompt tokens that such a change kept from the cache, by cause.", breaks.lost_tokens),

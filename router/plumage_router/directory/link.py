@@ -26,7 +26,7 @@ from plumage_router.directory.metrics import directory_lines
 from plumage_router.directory.policy_sharing import PolicySharing
 from plumage_router.fleet.replicas import Fleet, Replica
 from plumage_router.routing.decider import Decider
-from plumage_router.routing.hot_prefixes import HotPrefixes
+from plumage_router.routing.decision_log import HotPrefixes
 
 __all__ = ["DirectoryLink"]
 

@@ -73,7 +73,7 @@ class PickedAttempt:
         self.status = status
         if status >= 500:
             busy = status == _BUSY and _FROM_UPSTREAM in headers
-            poisoned = not busy and self._pool.strike(self.decision.prompt, self.replica)
+            poisoned = not busy and self._pool.quarantine.failed(self.decision.prompt, self.replica.id, monotonic())
             self.fail(counts=not busy and not poisoned)
             return
         self.streams = headers.get(b"content-type", b"").startswith(_EVENTS)

@@ -47,6 +47,7 @@ from plumage_router.http.time_slicing import Steps
 from plumage_router.http.wire import JSON
 from plumage_router.proxy.pool_state import PoolState
 from plumage_router.proxy.proxied_request import FAILED, FINISHED, Only, Progress, RoutedRequest
+from plumage_router.request.body import check_media_type
 from plumage_router.request.prompt import Prompt
 
 if TYPE_CHECKING:  # a slow import, which few pools need
@@ -202,8 +203,8 @@ class PickedRequest(RoutedRequest):
             self._modes = incoming.modes
         self._subset = incoming.subset
         read_head(request, incoming.headers, pool.limits.max_header_bytes)
-        self._request_id = pool.request_id(request)
         refusal = pool.admit(request)
+        self._request_id = request.id
         if refusal is not None:
             raise refusal
         pool.metrics.requests += request.is_completion
@@ -301,13 +302,13 @@ class PickedRequest(RoutedRequest):
             now = request.headers.get(b"traceparent", b"")
             self._traceparent = now if now != sent else b""
         self._explain = pool.wants_explanation(request)
-        pool.check_load()
-        pool.check_quota(request.tenant)
-        if pool.check_media_type(request):
+        self._check_load()
+        if pool.config.quotas:
+            pool.quotas.check(self._tenant)
+        if check_media_type(request):
             raise RequestError(404, _NO_FORMS, code="not_found")
-        salt = pool.salt_of(request.tenant)
-        path = request.target.partition(b"?")[0]
-        return pool.reader.steps(path, request.body, None, salt=salt, tenant=pool.auth.enabled, ask_usage=False)
+        salt = pool.engines.salts.of(request.tenant) if pool.auth.enabled else ""
+        return pool.reader.steps_of(request, salt=salt, tenant=pool.auth.enabled, ask_usage=False)
 
     def _accept(self, prompt: Prompt) -> None:
         self._raw = self._request.body.whole()
@@ -335,17 +336,17 @@ class PickedRequest(RoutedRequest):
         self._note_decision(decision, now)
         if self._trace is not None:
             waited = now - self._routable_at
-            self._traceparent = self._trace.attempt(decision, replica, policy=pool.policy.name, waited=waited)
+            self._traceparent = self._trace.attempt(decision, replica, policy=pool.decider.policy.name, waited=waited)
         self._chosen = endpoint_of(replica)
         others = fallbacks(pool.fleet, decision, self._fallbacks) if prompt.previous is None else ()
-        payload = pool.named_response(prompt, replica)
-        pool.free(prompt)
+        payload = prompt.payload if prompt.id_salt is None else pool.stored_responses.named(prompt, replica)
+        prompt.forget(pool.quarantine.seed)
         self._answer_proxy(replica, ",".join((self._chosen, *others)), payload)
 
     def _answer_proxy(self, replica: Replica, destination: str, payload: bytes) -> None:
         """Sends destination and body to the proxy."""
         self._stage = _Stage.PICKED
-        key = self._pool.engine_keys.of(replica.member.url)
+        key = self._pool.engines.keys.of(replica.member.url)
         changed = payload is not self._raw
         continues = self._trace is None or self._trace.continues
         headers, removed = engine_headers(
@@ -377,7 +378,7 @@ class PickedRequest(RoutedRequest):
         if not candidates:
             raise no_replica(self._why_none(now))
         replica = pool.fleet.at(min(candidates, key=lambda load: load.routed).slot)
-        key = pool.engine_keys.of(replica.member.url)
+        key = pool.engines.keys.of(replica.member.url)
         headers, removed = engine_headers(request, self._request_id, key, changed=False)
         self._stage = _Stage.PICKED
         self._call.expire_at(pool.tick + pool.timeouts.request)
@@ -482,12 +483,12 @@ class PickedRequest(RoutedRequest):
         )
 
     def _end(self, outcome: str, status: int, error: str | None = None) -> None:
-        """Removes the request from the pool's books and closes its account."""
+        """Removes the request from the pool's queues and counters, and closes its account."""
         pool, attempt = self._pool, self._attempt
         passes = self._stage is _Stage.ANSWERING and outcome == FAILED  # an engine's error, whose body may follow
         self._call.expire_at(pool.tick + (pool.timeouts.request if passes else pool.timeouts.write))
         self._free_body()
-        self._close_books(outcome, self._progress())
+        self._close_account(outcome, self._progress())
         if attempt is not None:
             attempt.abandon()
         self._report(status, outcome, error)

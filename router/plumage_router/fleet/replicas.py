@@ -125,7 +125,10 @@ class Replica:
 
 
 class Fleet:
-    """All replicas of the pool. Call `changed` after a change of anything that decides which replicas are available."""
+    """All replicas of the pool. Call `changed` after a change of anything that decides which replicas are available.
+
+    `loads`: by slot, until the last request on the slot's replica has ended.
+    """
 
     def __init__(
         self, make_connections: Callable[[Member], ConnectionPool], make_breaker: Callable[[], Breaker]
@@ -134,6 +137,7 @@ class Fleet:
         self._make_breaker = make_breaker
         self._by_id: dict[str, Replica] = {}
         self._by_slot: list[Replica | None] = []
+        self.loads: dict[int, Load] = {}
         self._available: list[Load] | None = None  # cached until something changes, or:
         self._until = math.inf  # when the next open breaker becomes half-open
         self._listeners: list[Callable[[Replica, bool], None]] = []
@@ -152,9 +156,6 @@ class Fleet:
         replica = self._by_slot[slot]
         assert replica is not None, "a chosen slot has a replica until its last request ends"
         return replica
-
-    def load_of(self, slot: int) -> Load:
-        return self.at(slot).load
 
     def get(self, replica_id: str) -> Replica | None:
         return self._by_id.get(replica_id)
@@ -243,7 +244,7 @@ class Fleet:
         except ValueError:
             slot = len(self._by_slot)
             self._by_slot.append(None)
-        load = Load(slot, name=member.id)
+        load = self.loads[slot] = Load(slot, name=member.id)
         replica = Replica(member, slot, connections, self._make_breaker(), load)
         self._by_slot[slot] = self._by_id[member.id] = replica
         for listener in self._listeners:
@@ -258,5 +259,6 @@ class Fleet:
 
     def _free(self, replica: Replica) -> None:
         self._by_slot[replica.slot] = None
+        del self.loads[replica.slot]
         for listener in self._listeners:
             listener(replica, False)

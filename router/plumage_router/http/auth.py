@@ -38,14 +38,14 @@ class Tenant:
 
 
 def bearer(header: bytes | None) -> bytes | None:
-    """The key in an Authorization header."""
+    """Returns the key in an Authorization header."""
     if header is None or header[:7].lower() != _SCHEME:
         return None
     return header[7:].strip()
 
 
 def _key(headers: dict[bytes, bytes]) -> bytes | None:
-    """The client's key. Anthropic's clients send it in X-Api-Key."""
+    """Returns the client's key. Anthropic's clients send it in X-Api-Key."""
     return bearer(headers.get(b"authorization")) or headers.get(b"x-api-key")
 
 
@@ -147,7 +147,7 @@ class Auth:
         return "; ".join(file.error for file in files if file is not None and file.error) or None
 
     def tenant(self, headers: dict[bytes, bytes]) -> Tenant | None:
-        """The tenant that sent these headers; None without a known key."""
+        """Returns the tenant that sent these headers; None without a known key."""
         if self._keys is None:
             return self.nobody
         key = _key(headers)

@@ -60,6 +60,17 @@ class DownstreamHost(Protocol):
         ...
 
 
+class _Refusal:
+    """The answer to a request that ends the connection. It waits for the answers before it."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self.status = status
+        self.body = body
+        self.headers = b""
+
+
 class DownstreamConnection(asyncio.Protocol):
     """One client connection. The port calls `expire` once `deadline` has passed.
 
@@ -77,8 +88,6 @@ class DownstreamConnection(asyncio.Protocol):
         "_loop",
         "_parser",
         "_refusal",
-        "_refusal_body",
-        "_refusal_headers",
         "_timeouts",
         "_waiting",
         "_write_paused",
@@ -96,8 +105,7 @@ class DownstreamConnection(asyncio.Protocol):
         self._waiting: deque[Request] = deque()
         self._handler: Handler | None = None
         self._current: Request | None = None  # the one that the handler answers
-        self._refusal: RequestError | None = None
-        self._refusal_headers = self._refusal_body = b""
+        self._refusal: _Refusal | None = None
         self._closing = False
         self._write_paused = False  # the client has not read what was sent
         self._half_closed = False  # the client ended its stream and may still read
@@ -181,10 +189,10 @@ class DownstreamConnection(asyncio.Protocol):
         """Reads no further request. Sends the error once the requests before it are answered."""
         if self._refusal is not None:
             return
-        self._refusal = error
-        self._refusal_body = error.body(self._parser.request.target if self._parser.request is not None else b"")
+        body = error.body(self._parser.request.target if self._parser.request is not None else b"")
+        refusal = self._refusal = _Refusal(error.status, body)
         self._parser.stop()
-        self._refusal_headers = self._host.refused(error)
+        refusal.headers = self._host.refused(error)
         if self._handler is None and not self._waiting:
             self._answer_refusal()
 
@@ -207,7 +215,7 @@ class DownstreamConnection(asyncio.Protocol):
         self.done(keep_alive=keep_alive)
 
     def done(self, *, keep_alive: bool) -> None:
-        """The handler has written its answer. Without keep_alive the connection closes once the answer is sent."""
+        """Call once the answer is written. Without keep_alive the connection closes once the answer is sent."""
         self._handler = None
         self._release_current()
         if not keep_alive:
@@ -216,7 +224,7 @@ class DownstreamConnection(asyncio.Protocol):
             self._continue()
 
     def free_body(self) -> None:
-        """The handler needs the body of its request no longer."""
+        """Frees the body of the request, which the handler needs no longer."""
         if self._current is not None:
             self._parser.release(self._current)
 
@@ -230,7 +238,7 @@ class DownstreamConnection(asyncio.Protocol):
     # -- for the port -------------------------------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """The deadline passed. A client that sends a request gets an error; any other is disconnected."""
+        """Ends what the deadline bounds. A client that sends a request gets an error; any other is disconnected."""
         self.deadline = math.inf
         if self._half_closed and self._handler is not None and not self._write_paused and not _is_reset(self.transport):
             self.deadline = self._deadline_while_served()
@@ -240,7 +248,7 @@ class DownstreamConnection(asyncio.Protocol):
             self.transport.abort()
 
     def close_when_idle(self) -> bool:
-        """At shutdown: closes a connection that is between requests. Returns True if it was."""
+        """Closes a connection that is between requests, at shutdown. Returns True if it was."""
         if self._handler is not None or self._waiting or self._parser.request is not None:
             return False
         self.transport.close()
@@ -249,7 +257,7 @@ class DownstreamConnection(asyncio.Protocol):
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _continue(self) -> None:
-        """An answer is written and the client has read it: goes on with the next request."""
+        """Goes on with the next request: an answer is written and the client has read it."""
         if self._waiting:
             self._loop.call_soon(self._serve_next)
         elif self._refusal is not None:
@@ -286,7 +294,7 @@ class DownstreamConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _deadline_while_served(self) -> float:
-        """None while a request is served; a half-closed connection is checked with each tick."""
+        """Returns infinity; a half-closed connection is checked with each tick."""
         return self._host.tick if self._half_closed else math.inf
 
     def _provoke_reset(self) -> None:
@@ -305,11 +313,11 @@ class DownstreamConnection(asyncio.Protocol):
             self._parser.release(request)
 
     def _answer_refusal(self) -> None:
-        error = self._refusal
-        assert error is not None
-        body = self._refusal_body
-        head = response_head(error.status, self._refusal_headers, self._host.date, length=len(body), keep_alive=False)
-        self.transport.write(head + body)
+        refusal = self._refusal
+        assert refusal is not None
+        length = len(refusal.body)
+        head = response_head(refusal.status, refusal.headers, self._host.date, length=length, keep_alive=False)
+        self.transport.write(head + refusal.body)
         self._linger()
 
     def _linger(self) -> None:
@@ -331,13 +339,13 @@ class DownstreamConnection(asyncio.Protocol):
         self._set_closing_deadline()
 
     def _set_closing_deadline(self) -> None:
-        """A client that has bytes to read gets the time of any slow reader."""
+        """Sets the deadline of a closing connection. A client with bytes to read gets the time of any slow reader."""
         waiting = self.transport.get_write_buffer_size() > 0
         self.deadline = self._host.tick + (self._timeouts.write if waiting else LINGER)
 
 
 def peer_address(name: object) -> str:
-    """The address of a socket's other side, as in `DownstreamConnection.peer`. name: what the system says of it."""
+    """Returns the address of a socket's other side, as in `DownstreamConnection.peer`. name: the system's."""
     if not isinstance(name, tuple):
         return ""
     host = str(name[0])
@@ -393,13 +401,13 @@ class EngineAnswer:
         self.client.transport.write(head + chunk(data) if data and self.chunked else head + data)
 
     def end(self) -> None:
-        """The answer is complete."""
+        """Ends a complete answer."""
         if self.chunked:
             self.client.transport.write(LAST_CHUNK)
         self.client.done(keep_alive=self.keep_alive)
 
     def truncate(self) -> None:
-        """The client has a part of the answer: writes an error into a stream, and cuts the connection."""
+        """Writes an error into a stream, and cuts the connection: the client has a part of the answer."""
         if self.events:
             event = error_event(502, _TRUNCATED, code="truncated", target=self._target)
             self.client.transport.write(chunk(event) if self.chunked else event)

@@ -149,7 +149,10 @@ _FAILURE_TEXTS: Final = {
 def error_object(
     status: int, message: str, *, code: str | None = None, param: str | None = None, target: bytes = b""
 ) -> bytes:
-    """The JSON body of an error. target: of the request; Anthropic's API has a form of its own, all others OpenAI's."""
+    """Returns the JSON body of an error. Anthropic's API has a form of its own, all others OpenAI's.
+
+    target: of the request.
+    """
     if target.startswith(_ANTHROPIC):
         kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
         return orjson.dumps({"type": "error", "error": {"type": kind, "message": message}})
@@ -158,7 +161,7 @@ def error_object(
 
 
 def error_event(status: int, message: str, *, code: str, target: bytes) -> bytes:
-    """An error as the last event of a stream."""
+    """Returns an error as the last event of a stream."""
     if target.startswith(_RESPONSES):
         event = {"type": "error", "code": code, "message": message, "param": None, "sequence_number": 0}
         return b"event: error\ndata: %b\n\n" % orjson.dumps(event)
@@ -187,8 +190,17 @@ class RequestError(PlumageError):
         self.retry_after = retry_after
 
     def body(self, target: bytes = b"") -> bytes:
-        """target: of the refused request, if it is known."""
+        """Returns the body of the answer. target: of the refused request, if it is known."""
         return error_object(self.status, self.message, code=self.code, param=self.param, target=target)
+
+    def headers(self, request_id: str) -> bytes:
+        """Returns the header lines of the answer."""
+        lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % request_id.encode()
+        if self.status == 401:
+            lines += b"www-authenticate: Bearer\r\n"
+        if self.retry_after is not None:
+            lines += b"retry-after: %d\r\n" % self.retry_after
+        return lines
 
 
 def _cut(text: str, most: int) -> str:
@@ -200,12 +212,12 @@ def bad_request(message: str, *, code: str) -> RequestError:
 
 
 def bad_field(param: str, message: str, *, code: str) -> RequestError:
-    """The field `param` is wrong or not allowed."""
+    """Returns the error for a field `param` that is wrong or not allowed."""
     return RequestError(400, f"{_cut(param, _MAX_PARAM)}: {message}", code=code, param=param)
 
 
 def bad_header(name: str, message: str) -> RequestError:
-    """The header is wrong. name: as people write it."""
+    """Returns the error for a wrong header. name: as people write it."""
     return RequestError(400, f"{name}: {message}.", code="invalid_header")
 
 
@@ -252,7 +264,7 @@ def objective_missed(wait: float, retry_after: int) -> RequestError:
 
 
 def over_quota(reason: str, limit: str, most: int, retry_after: int | None) -> RequestError:
-    """A tenant's limit refuses the request. retry_after: None if it can never fit."""
+    """Returns the error for a request over a tenant's limit. retry_after: None if it can never fit."""
     after = "" if retry_after is None else f" Send it again in {retry_after} s."
     return RequestError(
         429, f"{reason}: {limit} is {most}.{after}", code="rate_limit_exceeded", retry_after=retry_after
@@ -303,7 +315,7 @@ def response_away(reason: str, param: str) -> RequestError:
 
 
 def internal() -> RequestError:
-    """A bug in the router; its log has the traceback."""
+    """Returns the error for a bug in the router, whose log has the traceback."""
     return RequestError(500, "The router failed on this request.", code="internal")
 
 
@@ -339,7 +351,7 @@ def engines_failed(failure: Failure, replicas: int) -> RequestError:
 
 
 def quarantined(seconds: float) -> RequestError:
-    """A 4xx status, because clients repeat a request on their own after a 5xx."""
+    """Returns an error with a 4xx status, because clients repeat a request on their own after a 5xx."""
     wait = max(1, math.ceil(seconds))
     message = f"Engines failed on this request body. It is refused for {wait} s; change it, or wait."
     return RequestError(422, message, code="quarantined", retry_after=wait)

@@ -12,19 +12,18 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from plumage.multipart import FormError, boundary_of
 from plumage.settings.router_config import LimitsConfig, TimeoutsConfig
 from plumage_router.clock import monotonic, wall
 from plumage_router.http.auth import Auth
 from plumage_router.http.body_memory import BodyMemory, BodyReservation
 from plumage_router.http.downstream import DownstreamConnection
-from plumage_router.http.errors import RequestError, bad_request, overloaded, unauthorized
+from plumage_router.http.errors import RequestError, overloaded, unauthorized
 from plumage_router.http.json_lines import JsonLines
-from plumage_router.http.paths import ENGINE_PATHS, FORM_PATHS, PROBES, path_class, response_call
+from plumage_router.http.paths import ENGINE_PATHS, PROBES, path_class, response_call
 from plumage_router.http.request import Handler, Request
 from plumage_router.http.time_slicing import TimeSlicer
 from plumage_router.http.tls import TlsAcceptor
-from plumage_router.http.wire import JSON, wall_date
+from plumage_router.http.wire import wall_date
 from plumage_router.metrics import Metrics
 from plumage_router.process.memory import MemoryTrimmer
 
@@ -45,7 +44,7 @@ class Listener(ABC):
     `config_error`: why a changed configuration file is not in force; None while it is.
     `config_ignored`: number of fields from a newer operator that are ignored.
     `tls`: accepts the port's connections; None for plain HTTP. `picker_tls`: the same of the endpoint picker.
-    pause_accepting: called when too many connections are open.
+    `pause_accepting`: called when too many connections are open. Set it before the first one.
     """
 
     completion_handler: Callable[[Request, DownstreamConnection], Handler] | None = None
@@ -57,7 +56,6 @@ class Listener(ABC):
         auth: Auth,
         *,
         access_log: bool,
-        pause_accepting: Callable[[], object],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.access_log = JsonLines() if access_log else None
@@ -65,7 +63,7 @@ class Listener(ABC):
         self.timeouts = timeouts
         self.auth = auth
         self.metrics = Metrics()
-        self.pause_accepting = pause_accepting
+        self.pause_accepting: Callable[[], object] = _accept_all
         self.connections: set[DownstreamConnection] = set()
         self.serving = True
         self.leaving = False
@@ -94,7 +92,7 @@ class Listener(ABC):
 
     @property
     def tls_acceptors(self) -> list[TlsAcceptor]:
-        """Of the ports with TLS."""
+        """Those of the ports with TLS."""
         return [acceptor for acceptor in (self.tls, self.picker_tls) if acceptor is not None]
 
     def refresh_keys(self) -> None:
@@ -136,6 +134,7 @@ class Listener(ABC):
 
     def admit(self, request: Request) -> RequestError | None:
         reads_body = request.method == b"POST" and request.target.partition(b"?")[0] in ENGINE_PATHS
+        request.id = self.request_id(request)
         completion = reads_body or response_call(request.method, request.target) is not None
         request.is_completion = completion
         if not self.auth.enabled:
@@ -155,12 +154,12 @@ class Listener(ABC):
         self.count_error(error)
         request_id = secrets.token_hex(_ID_BYTES)
         self.log_access(None, error.status, requestId=request_id, error=error.code or "other")
-        return self.error_headers(error, request_id)
+        return error.headers(request_id)
 
     # -- for requests -------------------------------------------------------------------------------------------------
 
     def request_id(self, request: Request) -> str:
-        """The client's own id when it is short and plain, else a random one."""
+        """Returns the client's own id when it is short and plain, else a random one."""
         given = request.headers.get(b"x-request-id")
         if given and len(given) <= 128 and not given.translate(None, _ID_SAFE):
             return given.decode("ascii")
@@ -180,22 +179,6 @@ class Listener(ABC):
         if not self.auth.is_admin(request.headers):
             raise RequestError(403, f"X-Plumage-Explain: {self.auth.admin_refusal}", code="admin_key")
         return request.headers[b"x-plumage-explain"].strip() not in (b"0", b"")
-
-    def check_media_type(self, request: Request) -> bytes:
-        """Raises RequestError for a body of another type than the path takes. Returns the boundary of a form; empty for
-        JSON."""
-        headers = request.headers
-        kind = headers.get(b"content-type")
-        boundary = b""
-        if request.target.partition(b"?")[0] in FORM_PATHS:
-            boundary = _boundary(kind)
-        elif kind is not None and kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
-            raise RequestError(415, "The body must be application/json.", code="media_type")
-        if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
-            raise RequestError(415, "Compressed bodies are not accepted.", code="content_encoding")
-        if not request.body:
-            raise bad_request("The body is empty.", code="invalid_form" if boundary else "invalid_json")
-        return boundary
 
     def log_access(self, request: Request | None, status: int, **more: Any) -> None:
         """Writes a line to the access log, if there is one. Successful probes and scrapes are left out.
@@ -220,15 +203,6 @@ class Listener(ABC):
         self.metrics.errors[error.code or "other"] += 1
         self.metrics.responses[error.status] += 1
 
-    def error_headers(self, error: RequestError, request_id: str) -> bytes:
-        """The header lines of an error's answer."""
-        lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % request_id.encode()
-        if error.status == 401:
-            lines += b"www-authenticate: Bearer\r\n"
-        if error.retry_after is not None:
-            lines += b"retry-after: %d\r\n" % error.retry_after
-        return lines
-
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
@@ -241,10 +215,5 @@ class Listener(ABC):
             connection.expire()
 
 
-def _boundary(kind: bytes | None) -> bytes:
-    if kind is None or kind.partition(b";")[0].strip().lower() != b"multipart/form-data":
-        raise RequestError(415, "The body must be a form: multipart/form-data; boundary=…", code="media_type")
-    try:
-        return boundary_of(kind)
-    except FormError as error:
-        raise bad_request(f"The form cannot be read: {error}.", code="invalid_form") from None
+def _accept_all() -> None:
+    """Does nothing: a listener behind another one has no connections."""

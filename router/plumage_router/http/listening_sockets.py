@@ -89,7 +89,7 @@ class ListeningSockets:
             self._servers.append(await create(self._connection, sock=handle, backlog=self._config.backlog, **kept))
 
     def pause(self) -> None:
-        """New connections wait in the system's queue."""
+        """Lets new connections wait in the system's queue."""
         for server in self._servers:
             server.close()
         self._servers.clear()
@@ -104,7 +104,7 @@ class ListeningSockets:
 
 
 def bind(listen: ListenConfig) -> list[socket.socket]:
-    """The listening sockets, TCP first."""
+    """Returns the listening sockets, TCP first."""
     with ExitStack() as bound:
         sockets = [bound.enter_context(begin(listen)) for begin in _wanted(listen)]
         if not sockets:

@@ -117,7 +117,7 @@ def path_class(path: str) -> str:
 
 
 def unserved_body(path: str) -> bytes | None:
-    """The 404 body for an API that is not served, in the format of its clients; None for any other path."""
+    """Returns the 404 body for an API that is not served, in the format of its clients; None for any other path."""
     known = max((api for api in UNSERVED if path == api or path.startswith(f"{api}/")), key=len, default=None)
     if known is None:
         return None

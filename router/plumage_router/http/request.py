@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from plumage_router.http.auth import Tenant
-from plumage_router.http.body_buffer import BodyBuffer
-from plumage_router.http.body_memory import BodyReservation
+from plumage_router.http.body_memory import BodyBuffer, BodyReservation
 
 __all__ = ["SINGLE_HEADERS", "Handler", "Request"]
 
@@ -21,6 +20,7 @@ class Request:
     """A whole request.
 
     headers: by lower-case name. Repeated list headers are joined; a repeated header of `SINGLE_HEADERS` is refused.
+    id: the client's own, or a random one. Set once the head is complete.
     size: body bytes received; `body` has none of a body that no handler reads.
     reservation: memory for the body; None when no handler reads the body, as for a stored response.
     is_completion: an engine answers it. Set once the head is complete.
@@ -31,12 +31,13 @@ class Request:
     """
 
     __slots__ = (
-        "body", "copy", "headers", "http10", "is_completion", "keep_alive", "method", "parsed", "reservation",
+        "body", "copy", "headers", "http10", "id", "is_completion", "keep_alive", "method", "parsed", "reservation",
         "sender", "size", "target", "tenant",
     )  # fmt: skip
 
     def __init__(self, sender: str = "") -> None:
         self.sender = sender
+        self.id = ""
         self.method = b""
         self.target = b""
         self.headers: dict[bytes, bytes] = {}
@@ -56,7 +57,7 @@ class Request:
         return b"transfer-encoding" in self.headers or self.headers.get(b"content-length", b"0") != b"0"
 
     def head(self, *, without: bytes) -> bytes:
-        """The bytes before the body, without one header."""
+        """Returns the bytes before the body, without one header."""
         lines = b"".join(b"%b: %b\r\n" % header for header in self.headers.items() if header[0] != without)
         return b"%b %b HTTP/1.%d\r\n%b\r\n" % (self.method, self.target, not self.http10, lines)
 
@@ -72,11 +73,11 @@ class Handler(Protocol):
     def start(self) -> None: ...
 
     def pause(self) -> None:
-        """The client reads too slowly: stop producing."""
+        """Stops producing: the client reads too slowly."""
         ...
 
     def resume(self) -> None: ...
 
     def abort(self) -> None:
-        """The client is gone: drop everything."""
+        """Drops everything: the client is gone."""
         ...

@@ -29,7 +29,7 @@ class Admission(Protocol):
     body_memory: BodyMemory
 
     def admit(self, request: Request) -> RequestError | None:
-        """Called once the headers are complete. Returns an error to refuse the request, for example without a key.
+        """Checks complete headers. Returns an error to refuse the request, for example without a key.
         Sets `tenant`, and `reservation` when a handler will read the body."""
         ...
 
@@ -42,7 +42,7 @@ class RequestSink(Protocol):
     def request_began(self) -> None: ...
 
     def request_admitted(self, request: Request) -> None:
-        """The headers are complete, and the host admitted the request."""
+        """Gets a request with complete headers, which the host admitted."""
         ...
 
     def request_complete(self, request: Request) -> None: ...
@@ -115,8 +115,10 @@ class RequestParser:
         self.discard()
 
     def end(self) -> None:
-        """The connection is lost. The C parser has our methods, and the sink has us: without this a closed connection
-        would be garbage in cycles, which stays until a rare collection of old objects."""
+        """Frees what a lost connection keeps. The C parser has our methods, and the sink has us.
+
+        Otherwise a closed connection would be garbage in cycles, which stays until a rare collection of old objects.
+        """
         self.stop()
         self._parser = None
         self._sink = cast(RequestSink, None)
@@ -176,8 +178,8 @@ class RequestParser:
     def _without_upgrade(self, rest: bytes) -> bytes:
         """Ignores an offer to upgrade the protocol (RFC 9110 §7.8).
 
-        The C parser treats the body as data of the other protocol. So the head is parsed again without the offer, by a
-        new parser: the old one accepts nothing more after a message that closes the connection.
+        The C parser treats the body as data of the other protocol. So a new parser parses the head again without
+        the offer. The old one accepts nothing more after a message that closes the connection.
         """
         request, self._upgrade_request = self._upgrade_request, None
         self._parser = httptools.HttpRequestParser(self)
@@ -298,7 +300,7 @@ class RequestParser:
 
 
 def _reason(error: Exception) -> str:
-    """The parser's message without the bytes that the client sent."""
+    """Returns the parser's message without the bytes that the client sent."""
     return str(error).split(":", 1)[0] or "unreadable"
 
 

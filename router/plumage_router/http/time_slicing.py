@@ -3,14 +3,14 @@
 Work is a generator that yields between its slices. One work runs at a time, so the memory for parsing is needed once.
 
 - Short slices follow each other for a millisecond. Then the loop serves what is ready, and goes on.
-- After a long slice the loop is free for three times as long, within bounds: a request that waited meanwhile needs
-  several turns of the loop, and each should not wait for another long slice.
+- After a long slice the loop is free for three times as long, within bounds. Reason: a request that waited meanwhile
+  needs several turns of the loop, and each should not wait for another long slice.
 
 The order of works:
 - Between tenants: each gets the same share of bytes (self-clocked fair queueing; Golestani, INFOCOM 1994). The tenant
   whose next work would end first at an equal share is next.
-- Within a tenant: smaller works first. A work of `size` bytes is overtaken only by works that were added before its
-  tenant had `size` bytes more, so by `size` bytes and what the memory for bodies holds at once.
+- Within a tenant: smaller works first. At most N bytes of later work run before it. N is its own size, and what the
+  memory for bodies holds at once.
 
 So no stream of small works starves a large one.
 """
@@ -38,7 +38,7 @@ Steps = Generator[None, None, _Result]
 
 
 def pause_after(taken: float) -> float:
-    """Seconds that the loop is free after slices of `taken` seconds. 0: for one turn."""
+    """Returns the seconds that the loop is free after slices of `taken` seconds. 0: for one turn."""
     return 0.0 if taken < LONG else min(MOST_PAUSE, PAUSE * taken)
 
 

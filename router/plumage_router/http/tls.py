@@ -1,8 +1,8 @@
 """Accepts connections over TLS, and bounds those whose handshake has not ended, in number and time.
 
 A connection becomes one of the port's when its handshake has ended. A client that connects and stays silent would hold
-a place for the whole timeout. So at the bound the oldest handshake gives its place to the next connection, unless it
-is young: then the router is busy with honest clients, and the next ones wait in the system's queue.
+a place for the whole timeout. So at the bound the oldest handshake gives its place to the next connection. A young
+one keeps it: the router is busy with honest clients then, and the next ones wait in the system's queue.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _reason(error: OSError | None) -> HandshakeFailure:
 
 
 def tls_lines(prefix: str, acceptors: Sequence[TlsAcceptor]) -> Iterator[str]:
-    """The metrics of the ports with TLS, which have one certificate; none without such a port."""
+    """Returns the metrics of the ports with TLS, which have one certificate; none without such a port."""
     if not acceptors:
         return
     yield from exposition.gauge(

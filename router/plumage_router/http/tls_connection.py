@@ -46,7 +46,7 @@ class TlsConnection(DownstreamConnection):
             super().expire()
 
     def close_when_idle(self) -> bool:
-        """A client that does not answer the `close_notify` is disconnected soon."""
+        """Closes an idle connection. A client that does not answer the `close_notify` is disconnected soon."""
         idle = super().close_when_idle()
         if idle and not self._closing:
             self._closing = True
@@ -60,7 +60,7 @@ class TlsConnection(DownstreamConnection):
         self.transport.close()
 
     def _set_closing_deadline(self) -> None:
-        """The deadline is checked again while the client has bytes to read."""
+        """Sets the deadline, which is checked again while the client has bytes to read."""
         self._last = self._host.tick + self._timeouts.write
         self.deadline = self._host.tick + LINGER
 

@@ -20,7 +20,7 @@ _BY_CODE: Final = {
 
 
 def tls_failure(error: ssl.SSLError) -> Failure:
-    """Of a handshake."""
+    """Returns the failure of a handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _BY_CODE.get(error.verify_code, Failure.CERTIFICATE_UNTRUSTED)
     return Failure.TLS_FAILED

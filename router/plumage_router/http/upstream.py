@@ -31,11 +31,11 @@ class Receiver(Protocol):
     """Gets an answer. After `answered` or `lost` the connection is no longer the receiver's."""
 
     def connected(self, connection: UpstreamConnection) -> None:
-        """A new connection is ready."""
+        """Gets a new connection that is ready."""
         ...
 
     def unreachable(self, failure: Failure) -> None:
-        """No connection could be made."""
+        """Learns that no connection could be made."""
         ...
 
     def head(self, status: int, headers: dict[bytes, bytes]) -> None: ...
@@ -43,11 +43,11 @@ class Receiver(Protocol):
     def body(self, data: bytes) -> None: ...
 
     def answered(self) -> None:
-        """The answer is complete."""
+        """Learns that the answer is complete."""
         ...
 
     def lost(self, failure: Failure) -> None:
-        """The connection broke, or the answer is unreadable."""
+        """Learns that the connection broke, or that the answer is unreadable."""
         ...
 
 

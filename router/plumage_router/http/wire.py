@@ -34,18 +34,18 @@ def status_line(status: int) -> bytes:
 
 
 def wall_date(now: float) -> bytes:
-    """The line of the Date header. now: seconds since the epoch."""
+    """Returns the line of the Date header. now: seconds since the epoch."""
     return _date_of(int(now))
 
 
 @lru_cache(maxsize=1)
 def _date_of(second: int) -> bytes:
-    """Several listeners ask in each tick, and a second has ten ticks."""
+    """Is cached: several listeners ask in each tick, and a second has ten ticks."""
     return b"date: " + formatdate(second, usegmt=True).encode() + b"\r\n"
 
 
 def origin_form(target: bytes) -> bytes:
-    """A request target without scheme and host (RFC 9112 §3.2.2): `http://h/x` becomes `/x`."""
+    """Returns a request target without scheme and host (RFC 9112 §3.2.2): `http://h/x` becomes `/x`."""
     scheme, separator, rest = target.partition(b"://")
     if not separator or scheme.lower() not in (b"http", b"https"):
         return target
@@ -69,7 +69,7 @@ def chunk(data: bytes) -> bytes:
 def response_head(
     status: int, headers: bytes, date: bytes, *, length: int | None, keep_alive: bool, chunked: bool = False
 ) -> bytes:
-    """A complete response head. headers: complete lines. Without length and chunked the connection ends the body."""
+    """Returns a response head. headers: complete lines. Without length and chunked the connection ends the body."""
     if length is not None:
         framing = b"content-length: %d\r\n" % length
     else:
@@ -79,7 +79,7 @@ def response_head(
 
 
 def header_lines(names: frozenset[bytes], headers: dict[bytes, bytes]) -> bytes:
-    """The named headers as lines. Most requests and answers have none of them."""
+    """Returns the named headers as lines. Most requests and answers have none of them."""
     if names.isdisjoint(headers):
         return b""
     return b"".join([b"%b: %b\r\n" % (name, headers[name]) for name in sorted(names.intersection(headers))])

@@ -21,7 +21,7 @@ __all__ = ["make_multi_pool_app"]
 
 
 def make_multi_pool_app(dispatcher: PoolDispatcher) -> FastAPI:
-    """The application for one dispatcher."""
+    """Returns the application for one dispatcher."""
     app = bare_app(dispatcher)
     _add_public(app, dispatcher)
     _add_models(app, dispatcher)

@@ -31,8 +31,7 @@ from plumage_router.multi_pool.split import Route, choose, conversation_key, cop
 from plumage_router.pool_router import PoolRouter
 from plumage_router.proxy.live_tracing import LiveTracing
 from plumage_router.request.audio import Form, read_form
-from plumage_router.request.body import parse_steps
-from plumage_router.request.json_bounds import MAX_VALUES
+from plumage_router.request.body import MAX_VALUES, check_media_type, parse_steps
 
 __all__ = ["POOL_PATHS", "PoolDispatcher"]
 
@@ -58,7 +57,6 @@ class PoolDispatcher(Listener):
         *,
         name: str,
         application: Callable[[PoolDispatcher], Application],
-        pause_accepting: Callable[[], object],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(
@@ -66,7 +64,6 @@ class PoolDispatcher(Listener):
             config.timeouts,
             auth,
             access_log=config.access_log,
-            pause_accepting=pause_accepting,
             loop=loop,
         )
         self.title = config.gateway
@@ -94,13 +91,13 @@ class PoolDispatcher(Listener):
         return self.keeps_alive and self._listed
 
     def served(self, tenant: Tenant | None = None) -> list[str]:
-        """The model names that the tenant may use; without a tenant those that anyone may."""
+        """Returns the model names that the tenant may use; without a tenant those that anyone may."""
         return sorted(name for name in self.routes if self._serves(name, tenant))
 
     def _serves(self, name: str, tenant: Tenant | None) -> bool:
         """Whether a pool of the model is there and lets the tenant use it."""
         pools = [self.pools[pool] for pool, _ in self.routes[name].shares if pool in self.pools]
-        return any(tenant is None or pool.may_use(tenant, name) for pool in pools)
+        return any(tenant is None or pool.quotas.allows(tenant.name, name) for pool in pools)
 
     @property
     def most_values(self) -> int:
@@ -108,7 +105,7 @@ class PoolDispatcher(Listener):
         return max((pool.reader.most_values for pool in self.pools.values()), default=MAX_VALUES)
 
     def unknown(self, name: str, tenant: Tenant | None = None) -> RequestError:
-        """The error for a model name without a pool that serves it to the tenant."""
+        """Returns the error for a model name without a pool that serves it to the tenant."""
         shares = self.routes[name].shares if name in self.routes else ()
         if (pool := next((pool for pool, _ in shares if pool not in self.pools), None)) is not None:
             why = "the router's log has the reason" if pool in self.broken else "it is new"
@@ -175,16 +172,16 @@ class PoolDispatcher(Listener):
         call = None if request.reservation is not None else response_call(request.method, request.target)
         if call is not None:
             return self._home_of(call.name, request.tenant).handler(request, connection)
-        boundary = self.check_media_type(request)
+        boundary = check_media_type(request)
         steps: Steps[Any] = (
             read_form(request.body, boundary) if boundary else parse_steps(request.body, self.most_values)
         )
-        if len(request.body) > LARGE:
+        if request.size > LARGE:
             return _FindPool(self, request, connection, steps)
         return self.pool_handler(request, connection, run_now(steps))
 
     def _home_of(self, response: str, tenant: Tenant | None) -> PoolRouter:
-        """The pool that stores the tenant's response. Raises RequestError without one."""
+        """Returns the pool that stores the tenant's response. Raises RequestError without one."""
         home = next((pool for pool in self.pools.values() if pool.stores(response, tenant)), None)
         if home is None:
             raise response_not_found(response)
@@ -193,7 +190,7 @@ class PoolDispatcher(Listener):
     def pool_handler(
         self, request: Request, connection: DownstreamConnection, parsed: Mapping[str, Any] | Form
     ) -> Handler:
-        """The handler of the pool that serves the request's model. Raises RequestError without such a pool."""
+        """Returns the handler of the pool that serves the request's model. Raises RequestError without such a pool."""
         body: Mapping[str, Any] = {"input": parsed.tail, **parsed.given} if isinstance(parsed, Form) else parsed
         name = body.get("model")
         if name is None:
@@ -207,7 +204,7 @@ class PoolDispatcher(Listener):
         return pool.handler(request, connection)
 
     def _choose(self, name: str, request: Request, body: Mapping[str, Any]) -> PoolRouter | None:
-        """The pool that gets the request; None without one."""
+        """Returns the pool that gets the request; None without one."""
         route = self.routes.get(name)
         if route is None or (route.is_direct and not route.mirror):
             return self.pools.get(route.shares[0][0]) if route is not None else None
@@ -223,7 +220,7 @@ class PoolDispatcher(Listener):
         return self.pools.get(chosen)
 
     def _storing(self, name: str, request: Request, body: Mapping[str, Any]) -> str | None:
-        """The pool that stores the response which this request continues, also one of a fallback."""
+        """Returns the pool that stores the response which this request continues, also one of a fallback."""
         previous = body.get("previous_response_id")
         if not isinstance(previous, str):
             return None
@@ -261,7 +258,7 @@ class _FindPool:
 
     def start(self) -> None:
         slicer, sender = self._dispatcher.time_slicer, self._request.sender
-        self._work = slicer.add(len(self._request.body), self._steps, self._parsed, tenant=sender)
+        self._work = slicer.add(self._request.size, self._steps, self._parsed, tenant=sender)
 
     def pause(self) -> None:
         self._paused = True
@@ -318,11 +315,13 @@ class _Refused:
         port, request, error = self._dispatcher, self._request, self._error
         port.metrics.requests += 1
         port.count_error(error)
-        request_id = port.request_id(request)
+        request_id = request.id
         port.log_access(request, error.status, requestId=request_id, error=error.code or "other", outcome="Failed")
-        headers = port.error_headers(error, request_id)
         self._client.respond(
-            error.status, headers, error.body(request.target), keep_alive=request.keep_alive and port.keeps_alive
+            error.status,
+            error.headers(request_id),
+            error.body(request.target),
+            keep_alive=request.keep_alive and port.keeps_alive,
         )
 
     def pause(self) -> None:

@@ -23,7 +23,7 @@ _PORT_FAMILIES = frozenset(f"{_PREFIX}{name}" for name in ("connections", "buffe
 
 
 def multi_pool_metrics(dispatcher: PoolDispatcher, accept: str) -> tuple[str, str]:
-    """All metrics in a format that the scraper accepts, and the content type."""
+    """Returns all metrics in a format that the scraper accepts, and the content type."""
     process = (dispatcher.metrics.lines(), _port(dispatcher), tracing_lines(dispatcher.tracing), process_lines())
     pages = [("", list(chain(*process)))]
     pages += [(name, [*metric_lines(pool)]) for name, pool in dispatcher.pools.items()]
@@ -62,7 +62,7 @@ def _labelled(sample: str, pool: str) -> str:
 def route_lines(
     routed: Mapping[tuple[str, ...], int], copied: Mapping[tuple[str, ...], int], copies: int
 ) -> Iterator[str]:
-    """Where requests went. routed: by model and pool. copied: by model, pool and outcome. copies: in flight."""
+    """Returns where requests went. routed: by model and pool. copied: by model, pool and outcome. copies: in flight."""
     text = "Requests for models with several pools or a fallback, by the pool that got them."
     yield from exposition.counters_by(_PREFIX + "split_requests", text, ("model", "pool"), routed)
     text = "Copies of requests for a pool whose answers nobody gets, by what became of them."

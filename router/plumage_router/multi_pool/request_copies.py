@@ -33,7 +33,7 @@ _SHARE: Final = 8  # 1/8 of the requests in flight
 
 
 def most_copies(limits: LimitsConfig) -> int:
-    """How many copies may be in flight."""
+    """Returns how many copies may be in flight."""
     return max(1, limits.max_in_flight // _SHARE)
 
 
@@ -108,7 +108,7 @@ class RequestCopies:
 
 
 def _copy_of(request: Request) -> Request:
-    """The same request for another pool. It has the same bytes, which are not copied."""
+    """Returns the same request for another pool. It has the same bytes, which are not copied."""
     copy = Request(request.sender)
     copy.method, copy.target, copy.headers = request.method, request.target, request.headers
     copy.tenant, copy.size, copy.is_completion = request.tenant, request.size, True

@@ -1,8 +1,8 @@
 """Runs the router of several pools: as the router of one pool, with pools that are added, changed and removed.
 
 The configuration file names the pools. A change of a pool that can apply at runtime is applied. For any other change
-the pool's parts are built again, and the old parts finish their requests. A pool that cannot be built, for example
-without its model folder, is reported in the log, the metrics and its requests' errors; the other pools are served.
+the pool's parts are built again, and the old parts finish their requests. A pool may not be built, for example
+without its model folder. The log, the metrics and its requests' errors report it, and the other pools are served.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class MultiPoolServer:
             Auth(config.auth, find_callers(config.auth, config.api_server)),
             name=name or name_of_router(config.router_id),
             application=make_multi_pool_app,
-            pause_accepting=lambda: loop.call_soon(self._sockets.pause),
             loop=loop,
         )
+        self.dispatcher.pause_accepting = lambda: loop.call_soon(self._sockets.pause)
         self.dispatcher.config_ignored = len(config.ignored)
         self._watch = FileWatch(file) if file is not None else None
         self.dispatcher.tls = tls_acceptor(config.listen, self.dispatcher, loop)
@@ -166,7 +166,6 @@ class MultiPoolServer:
             auth=dispatcher.auth,
             tracing=dispatcher.tracing,
             application=make_app,
-            pause_accepting=lambda: None,
             loop=self._loop,
         )
         pool.prepare()
@@ -219,7 +218,7 @@ class MultiPoolServer:
             if self.dispatcher.broken and self._loop.time() >= self._retry_at:
                 await self._retry_broken()
             for pool in self.dispatcher.pools.values():
-                pool.reload_secrets()
+                pool.engines.refresh()
 
     async def _retry_broken(self) -> None:
         """Tries to build broken pools again: the cause may be in a file that is not watched."""
@@ -245,7 +244,7 @@ class MultiPoolServer:
 
 
 def _routes(config: MultiPoolConfig) -> dict[str, Route]:
-    """The pools of each model name."""
+    """Returns the pools of each model name."""
     own = {name: Route(((pool.pool, 1),)) for pool in config.pools for name in pool.names}
     shared = {
         model.name: Route(tuple((share.pool, share.weight) for share in model.pools), model.fallback or "", *mirror)
@@ -256,6 +255,6 @@ def _routes(config: MultiPoolConfig) -> dict[str, Route]:
 
 
 def _mirror(model: SharedModelConfig) -> tuple[str, int]:
-    """The pool that gets copies, and of how many percent of the conversations."""
+    """Returns the pool that gets copies, and of how many percent of the conversations."""
     mirror = model.request_mirror
     return ("", 0) if mirror is None else (mirror.pool, mirror.percent)

@@ -1,5 +1,6 @@
-"""Which pool of a gateway serves a request, and which one gets a copy: the shares of a model's pools, the model to fall
-back to, the pool of its mirror. Pure.
+"""Chooses the pool of a gateway that serves a request, and the one that gets a copy. Pure.
+
+A model has pools with shares, a model to fall back to, and a pool as its mirror.
 
 A conversation keeps its pool, because its cached prefix is there, and because a canary should answer whole
 conversations. So the draw is a hash of what all turns of a conversation have in common, and every router draws the
@@ -53,7 +54,7 @@ def choose(routes: Mapping[str, Route], name: str, key: str, available: Callable
 
 
 def fallbacks(routes: Mapping[str, Route], name: str) -> Iterator[Route]:
-    """The route of a name, then those that it falls back to, each once."""
+    """Returns the route of a name, then those that it falls back to, each once."""
     seen: set[str] = set()
     while name not in seen and (route := routes.get(name)) is not None:
         seen.add(name)
@@ -90,7 +91,7 @@ def may_be_copied(path: bytes, body: Mapping[str, Any]) -> bool:
 
 
 def conversation_key(tenant: str, body: Mapping[str, Any]) -> str:
-    """What all turns of a conversation have in common: the tenant, and the client's cache key or the first user
+    """Returns what all turns of a conversation have in common: the tenant, and the client's cache key or the first user
     message. Other requests have the beginning of their first text or token ids."""
     given = body.get("prompt_cache_key")
     if isinstance(given, str) and given:
@@ -99,7 +100,7 @@ def conversation_key(tenant: str, body: Mapping[str, Any]) -> str:
 
 
 def _first(found: Any) -> Any:
-    """The content of a user's first message, else the first entry of a list that is no list of token ids."""
+    """Returns the content of a user's first message, else the first entry of a list that is no list of token ids."""
     if not isinstance(found, list) or not found or isinstance(found[0], int):
         return found
     users = (entry for entry in found[:_MOST] if isinstance(entry, dict) and entry.get("role") == "user")
@@ -108,7 +109,7 @@ def _first(found: Any) -> Any:
 
 
 def _beginning(found: Any) -> str:
-    """Of a text, of token ids, or of a message's parts: their first text, else the first text in the first part."""
+    """Returns the beginning of a text or of token ids; of a message's parts the first text."""
     if isinstance(found, list) and found and isinstance(found[0], dict):
         parts = [part for part in found[:_MOST] if isinstance(part, dict)]
         return next((text for part in parts if (text := _text_of(part))), _nested(parts[0]))
@@ -125,7 +126,7 @@ def _text_of(part: Mapping[str, Any]) -> str:
 
 
 def _nested(part: Mapping[str, Any]) -> str:
-    """Of a part without text, such as an image: the first text in it that is no type."""
+    """Returns the first text that is no type, of a part without text such as an image."""
     for name, value in part.items():
         if isinstance(value, str) and name != "type":
             return value[-_MOST:]  # images of one kind begin alike

@@ -53,7 +53,7 @@ class AttemptOwner(Protocol):
     """The request that an attempt belongs to."""
 
     def begin(self, attempt: Attempt, status: int, headers: dict[bytes, bytes], data: bytes) -> None:
-        """The first body bytes came, with the head before them."""
+        """Gets the first body bytes, with the head before them."""
         ...
 
     def more(self, data: bytes) -> None: ...
@@ -61,8 +61,11 @@ class AttemptOwner(Protocol):
     def complete(self, attempt: Attempt) -> None: ...
 
     def attempt_failed(self, attempt: Attempt, failure: Failure, cause: Cause) -> None:
-        """Unless `attempt.charged`, the replica's breaker has not counted the failure yet. The owner reports it once it
-        is known whether the request is the cause."""
+        """Gets the failure.
+
+        Unless `attempt.charged`, the replica's breaker has not counted it yet. The owner reports it once it is known
+        whether the request is the cause.
+        """
         ...
 
 
@@ -153,8 +156,21 @@ class Attempt:
             self._end(Outcome.ABANDONED)
 
     def give_up(self, failure: Failure) -> None:
-        """The owner knows that no answer will come, for example after a timeout."""
+        """Ends the attempt: the owner knows that no answer will come, for example after a timeout."""
         self._fail(failure, Cause.SILENT)
+
+    def leave_silent_replica(self) -> None:
+        """Ends the attempt: the replica will send no first byte."""
+        self.give_up(Failure.ENGINE_STALLED if self.replica.stalled else Failure.HEALTH_CHECK_FAILED)
+
+    def check_timeouts(self, now: float, last_byte_at: float) -> None:
+        """Ends the attempt at a stream that did not begin or continue in time."""
+        timeouts = self._pool.timeouts
+        if self.started:
+            if self.streams and now - last_byte_at > timeouts.idle:
+                self.give_up(Failure.STREAM_TIMEOUT)
+        elif self.decision.prompt.stream and now - self.sent_at > timeouts.first_byte:
+            self.give_up(Failure.FIRST_BYTE_TIMEOUT)
 
     # -- callbacks of the connection ----------------------------------------------------------------------------------
 
@@ -222,10 +238,12 @@ class Attempt:
     def _send(self, connection: UpstreamConnection) -> None:
         self._connection = connection
         prompt = self.decision.prompt
-        head, self._key = self._pool.upstream_head(prompt, self.replica)
+        head, self._key = self._pool.engines.head(prompt, self.replica)
         if prompt.boundary:
             head += b"content-type: %b\r\n" % content_type(prompt.boundary)
-        payload = self._pool.named_response(prompt, self.replica)
+        payload = prompt.payload
+        if prompt.id_salt is not None and not prompt.of_response:
+            payload = self._pool.stored_responses.named(prompt, self.replica)
         connection.send(self, b"%b%bcontent-length: %d\r\n\r\n" % (head, self._lines, len(payload)), payload)
 
     def _reader(self) -> StreamFilter:
@@ -237,7 +255,7 @@ class Attempt:
         if self._key is None or len(self._refused_keys) + 1 >= _MAX_KEYS:
             return False
         self._refused_keys += (self._key,)
-        if not self._pool.use_other_engine_key(self.replica, self._refused_keys):
+        if not self._pool.engines.use_other_key(self.replica, self._refused_keys):
             return False
         connection, self._connection = self._connection, None
         if connection is not None:

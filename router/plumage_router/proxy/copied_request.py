@@ -1,8 +1,8 @@
 """A copy of a request, for a pool whose answers nobody gets (a gateway's `requestMirror`).
 
 It passes the steps of `RoutedRequest` in its own pool, whose policy chooses the replica and learns from the answer. It
-differs from a client's request: it takes nothing from a quota, counts for no tenant, waits for no replica that is not
-there, and is never sent twice. The answer is read, counted and discarded.
+differs from a client's request. It takes nothing from a quota and counts for no tenant. It waits for no replica that is
+not there, and is never sent twice. The answer is read, counted and discarded.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from plumage_router.http.time_slicing import Steps, TimeSlicer
 from plumage_router.http.wire import header_lines
 from plumage_router.proxy.attempt import Attempt, Cause
 from plumage_router.proxy.pool_state import PoolState
-from plumage_router.proxy.proxied_request import FAILED, FINISHED, Only, Progress, RoutedRequest
+from plumage_router.proxy.proxied_request import FAILED, FINISHED, Only, Progress, RoutedRequest, progress_of
 from plumage_router.proxy.quotas import Spending
 from plumage_router.request.prompt import Prompt
-from plumage_router.request.usage import Usage
 
 if TYPE_CHECKING:  # a slow import, which few pools need
     from plumage_router.proxy.tracing import RequestTrace
@@ -131,19 +130,12 @@ class CopiedRequest(RoutedRequest):
         self._time_out()
 
     def leave_silent_replica(self) -> None:
-        attempt = self._attempt
-        if attempt is not None:
-            attempt.give_up(Failure.ENGINE_STALLED if attempt.replica.stalled else Failure.HEALTH_CHECK_FAILED)
+        if self._attempt is not None:
+            self._attempt.leave_silent_replica()
 
     def check_timeouts(self, now: float) -> None:
-        attempt, timeouts = self._attempt, self._pool.timeouts
-        if attempt is None:
-            return
-        if attempt.started:
-            if attempt.streams and now - self._last_byte_at > timeouts.idle:
-                attempt.give_up(Failure.STREAM_TIMEOUT)
-        elif attempt.decision.prompt.stream and now - attempt.sent_at > timeouts.first_byte:
-            attempt.give_up(Failure.FIRST_BYTE_TIMEOUT)
+        if self._attempt is not None:
+            self._attempt.check_timeouts(now, self._last_byte_at)
 
     # -- for the attempt ----------------------------------------------------------------------------------------------
 
@@ -156,7 +148,7 @@ class CopiedRequest(RoutedRequest):
         pool.metrics.responses[status] += 1
         self._events += data.count(b"data: ")
         self._note_first_byte(prompt, attempt.first_at, streams=attempt.streams)
-        pool.free(prompt)
+        prompt.forget(pool.quarantine.seed)
         self._free_body()
 
     def more(self, data: bytes) -> None:
@@ -175,7 +167,7 @@ class CopiedRequest(RoutedRequest):
             attempt.replica.breaker.failed(monotonic())
             pool.fleet.changed()
         if cause is Cause.UNKNOWN:
-            pool.strike(attempt.decision.prompt, attempt.replica)
+            pool.quarantine.failed(attempt.decision.prompt, attempt.replica.id, monotonic())
         outcome = CopyOutcome.TIMEOUT if cause is Cause.SILENT else CopyOutcome.FAILED
         if attempt.started:
             pool.metrics.truncated += 1
@@ -187,35 +179,31 @@ class CopiedRequest(RoutedRequest):
     # -- the steps of a request ---------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """In slices, also a small body: answers pass between two slices."""
+        """Reads also a small body in slices: answers pass between two slices."""
         request, steps = self._request, self._admit()
         self._pool.in_flight.add(self)
-        self._reading = self._slicer.add(len(request.body), steps, self._read_done, tenant=request.sender)
+        self._reading = self._slicer.add(request.size, steps, self._read_done, tenant=request.sender)
 
     def _admit(self) -> Steps[Prompt]:
-        """The client was authenticated for its own request, and its body's type checked."""
+        """Checks the load only: the client was authenticated for its own request."""
         pool, request = self._pool, self._request
-        pool.check_load()
-        boundary = pool.check_media_type(request)
-        path = request.target.partition(b"?")[0]
-        if boundary:
-            return pool.reader.form_steps(path, request.body, boundary, None)
-        salt = pool.salt_of(request.tenant)
-        return pool.reader.steps(path, request.body, None, salt=salt, tenant=pool.auth.enabled)
+        self._check_load()
+        salt = pool.engines.salts.of(request.tenant) if pool.auth.enabled else ""
+        return pool.reader.steps_of(request, salt=salt, tenant=pool.auth.enabled)
 
     def _spend(self, prompt: Prompt, expected: int) -> Spending | None:
-        """Only the client's own request counts in a quota."""
+        """Takes nothing: only the client's own request counts in a quota."""
         return None
 
     def _count_tokens(self, outcome: str, progress: Progress | None) -> None:
-        """Nor does a copy count in the usage of its tenant."""
+        """Counts nothing: a copy does not belong to the usage of its tenant."""
         return
 
     def _available(self, now: float, only: Only | None) -> Sequence[Load]:
         return self._pool.fleet.candidates(now, only=only)
 
     def _may_wait(self, now: float) -> bool:
-        """A copy wakes no pool that scaled to zero."""
+        """Returns False: a copy wakes no pool that scaled to zero."""
         return False
 
     def _send_to(self, candidates: Sequence[Load], now: float) -> None:
@@ -226,7 +214,7 @@ class CopiedRequest(RoutedRequest):
         trace = b""
         if self._trace is not None:
             waited = now - self._routable_at
-            parent = self._trace.attempt(decision, replica, policy=pool.policy.name, waited=waited)
+            parent = self._trace.attempt(decision, replica, policy=pool.decider.policy.name, waited=waited)
             trace = b"traceparent: %b\r\n" % parent
         others = header_lines(_FORWARDED, self._request.headers)
         lines = b"x-request-id: %b\r\n%b%b%b" % (self._request_id.encode(), MARK, others, trace)
@@ -262,12 +250,15 @@ class CopiedRequest(RoutedRequest):
             self._end(FAILED, outcome, error.code or "other")
 
     def _end(self, name: str, outcome: CopyOutcome, error: str | None = None) -> None:
-        """Removes the copy from the pool's books, once. name: of the outcome in the record."""
+        """Removes the copy from the pool's queues and counters, once. name: of the outcome in the record."""
         if self._over:
             return
         self._over = True
         attempt = self._attempt
-        self._close_books(name, self._progress(attempt, name))
+        progress = None
+        if attempt is not None and self._record is not None:
+            progress = progress_of(attempt, self._status, self._events, complete=name == FINISHED)
+        self._close_account(name, progress)
         self._attempt = None
         if attempt is not None and name != FINISHED:
             attempt.abandon()
@@ -277,19 +268,6 @@ class CopiedRequest(RoutedRequest):
             self._trace = None
         self._free_body()
         self._ended(self, outcome)
-
-    def _progress(self, attempt: Attempt | None, name: str) -> Progress | None:
-        if attempt is None or self._record is None:
-            return None
-        return Progress(
-            status=self._status,
-            began=attempt.started,
-            first_at=attempt.first_at if attempt.started else None,
-            streams=attempt.streams,
-            events=self._events,
-            usage=attempt.reader.usage if name == FINISHED else Usage(),
-            asked=True,
-        )
 
     def _free_body(self) -> None:
         self._request.body.clear()

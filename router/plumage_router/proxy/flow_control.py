@@ -24,7 +24,9 @@ from plumage.settings.router_config import FlowControlConfig, PriorityClassConfi
 from plumage_router.clock import monotonic
 from plumage_router.fleet.replicas import Fleet, Load, Replica
 from plumage_router.http.errors import RequestError, bad_header, class_refused, objective_missed, queue_full
+from plumage_router.http.request import Request
 from plumage_router.metrics import SECONDS, BufferedHistogram
+from plumage_router.request.prompt import Prompt
 from plumage_router.routing.decider import PrefillWork
 
 __all__ = ["FlowControl", "Passage", "QueuedRequest", "Spent"]
@@ -44,11 +46,11 @@ class QueuedRequest(Protocol):
     """A request that waits here. It calls `end` when it ends."""
 
     def leave_queue(self) -> None:
-        """A replica has room."""
+        """Goes on: a replica has room."""
         ...
 
     def turn_away(self, error: RequestError) -> None:
-        """It cannot start in time."""
+        """Ends the request, which cannot start in time."""
         ...
 
 
@@ -77,7 +79,7 @@ class Passage(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """In tokens of a prompt."""
+        """The expected cost, in tokens of a prompt."""
         return self.prompt_tokens + ANSWER_WEIGHT * self.answers * self.answer_tokens
 
 
@@ -135,6 +137,24 @@ class FlowControl:
 
     # -- a request's way ----------------------------------------------------------------------------------------------
 
+    def place(self, request: Request, prompt: Prompt, tenant: str, tokens: int) -> Passage | None:
+        """Returns the request's place in the queue; None if it needs none. Raises RequestError for a wrong header.
+
+        tokens: that its prompt is expected to have.
+
+        A request that continues a stored response has no choice of a replica, so it does not wait for one.
+        """
+        if not prompt.uses_device or prompt.previous is not None:
+            return None
+        return self.classify(
+            request.headers,
+            tenant,
+            prompt_tokens=tokens,
+            answers=prompt.answers if prompt.generates else 0,
+            most_tokens=prompt.answer,
+            chunks=prompt.chunks,
+        )
+
     def classify(
         self,
         headers: Mapping[bytes, bytes],
@@ -145,7 +165,7 @@ class FlowControl:
         most_tokens: int | None,
         chunks: Sequence[int],
     ) -> Passage | None:
-        """Where the request belongs; None without flow control. Raises RequestError for a wrong or refused header.
+        """Returns where the request belongs; None without flow control. Raises RequestError for a wrong header.
 
         answers: how many it asks for. most_tokens: the client's limit for each of them.
         """
@@ -161,7 +181,7 @@ class FlowControl:
     def enter(
         self, request: QueuedRequest, passage: Passage, candidates: Sequence[Load], now: float
     ) -> Sequence[Load] | None:
-        """The replicas among which the request may choose; None if it waits. Raises RequestError if it is refused."""
+        """Returns the replicas that the request may choose; None if it waits. Raises RequestError if it is refused."""
         if self.config is None:
             return candidates
         name = passage.class_name if passage.class_name in self._classes else next(iter(self._classes))
@@ -188,11 +208,11 @@ class FlowControl:
         return None
 
     def with_room(self, candidates: Sequence[Load], now: float) -> Sequence[Load]:
-        """The replicas among which a request that left the queue may choose: those with room, if there are any."""
+        """Returns the replicas that a request from the queue may choose: those with room, if there are any."""
         return candidates if self.config is None else self._roomy(candidates, now) or candidates
 
     def end(self, request: QueuedRequest, spent: Spent | None) -> None:
-        """The request ended. spent: what it used; None if nobody knows, so its expected cost stays."""
+        """Ends the account of a request. spent: what it used; None if nobody knows, so its expected cost stays."""
         if request in self._waiting:
             del self._waiting[request]
             self._queue.remove(request)
@@ -210,7 +230,7 @@ class FlowControl:
     # -- what the engines do ------------------------------------------------------------------------------------------
 
     def started(self, prefill: PrefillWork, now: float) -> None:
-        """A replica sent the first token of a request."""
+        """Notes that a replica sent the first token of a request."""
         if self.config is None:
             return
         took = now - prefill.since
@@ -220,7 +240,7 @@ class FlowControl:
         self._wake()
 
     def _replica_changed(self, replica: Replica, added: bool) -> None:
-        """A slot has a new replica, or none."""
+        """Notes that a slot has a new replica, or none."""
         self._windows.pop(replica.slot, None)
         self._wake()
 
@@ -244,7 +264,7 @@ class FlowControl:
     # -- for people ---------------------------------------------------------------------------------------------------
 
     def lines(self) -> Iterator[str]:
-        """The metrics in Prometheus' text format; nothing without flow control."""
+        """Returns the metrics in Prometheus' text format; nothing without flow control."""
         if self.config is None:
             return
         name = "plumage_router_queue_"
@@ -260,7 +280,7 @@ class FlowControl:
         yield from self.wait.lines(name + "wait_seconds", "Time that requests waited until a replica had room.")
 
     def document(self) -> list[dict[str, Any]]:
-        """For the status: what waits in each class."""
+        """Returns what waits in each class, for the status."""
         if self.config is None:
             return []
         waiting = self._queue.waiting()
@@ -339,7 +359,7 @@ class FlowControl:
         return self.config is None or any(self._has_room(load, now) for load in self._fleet.candidates(now))
 
     def _compute(self, now: float) -> Callable[[QueuedRequest], float] | None:
-        """What a request would cost on a replica with room; None where deadlines alone decide."""
+        """Returns what a request would cost on a replica with room; None where deadlines alone decide."""
         if self.config is None or self.config.order == "Deadline":
             return None
         roomy = {load.slot for load in self._roomy(self._fleet.candidates(now), now)}
@@ -361,7 +381,7 @@ def _is_open(class_: PriorityClassConfig, tenant: str) -> bool:
 
 
 def _objective(header: bytes | None) -> float | None:
-    """Seconds."""
+    """Returns seconds; None without the header."""
     if header is None:
         return None
     text = header.strip()

@@ -1,10 +1,11 @@
 """A completion request, from its last byte in to its last byte out.
 
-`RoutedRequest` has the steps of every completion, sent to the engine by this router or by a proxy: read → accept →
-quota → candidates → room → decision; and at the end its books: queues, the tenant's use, the record. `ProxiedRequest`
-sends the request itself. If an attempt fails before the first body byte, another replica is chosen. Each attempt on a
-replica is an `Attempt`; `Retries` decides whether another one follows. `extproc.picked_request` gives a proxy the
-replica's address instead, and `copied_request` sends a copy of another pool's request.
+`RoutedRequest` has the steps of every completion, sent to the engine by this router or by a proxy. The steps are read →
+accept → quota → candidates → room → decision. At the end it closes the account: queues, the tenant's use, the record.
+
+`ProxiedRequest` sends the request itself. If an attempt fails before the first body byte, another replica is chosen.
+Each attempt on a replica is an `Attempt`; `Retries` decides whether another one follows. `extproc.picked_request` gives
+a proxy the replica's address instead, and `copied_request` sends a copy of another pool's request.
 """
 
 from __future__ import annotations
@@ -13,21 +14,27 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from plumage_router.clock import monotonic
+from plumage_router.clock import monotonic, wall
 from plumage_router.fleet.replicas import Load, Replica
 from plumage_router.http.downstream import DownstreamConnection, EngineAnswer
 from plumage_router.http.errors import (
     Failure,
     RequestError,
+    adapter_away,
+    adapter_missing,
     internal,
     no_replica,
+    overloaded,
     response_away,
     response_not_found,
+    unauthorized,
     unknown_response,
     upstream_failed,
 )
+from plumage_router.http.listener import NEEDS_KEY
 from plumage_router.http.paths import response_call
 from plumage_router.http.request import Request
 from plumage_router.http.time_slicing import LARGE, SlicedWork, Steps, run_now
@@ -41,13 +48,13 @@ from plumage_router.proxy.tenant_usage import TokensUsed
 from plumage_router.proxy.wait_queue import no_replica_yet
 from plumage_router.request.prompt import Prompt
 from plumage_router.request.usage import Usage
-from plumage_router.routing.audit import Record
 from plumage_router.routing.decider import Decision
+from plumage_router.routing.decision_log import Record
 
 if TYPE_CHECKING:  # a slow import, which few pools need
     from plumage_router.proxy.tracing import RequestTrace
 
-__all__ = ["FAILED", "FINISHED", "Progress", "ProxiedRequest", "RoutedRequest"]
+__all__ = ["FAILED", "FINISHED", "Progress", "ProxiedRequest", "RoutedRequest", "progress_of"]
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +82,22 @@ class Progress(NamedTuple):
     events: int
     usage: Usage
     asked: bool
+
+
+def progress_of(attempt: Attempt, status: int, events: int, *, complete: bool) -> Progress:
+    """Returns how far the answer of an attempt came.
+
+    status, events: that its owner got. complete: the answer's counts are the request's.
+    """
+    return Progress(
+        status=status,
+        began=attempt.started,
+        first_at=attempt.first_at if attempt.started else None,
+        streams=attempt.streams,
+        events=events,
+        usage=attempt.reader.usage if complete else Usage(),
+        asked=True,
+    )
 
 
 class RoutedRequest(ABC):
@@ -131,15 +154,15 @@ class RoutedRequest(ABC):
 
     @abstractmethod
     def expire(self) -> None:
-        """The request took longer than any request may."""
+        """Ends the request, which took longer than any request may."""
 
     @abstractmethod
     def leave_silent_replica(self) -> None:
-        """The replica will send no first byte."""
+        """Leaves the replica, which will send no first byte."""
 
     @abstractmethod
     def check_timeouts(self, now: float) -> None:
-        """A stream must begin and continue in time."""
+        """Ends a stream that did not begin or continue in time."""
 
     @abstractmethod
     def _admit(self) -> Steps[Prompt]:
@@ -147,7 +170,7 @@ class RoutedRequest(ABC):
 
     @abstractmethod
     def _available(self, now: float, only: Only | None) -> Sequence[Load]:
-        """The available replicas that may get the request. only: chooses those that have loaded its adapter."""
+        """Returns the available replicas that may get the request. only: chooses those that have loaded its adapter."""
 
     @abstractmethod
     def _send_to(self, candidates: Sequence[Load], now: float) -> None:
@@ -189,7 +212,7 @@ class RoutedRequest(ABC):
     def _read(self) -> None:
         """Reads the body, at once or in slices, and routes the request. Raises RequestError."""
         pool, request, steps = self._pool, self._request, self._admit()
-        size = len(request.body)
+        size = request.size
         if size > LARGE:
             pool.in_flight.add(self)
             self._reading = pool.time_slicer.add(size, steps, self._read_done, tenant=request.sender)
@@ -199,7 +222,7 @@ class RoutedRequest(ABC):
         self._route_accepted()
 
     def _read_done(self, prompt: Prompt | None, error: Exception | None) -> None:
-        """The body was read in slices."""
+        """Continues after the body was read in slices."""
         self._reading = None
         try:
             if error is not None:
@@ -214,20 +237,32 @@ class RoutedRequest(ABC):
         else:
             self._route_accepted()
 
+    def _check_load(self) -> None:
+        """Raises RequestError when the router takes no further request."""
+        pool = self._pool
+        if not pool.serving:
+            raise overloaded("The router is shutting down.")
+        if len(pool.in_flight) >= pool.limits.max_in_flight:
+            raise overloaded("Too many requests are in flight.")
+
     def _accept(self, prompt: Prompt) -> None:
-        """The body was read. Raises RequestError if it is quarantined, or over its tenant's quota."""
+        """Accepts the body that was read. Raises RequestError if it is quarantined, or over its tenant's quota."""
+        pool = self._pool
         self._prompt = prompt
-        self._pool.check_quarantine(prompt)
-        self._expected = expected = self._pool.tokens_of_prompt(prompt)  # while its text is there
-        self._passage = self._pool.classify(self._request, prompt, expected)
+        if pool.quarantine.cases:
+            pool.quarantine.check(prompt, monotonic())
+        self._expected = expected = pool.decider.expected_tokens(prompt)  # while its text is there
+        if pool.flow_control.config is not None:
+            self._passage = pool.flow_control.place(self._request, prompt, self._tenant, expected)
         self._spending = self._spend(prompt, expected)
 
     def _spend(self, prompt: Prompt, expected: int) -> Spending | None:
         """Takes the request from its tenant's quotas; None without a quota. Raises RequestError over a limit."""
-        return self._pool.spend(prompt, self._request.tenant, expected, self._quota_decided)
+        pool = self._pool
+        return pool.quotas.spend(prompt, self._tenant, expected, self._quota_decided) if pool.config.quotas else None
 
     def _quota_decided(self, error: RequestError | None) -> None:
-        """The other routers' numbers came, or are not needed any more."""
+        """Continues once the other routers' numbers came, or are not needed any more."""
         if error is not None:
             self._fail(error)
         else:
@@ -258,17 +293,17 @@ class RoutedRequest(ABC):
             self._fail(internal())
 
     def _candidates(self, now: float) -> Sequence[Load]:
-        """The available replicas that can answer."""
+        """Returns the available replicas that can answer."""
         pool, prompt = self._pool, self._prompt
-        candidates = self._available(now, pool.with_adapter(prompt.adapter) if prompt is not None else None)
+        candidates = self._available(now, self._only_adapter(prompt.adapter) if prompt is not None else None)
         if prompt is None or prompt.previous is None:
             return candidates
         if self._home is None or self._home.gone:
-            self._home = pool.stores_previous(prompt)
+            self._home = pool.stored_responses.home(prompt)
         return [load for load in candidates if self._home is not None and load is self._home.load]
 
     def _with_room(self, candidates: Sequence[Load], now: float) -> Sequence[Load] | None:
-        """The candidates that flow control allows; None while the request waits for one."""
+        """Returns the candidates that flow control allows; None while the request waits for one."""
         flow, passage = self._pool.flow_control, self._passage
         if passage is None:
             return candidates
@@ -292,14 +327,19 @@ class RoutedRequest(ABC):
             param = "response_id" if by_id else "previous_response_id"
             raise response_away(self._home.reason(now) or "it is busy", param)
         if prompt is not None and prompt.adapter and self._lacks_adapter(prompt, now):
-            raise pool.without_adapter(prompt, now)
+            away = pool.fleet.why_none(now, self._only_adapter(prompt.adapter))
+            raise adapter_away(prompt.model, away) if away else adapter_missing(prompt.model)
         why = self._why_none(now)
         raise no_replica_yet(why) if pool.wait_queue.enabled else no_replica(why)
 
     def _lacks_adapter(self, prompt: Prompt, now: float) -> bool:
         """Whether replicas are available, and none that has loaded the prompt's adapter."""
-        fleet, only = self._pool.fleet, self._pool.with_adapter(prompt.adapter)
+        fleet, only = self._pool.fleet, self._only_adapter(prompt.adapter)
         return bool(fleet.candidates(now)) and not fleet.candidates(now, only=only)
+
+    def _only_adapter(self, adapter: str) -> Only | None:
+        """Chooses the replicas that have loaded the adapter; None for the base model."""
+        return partial(self._pool.decider.adapters.serving, adapter) if adapter else None
 
     def _note_decision(self, decision: Decision, now: float) -> Record:
         """Call once a decision is carried out. now: when it began. A retry has a record of its own."""
@@ -307,11 +347,15 @@ class RoutedRequest(ABC):
         decided, began = monotonic(), now if self._waited else self.arrived
         pool.metrics.decision.observe(decided - (began if before is None else now))
         if before is None:
-            broken, waited = pool.first_decision(decision, now), now - self._routable_at if self._waited else 0.0
+            broken, waited = pool.decisions.add_first(decision, now), now - self._routable_at if self._waited else 0.0
+            pool.metrics.sorted_tools += decision.prompt.sorted_tools
         else:
             before.outcome = "Retried"
             broken, waited = before.prefix_break, before.waited_seconds
-        record = self._record = pool.record_decision(decision, self._request_id, self._request.tenant)
+        record = self._record = pool.decisions.add(
+            decision, request_id=self._request_id, at=wall(), tenant=self._tenant, policy=pool.decider.policy.name,
+            degraded=pool.directory.degraded,
+        )  # fmt: skip
         record.prefix_break = broken
         record.decision_seconds = decided - began
         record.waited_seconds = waited
@@ -320,13 +364,14 @@ class RoutedRequest(ABC):
     # -- the answer, and the end ---------------------------------------------------------------------------------------
 
     def _note_first_byte(self, prompt: Prompt, first_at: float, *, streams: bool) -> None:
-        """The answer's first body byte came. streams: it was the first token."""
+        """Counts the time to the answer's first body byte. streams: it was the first token."""
         if streams and prompt.measured:
             self._pool.metrics.ttft.observe(first_at - self.arrived)
 
     def _note_answer(self, prompt: Prompt, usage: Usage, last_at: float) -> None:
-        """The answer is complete. last_at: when its last byte came."""
-        self._pool.clear_quarantine(prompt)
+        """Counts a complete answer. last_at: when its last byte came."""
+        if self._pool.quarantine.cases:
+            self._pool.quarantine.answered(prompt)
         if prompt.measured:
             self._pool.metrics.latency.observe(last_at - self.arrived)
         record = self._record
@@ -334,8 +379,11 @@ class RoutedRequest(ABC):
             record.prompt_tokens, record.cached_tokens = usage.prompt_tokens, usage.cached_tokens
             record.output_tokens = usage.output_tokens
 
-    def _close_books(self, outcome: str, progress: Progress | None) -> None:
-        """Removes the request from the pool's books. progress: of its answer; None if no engine has the request."""
+    def _close_account(self, outcome: str, progress: Progress | None) -> None:
+        """Removes the request from the pool's queues and counters.
+
+        progress: of its answer; None if no engine has the request.
+        """
         pool, record = self._pool, self._record
         pool.in_flight.discard(self)
         if self._waited:
@@ -355,12 +403,15 @@ class RoutedRequest(ABC):
             record.latency = monotonic() - self.arrived
 
     def _count_tokens(self, outcome: str, progress: Progress | None) -> None:
-        """Counts what the request used for its tenant. A quota counts all that the request may use where an answer did
-        not report it: one that is no stream, and a complete one whose engine was asked."""
-        pool, prompt, used = self._pool, self._prompt, self._tokens_used(outcome, progress)
+        """Counts what the request used for its tenant.
+
+        Where an answer did not report that, a quota counts all that the request may use. Such an answer is no stream,
+        or it is complete and its engine was asked.
+        """
+        pool, prompt, used = self._pool, self._prompt, _tokens_used(self._prompt, self._expected, outcome, progress)
         answered = progress is not None and (outcome == FINISHED or progress.began)
         if used is not None and answered and prompt is not None and prompt.uses_device:
-            pool.count_usage(self._request.tenant, prompt.model, used)
+            pool.usage.add(self._tenant, prompt.model, used)
         spending, self._spending = self._spending, None
         if spending is None:
             return
@@ -369,28 +420,38 @@ class RoutedRequest(ABC):
             unknown = not progress.streams or (outcome == FINISHED and progress.asked)
         spending.end(None if unknown else used.total if used is not None else 0)
 
-    def _tokens_used(self, outcome: str, progress: Progress | None) -> TokensUsed | None:
-        """None if an engine refused the request, or never had it. Where the engine did not report its count, the
-        router's estimate of the prompt is taken, and each event that the client got is a token."""
-        if progress is None or outcome == FAILED or progress.status >= 400:
-            return None
-        prompt, usage = self._prompt, progress.usage
-        background = prompt is not None and prompt.background
-        if usage.prompt_tokens is not None and not background:
-            return TokensUsed(usage.prompt_tokens, usage.cached_tokens or 0, usage.output_tokens or 0, estimated=False)
-        output = progress.events if progress.streams else 0
-        if prompt is not None and background:  # it repeats the client's tools, where any number may stand
-            output = self._pool.tokens_of_answer(prompt)
-        return TokensUsed(self._expected, 0, output, estimated=True)
+    @property
+    def _tenant(self) -> str:
+        """The tenant's name; empty where clients need no keys."""
+        tenant = self._request.tenant
+        return tenant.name if tenant is not None else ""
 
     @property
     def _tenant_name(self) -> str | None:
         """For the access log."""
-        return (self._request.tenant.name if self._request.tenant else "") or None
+        return self._tenant or None
+
+
+def _tokens_used(prompt: Prompt | None, expected: int, outcome: str, progress: Progress | None) -> TokensUsed | None:
+    """Returns what a request used; None if an engine refused it, or never had it. expected: tokens of its prompt.
+
+    Where the engine did not report its count, the estimate of the prompt is taken, and each event that the client got
+    is a token.
+    """
+    if progress is None or outcome == FAILED or progress.status >= 400:
+        return None
+    usage = progress.usage
+    background = prompt is not None and prompt.background
+    if usage.prompt_tokens is not None and not background:
+        return TokensUsed(usage.prompt_tokens, usage.cached_tokens or 0, usage.output_tokens or 0, estimated=False)
+    output = progress.events if progress.streams else 0
+    if prompt is not None and background:  # it repeats the client's tools, where any number may stand
+        output = prompt.expected_answer
+    return TokensUsed(expected, 0, output, estimated=True)
 
 
 def _spent(passage: Passage, outcome: str, progress: Progress | None) -> Spent | None:
-    """What the engine computed, for flow control; None if nobody knows. An event of a stream counts as a token."""
+    """Returns what the engine computed; None if nobody knows. An event of a stream counts as a token."""
     if progress is None or outcome == FAILED or progress.status >= 400:
         return Spent(0, 0, complete=False)
     usage = progress.usage
@@ -433,7 +494,7 @@ class ProxiedRequest(RoutedRequest):
         pool = self._pool
         pool.metrics.requests += 1
         try:
-            self._request_id = pool.request_id(self._request)
+            self._request_id = self._request.id
             self._read()
         except RequestError as error:
             self._refuse(error)
@@ -460,34 +521,29 @@ class ProxiedRequest(RoutedRequest):
     # -- for the pool's tick ------------------------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """The request took longer than any request may."""
+        """Ends the request, which took longer than any request may."""
         if self.answering:
             self._truncate("the request took too long")
         else:
             self._fail(RequestError(504, "The request took too long.", code="timeout"))
 
     def leave_silent_replica(self) -> None:
-        """The replica will send no first byte: the request is tried on another one."""
-        attempt = self._attempt
-        if attempt is not None:
-            stalled = attempt.replica.stalled
-            attempt.give_up(Failure.ENGINE_STALLED if stalled else Failure.HEALTH_CHECK_FAILED)
+        """Tries the request on another replica: this one will send no first byte."""
+        if self._attempt is not None:
+            self._attempt.leave_silent_replica()
 
     def check_timeouts(self, now: float) -> None:
-        """A stream must begin and continue in time. While the client does not read, the engine is not to blame."""
-        attempt, timeouts = self._attempt, self._pool.timeouts
+        """Ends a stream that did not begin or continue in time, unless the client does not read."""
+        attempt = self._attempt
         if attempt is None or self._paused:
             self._last_byte_at = now
         elif attempt.decision.prompt.of_response:
             self._check_stored(attempt, now)
-        elif attempt.started:
-            if self._answer.events and now - self._last_byte_at > timeouts.idle:
-                attempt.give_up(Failure.STREAM_TIMEOUT)
-        elif attempt.decision.prompt.stream and now - attempt.sent_at > timeouts.first_byte:
-            attempt.give_up(Failure.FIRST_BYTE_TIMEOUT)
+        else:
+            attempt.check_timeouts(now, self._last_byte_at)
 
     def _check_stored(self, attempt: Attempt, now: float) -> None:
-        """vLLM ends the stream of a stored response only if that completes, so silence is not the replica's failure."""
+        """Ends a silent stream of a stored response. No replica failed: vLLM ends it only if the response completes."""
         if attempt.started and self._answer.events and now - self._last_byte_at > self._pool.timeouts.idle:
             self._truncate("the stored response sent nothing more")
         elif not attempt.started and now - attempt.sent_at > self._pool.timeouts.first_byte:
@@ -499,7 +555,7 @@ class ProxiedRequest(RoutedRequest):
         pool, answer = self._pool, self._answer
         self._last_byte_at = attempt.first_at
         if self._retries is not None:
-            self._retries.settle(pool.fleet, attempt.first_at, request_is_cause=False)
+            self._retries.charge(pool.fleet, attempt.first_at, request_is_cause=False)
         extra = b""
         if self._explain and self._record is not None:
             extra = b"x-plumage-explain: %b\r\n" % json.dumps(self._record.document(), separators=(",", ":")).encode()
@@ -512,7 +568,7 @@ class ProxiedRequest(RoutedRequest):
         prompt = attempt.decision.prompt
         self._note_first_byte(prompt, attempt.first_at, streams=attempt.streams)
         answer.client.free_body()
-        pool.free(prompt)
+        prompt.forget(pool.quarantine.seed)
 
     def more(self, data: bytes) -> None:
         answer = self._answer
@@ -536,7 +592,9 @@ class ProxiedRequest(RoutedRequest):
         retries.add(attempt, failure, cause, pool.retry_budget, now)
         if self._trace is not None:
             self._trace.failed(failure)
-        quarantined = cause is Cause.UNKNOWN and pool.strike(attempt.decision.prompt, attempt.replica)
+        quarantined = cause is Cause.UNKNOWN and pool.quarantine.failed(
+            attempt.decision.prompt, attempt.replica.id, now
+        )
         if attempt.started:
             self._truncate(failure.text)
             return
@@ -550,25 +608,23 @@ class ProxiedRequest(RoutedRequest):
 
     def _admit(self) -> Steps[Prompt]:
         pool, request = self._pool, self._request
-        pool.authenticate(request)
+        if request.tenant is None:  # the port let it in without one
+            raise unauthorized(NEEDS_KEY)
         if pool.tracing.current is not None:
             self._trace = pool.tracing.current.begin(request, pool.config.pool)
-        self._explain = pool.wants_explanation(request)
-        pool.check_load()
-        salt = pool.salt_of(request.tenant)
+        if b"x-plumage-explain" in request.headers:
+            self._explain = pool.wants_explanation(request)
+        self._check_load()
+        salt = pool.engines.salts.of(request.tenant) if pool.auth.enabled else ""
         call = None if request.reservation is not None else response_call(request.method, request.target)
         if call is not None:
             return pool.reader.response_steps(call, salt=salt)
-        pool.check_quota(request.tenant)
-        boundary = pool.check_media_type(request)
-        parsed, request.parsed = request.parsed, None
-        path = request.target.partition(b"?")[0]
-        if boundary:
-            return pool.reader.form_steps(path, request.body, boundary, parsed)
-        return pool.reader.steps(path, request.body, parsed, salt=salt, tenant=pool.auth.enabled)
+        if pool.config.quotas:
+            pool.quotas.check(self._tenant)
+        return pool.reader.steps_of(request, salt=salt, tenant=pool.auth.enabled)
 
     def _available(self, now: float, only: Only | None) -> Sequence[Load]:
-        """Those on which the request was not tried."""
+        """Returns those on which the request was not tried."""
         return self._pool.fleet.candidates(now, self._retries.tried if self._retries is not None else (), only)
 
     def _send_to(self, candidates: Sequence[Load], now: float) -> None:
@@ -592,12 +648,12 @@ class ProxiedRequest(RoutedRequest):
             send_copy(self._request, self._request_id, self._trace)
 
     def _lines(self, decision: Decision, replica: Replica, now: float) -> bytes:
-        """The request's own header lines for an engine."""
+        """Returns the request's own header lines for an engine."""
         forwarded, trace = _FORWARDED, b""
         if self._trace is not None:
             forwarded = _OF_THE_CLIENTS_TRACE if self._trace.continues else _OF_A_NEW_TRACE
             waited = now - self._routable_at
-            parent = self._trace.attempt(decision, replica, policy=self._pool.policy.name, waited=waited)
+            parent = self._trace.attempt(decision, replica, policy=self._pool.decider.policy.name, waited=waited)
             trace = b"traceparent: %b\r\n" % parent
         others = header_lines(forwarded, self._request.headers)
         return b"x-request-id: %b\r\n%b%b" % (self._request_id.encode(), others, trace)
@@ -607,20 +663,23 @@ class ProxiedRequest(RoutedRequest):
         self._attempt = None  # the request waits
 
     def _may_wait(self, now: float) -> bool:
-        """Not if an available replica has failed on the request."""
+        """Whether it may wait. False after an available replica failed."""
         if self._prompt is not None and self._prompt.previous is not None:
             return self._retries is None
         return not self._pool.fleet.candidates(now)
 
     def _check_failures(self, now: float) -> None:
-        """No other replica could serve the request, so the breakers would not protect it. vLLM drops the connection of
-        a stream that it cannot continue, so such a failure is not the replica's."""
+        """Raises RequestError after the last allowed failure.
+
+        Reason: the breakers would not protect a request that no other replica could serve. vLLM drops the connection of
+        a stream that it cannot continue, so such a failure is not the replica's.
+        """
         retries, prompt = self._retries, self._prompt
         if retries is None:
             return
         continues = prompt is not None and prompt.previous is not None and not prompt.of_response
         if continues:
-            retries.settle(self._pool.fleet, now, request_is_cause=False)
+            retries.charge(self._pool.fleet, now, request_is_cause=False)
         else:
             retries.drop(self._pool.fleet)
         raise upstream_failed(retries.failures[-1][1], len(retries.failures))
@@ -630,19 +689,11 @@ class ProxiedRequest(RoutedRequest):
         if attempt is None or self._record is None:
             return None
         complete = outcome == FINISHED and not attempt.decision.prompt.of_response
-        return Progress(
-            status=self._answer.status,
-            began=attempt.started,
-            first_at=attempt.first_at if attempt.started else None,
-            streams=attempt.streams,
-            events=self._streamed,
-            usage=attempt.reader.usage if complete else Usage(),
-            asked=True,
-        )
+        return progress_of(attempt, self._answer.status, self._streamed, complete=complete)
 
     def _end(self, outcome: str) -> None:
-        """Removes the request from the pool's books and abandons an open attempt."""
-        self._close_books(outcome, self._progress(outcome))
+        """Removes the request from the pool's queues and counters, and abandons an open attempt."""
+        self._close_account(outcome, self._progress(outcome))
         attempt, self._attempt = self._attempt, None
         if attempt is not None and outcome != FINISHED:
             attempt.abandon()
@@ -650,7 +701,7 @@ class ProxiedRequest(RoutedRequest):
             self._report(self._answer.status or _CLIENT_LEFT, outcome)
 
     def _truncate(self, reason: str) -> None:
-        """The client has a part of the answer, and the rest will not come."""
+        """Cuts an answer: the client has a part of it, and the rest will not come."""
         self._pool.metrics.truncated += 1
         log.warning("request %s: answer truncated, %s", self._request_id, reason)
         self._end("Truncated")
@@ -667,8 +718,9 @@ class ProxiedRequest(RoutedRequest):
         self._report(error.status, FAILED, error.code or "other")
         pool.count_error(error)
         keep_alive = answer.keep_alive and pool.keeps_alive
-        headers = pool.error_headers(error, self._request_id)
-        answer.client.respond(error.status, headers, error.body(self._request.target), keep_alive=keep_alive)
+        answer.client.respond(
+            error.status, error.headers(self._request_id), error.body(self._request.target), keep_alive=keep_alive
+        )
 
     def _report(self, status: int, outcome: str, error: str | None = None) -> None:
         """Writes the line of the access log and ends the trace, where there are such."""
@@ -693,7 +745,7 @@ class ProxiedRequest(RoutedRequest):
 
 
 def _access_fields(prompt: Prompt | None, record: Record | None, seconds: float) -> dict[str, Any]:
-    """The fields of an access log line that describe prompt, replica and answer. seconds: the request's duration."""
+    """Returns the fields of an access log line for prompt, replica and answer. seconds: the request's duration."""
     fields: dict[str, Any] = {"seconds": round(seconds, 6)}
     if prompt is not None:
         fields |= {"model": prompt.model, "stream": prompt.stream}

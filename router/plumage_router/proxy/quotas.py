@@ -21,6 +21,7 @@ from plumage.quotas import Ask, Limit, Refusal, Sharing, Taken, TenantUse
 from plumage.settings.router_config import QuotaConfig
 from plumage_router.clock import monotonic, wall
 from plumage_router.http.errors import RequestError, model_refused, over_quota
+from plumage_router.request.prompt import Prompt
 
 __all__ = ["Quotas", "Spending"]
 
@@ -56,13 +57,13 @@ class Spending:
         return self._ask is not None
 
     def decided(self, taken: Taken, *, refused: bool) -> None:
-        """The other routers answered. A refused request has taken nothing."""
+        """Notes the other routers' answer. A refused request has taken nothing."""
         self._ask, self._taken = None, taken
         if refused:
             self._use = None
 
     def end(self, tokens: int | None) -> None:
-        """tokens: what the request used; None if that is unknown, so all that was taken counts."""
+        """Counts what the request used. tokens: None if that is unknown, so all that was taken counts."""
         use, self._use = self._use, None
         if use is None:
             return
@@ -100,7 +101,7 @@ class Quotas:
         return len(self._uses)
 
     def configure(self, limits: Sequence[QuotaConfig]) -> None:
-        """Other limits from now on. What was used stays."""
+        """Sets other limits. What was used stays."""
         self._limits = {quota.tenant: quota.limits() for quota in limits}
         self._models = {quota.tenant: quota.models for quota in limits}
         for tenant, use in self._uses.items():
@@ -108,8 +109,27 @@ class Quotas:
             self.changed(use)
 
     def models(self, tenant: str) -> tuple[str, ...] | None:
-        """The models that the tenant may ask for; None for all."""
+        """Returns the models that the tenant may ask for; None for all."""
         return self._models[tenant] if tenant in self._models else self._models.get(_OTHERS)
+
+    def allows(self, tenant: str, model: str) -> bool:
+        """Whether the tenant may ask for the model."""
+        models = self.models(tenant)
+        return models is None or model in models
+
+    def spend(
+        self, prompt: Prompt, tenant: str, tokens: int, decided: Callable[[RequestError | None], None]
+    ) -> Spending | None:
+        """Takes a request from its tenant's quotas; None without a quota. Raises RequestError over a limit, or for a
+        model that the tenant may not use.
+
+        tokens: that the prompt is expected to have. decided: called later if the result `waits` for the other routers.
+        """
+        if prompt.of_response:
+            return None
+        answer = prompt.expected_answer if prompt.generates or prompt.audio_tokens else 0
+        self.check_model(tenant, prompt.model)
+        return self.take(tenant, tokens + answer, decided)
 
     def check_model(self, tenant: str, model: str) -> None:
         """Raises RequestError if the tenant may not ask for the model."""
@@ -157,7 +177,7 @@ class Quotas:
         return spending
 
     def changed(self, use: TenantUse) -> None:
-        """Its numbers must be published."""
+        """Notes that the numbers must be published."""
         if self._share is not None and (name := self._names.get(use)) is not None:
             self._changed[name] = None
             self._wake.set()
@@ -178,7 +198,7 @@ class Quotas:
             self._look()
             if self._share is not None and (self._limits or self._uses):
                 await self._exchange(self._share)
-            self._settle()
+            self._decide_waiting()
             await asyncio.sleep(max(_PACE, monotonic() - began) if self._answers else _TURN)
 
     async def close(self) -> None:
@@ -191,11 +211,11 @@ class Quotas:
                     await self._share.exchange(self._reports(), wall())
                 await self._share.leave()
         self._answers = False
-        self._settle()
+        self._decide_waiting()
         await self._share.close()
 
     def lines(self) -> Iterator[str]:
-        """The metrics in Prometheus' text format."""
+        """Returns the metrics in Prometheus' text format."""
         name = "plumage_router_quota_"
         refused = {limit.value: self.refused[limit] for limit in Limit}
         yield from exposition.counters(name + "refused", "Requests over a tenant's quota.", "limit", refused)
@@ -207,7 +227,7 @@ class Quotas:
         )
 
     def document(self) -> list[dict[str, Any]]:
-        """For the status: what each tenant used of its limits, as this router knows it."""
+        """Returns what each tenant used of its limits, as this router knows it, for the status."""
         now = wall()
         return [
             {"tenant": tenant, "limit": kind.value, "used": use.meters[kind].used(now), "most": most}
@@ -233,7 +253,7 @@ class Quotas:
         return over_quota(reason, refusal.limit, refusal.most, refusal.seconds)
 
     def _look(self) -> None:
-        """Once a second: forgets tenants whose windows are empty, and finds numbers that must be published again."""
+        """Forgets, once a second, tenants whose windows are empty. Finds numbers that must be published again."""
         sharing = self._sharing()
         if sharing.now - self._looked_at < _TURN:
             return
@@ -245,7 +265,7 @@ class Quotas:
                 del self._uses[tenant], self._names[use]
 
     def _reports(self) -> list[Report]:
-        """What to publish now; tenants with waiting requests come first. The rest stays in `_changed`."""
+        """Returns what to publish now; tenants with waiting requests come first. The rest stays in `_changed`."""
         sharing = self._sharing()
         names = sorted(
             (name for name in self._changed if name in self._uses), key=lambda name: not self._uses[name].asks
@@ -276,7 +296,7 @@ class Quotas:
                     break
             else:
                 self._away("no answer")
-                self._settle()
+                self._decide_waiting()
             if await call:
                 self._back()
         except Exception as error:
@@ -306,7 +326,8 @@ class Quotas:
                 report.meter.read(found, report.mine, sharing)
         return presence or bool(reports)
 
-    def _settle(self) -> None:
+    def _decide_waiting(self) -> None:
+        """Decides the requests that wait for the other routers, as far as their numbers came or are overdue."""
         sharing = self._sharing()
         for use in [use for use in self._uses.values() if use.asks]:
             for ask, refused in use.settle(sharing, waiting_s=2 * ANSWER):

@@ -72,7 +72,7 @@ class Retries:
         quarantined: the request's body is refused from now on.
         """
         if quarantined or self._failed_after_send >= limits.max_failed_replicas:
-            self.settle(fleet, now, request_is_cause=True)
+            self.charge(fleet, now, request_is_cause=True)
             error = engines_silent if cause is Cause.SILENT else engines_failed
             return error(failure, len(self.failures))
         if len(self.failures) >= limits.max_attempts:
@@ -80,11 +80,11 @@ class Retries:
         return None
 
     def end(self, fleet: Fleet, now: float) -> None:
-        """The request fails: several replicas that failed after they got it point to the request."""
-        self.settle(fleet, now, request_is_cause=len(self._uncharged) > 1)
+        """Ends a request that fails. Several replicas that failed after they got it point to the request."""
+        self.charge(fleet, now, request_is_cause=len(self._uncharged) > 1)
 
-    def settle(self, fleet: Fleet, now: float, *, request_is_cause: bool) -> None:
-        """The cause of the failures is known: the breakers of the replicas count them, or not."""
+    def charge(self, fleet: Fleet, now: float, *, request_is_cause: bool) -> None:
+        """Counts the failures in the breakers of the replicas, unless the request is the cause."""
         for breaker in self._decided(fleet):
             if request_is_cause:
                 breaker.acquitted(now)
@@ -92,12 +92,12 @@ class Retries:
                 breaker.failed(now)
 
     def drop(self, fleet: Fleet) -> None:
-        """The cause of the failures stays unknown: no breaker counts them, and no suspicion ends."""
+        """Leaves the cause of the failures unknown: no breaker counts them, and no suspicion ends."""
         for breaker in self._decided(fleet):
             breaker.abandoned()
 
     def _decided(self, fleet: Fleet) -> list[Breaker]:
-        """The breakers of the failures that were undecided."""
+        """Returns the breakers of the failures that were undecided, which are decided now."""
         breakers = [replica.breaker for replica in self._uncharged]
         self._uncharged = []
         for breaker in breakers:

@@ -1,7 +1,7 @@
 """Bounds the retries of a pool by a share of its requests, so that a failing fleet does not get its load twice. Pure.
 
-In the last 10 s there may be as many retries as a fifth of the requests, and 100 more, so that a quiet pool retries
-too. These are the defaults of Finagle (https://finagle.github.io/blog/2016/02/08/retry-budgets/). Envoy's
+In the last 10 s there may be as many retries as a fifth of the requests, and 100 more. So a quiet pool retries too.
+These are the defaults of Finagle (https://finagle.github.io/blog/2016/02/08/retry-budgets/). Envoy's
 `retry_budget` has the same share, of the requests that are open.
 
 A replica that dies fails all of its requests at once, and these may be more than a fifth. They are a *burst*: requests
@@ -59,7 +59,7 @@ class RetryBudget:
         self._bursts: dict[tuple[str, str], _Burst] = {}  # the last, by replica and failure
 
     def sent(self, now: float) -> None:
-        """A request was sent to its first replica."""
+        """Counts a request that was sent to its first replica."""
         self._requests[self._slot(now)] += 1
         self._all_requests += 1
 
@@ -92,7 +92,7 @@ class RetryBudget:
         return burst.count > burst.paid
 
     def _slot(self, now: float) -> int:
-        """The place of this second. Forgets what left the window."""
+        """Returns the place of this second. Forgets what left the window."""
         second = int(now)
         passed = second - self._second
         if passed > 0:

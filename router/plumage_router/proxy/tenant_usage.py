@@ -7,11 +7,11 @@ standard output, which nobody changes later. A killed router loses at most the l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from plumage.prometheus import exposition
 
@@ -96,10 +96,22 @@ def _total(several: Sequence[_Sums]) -> _Sums:
     return _Sums(*(sum(getattr(one, field.name) for one in several) for field in fields(_Sums)))
 
 
+class UsageLines(Protocol):
+    """Where the records go: `http.json_lines.JsonLines`."""
+
+    dropped: int
+
+    def offer(self, line: Mapping[str, Any]) -> bool:
+        """Takes a record. Returns False while it cannot."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class UsageLog:
     """Writes the records of a pool's router, and is the only reader of its usage's `changed`.
 
-    offer: takes a line; returns False while it can not. wall: Unix seconds.
+    lines: takes the records. wall: Unix seconds.
 
     `router`: names this process, also among others of the same name. A record's `sequence` grows by one, so that a
     reader sees what was lost or came twice.
@@ -108,14 +120,14 @@ class UsageLog:
     def __init__(
         self,
         usage: TenantUsage,
-        offer: Callable[[dict[str, Any]], bool],
+        lines: UsageLines,
         *,
         wall: Callable[[], float],
         pool: str,
         router: str,
     ) -> None:
         self._usage = usage
-        self._offer = offer
+        self.lines = lines
         self._wall = wall
         self._pool = pool
         self._router = router
@@ -143,7 +155,7 @@ class UsageLog:
                 "cachedTokens": more.cached,
                 "outputTokens": more.output,
             }
-            if not self._offer(record):
+            if not self.lines.offer(record):
                 return
             self._sequence += 1
             self._written[tenant, model] = sums.minus(_Sums())
@@ -163,3 +175,9 @@ class UsageLog:
         for _ in self.write():
             pass
         return len(self._usage.changed)
+
+    def close(self) -> int:
+        """Calls `finish` and closes the lines. Returns what `finish` does."""
+        lost = self.finish()
+        self.lines.close()
+        return lost

@@ -44,8 +44,8 @@ from plumage_router.fleet.replicas import Replica
 from plumage_router.http.errors import Failure
 from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, EMBEDDINGS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from plumage_router.http.request import Request
-from plumage_router.routing.audit import Record
 from plumage_router.routing.decider import Decision
+from plumage_router.routing.decision_log import Record
 
 __all__ = ["MAX_SPANS", "RequestTrace", "Tracing"]
 
@@ -103,7 +103,7 @@ class Tracing:
         )
 
     def begin(self, request: Request, pool: str) -> RequestTrace | None:
-        """The trace of a request that arrived now; None for most."""
+        """Begins the trace of a request that arrived now; None for most."""
         header = request.headers.get(b"traceparent")
         client = None if header is None else _client_span(header)
         if client is None:
@@ -139,7 +139,7 @@ class Tracing:
         return RequestTrace(self, span, continues=False)
 
     def start_attempt(self, parent: Span, name: str, attributes: Mapping[str, AttributeValue]) -> Span | None:
-        """The span of an attempt, below the request's; None while there are too many."""
+        """Returns the span of an attempt, below the request's; None while there are too many."""
         if self._full:
             return None
         self._begun += 1
@@ -204,26 +204,26 @@ class RequestTrace:
         return b"00-%032x-%016x-01" % (context.trace_id, context.span_id)
 
     def moved(self, replica: Replica) -> None:
-        """A proxy sent the attempt to one of its fallbacks."""
+        """Notes that a proxy sent the attempt to one of its fallbacks."""
         if self._attempt is not None:
             host, port = replica.member.address()
             self._attempt.set_attributes({"plumage.replica": replica.id, "server.address": host, "server.port": port})
 
     def first_byte(self, status: int, *, streams: bool) -> None:
-        """The answer began. streams: its first byte is its first token."""
+        """Notes that the answer began. streams: its first byte is its first token."""
         if self._attempt is not None:
             self._attempt.set_attribute("http.response.status_code", status)
             self._attempt.add_event("first token" if streams else "first byte")
 
     def failed(self, failure: Failure) -> None:
-        """The attempt failed; another one may follow."""
+        """Ends the attempt, which failed; another one may follow."""
         if self._attempt is not None:
             self._attempt.set_attribute("error.type", failure)
             self._attempt.set_status(Status(StatusCode.ERROR, failure.text))
             self._end_attempt()
 
     def end(self, status: int, outcome: str, error: str | None, record: Record | None, **more: str | None) -> None:
-        """The request is over. error: the code of its error. more: further attributes, under `plumage.`."""
+        """Ends the request's span. error: the code of its error. more: further attributes, under `plumage.`."""
         broken = status >= 500 or outcome == "Truncated"
         error = error or (outcome.lower() if outcome != "Finished" else None)
         attributes: dict[str, AttributeValue | None] = {
@@ -279,7 +279,7 @@ class _CountedExporter(SpanExporter):
 
 
 def _client_span(header: bytes) -> SpanContext | None:
-    """The span that a `traceparent` names; None if it is not readable."""
+    """Returns the span that a `traceparent` names; None if it is not readable."""
     found = _TRACEPARENT.fullmatch(header)
     if found is None or (found[1] == b"00" and found[5] is not None):
         return None
@@ -287,5 +287,5 @@ def _client_span(header: bytes) -> SpanContext | None:
 
 
 def _given(attributes: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:
-    """Those with a value."""
+    """Returns those with a value."""
     return {name: value for name, value in attributes.items() if value is not None}

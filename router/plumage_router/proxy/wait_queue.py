@@ -26,11 +26,11 @@ class WaitingRequest(Protocol):
         ...
 
     def resume_routing(self) -> None:
-        """A replica is available."""
+        """Goes on: a replica is available."""
         ...
 
     def turn_away(self, error: RequestError) -> None:
-        """No replica came in time."""
+        """Ends the request: no replica came in time."""
         ...
 
 
@@ -67,11 +67,11 @@ class WaitQueue:
         return True
 
     def remove(self, request: WaitingRequest) -> None:
-        """The request ended. Requests that do not wait are ignored."""
+        """Removes a request that ended. Requests that do not wait are ignored."""
         self._waiting.pop(request, None)
 
     def resume(self, now: float) -> None:
-        """Replicas are available: resumes the requests that can use one."""
+        """Resumes the requests that can use one of the available replicas."""
         for request, since in list(self._waiting.items()):
             if request in self._waiting and request.can_resume(now):  # it may have ended meanwhile
                 del self._waiting[request]
@@ -107,6 +107,6 @@ class WaitQueue:
 
 
 def no_replica_yet(why: str) -> RequestError:
-    """A 503 for a pool that is about to get a replica."""
+    """Returns a 503 for a pool that is about to get a replica."""
     message = f"No replica can take the request yet: {why}."
     return RequestError(503, message, code="no_replica", retry_after=_RETRY_AFTER)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from plumage.multipart import FormError, Part, find_parts
-from plumage_router.http.body_buffer import BodyBuffer
+from plumage_router.http.body_memory import BodyBuffer
 from plumage_router.http.errors import RequestError, bad_field
 from plumage_router.http.paths import TRANSCRIPTIONS_PATH, TRANSLATIONS_PATH
 from plumage_router.http.time_slicing import LARGE, Steps

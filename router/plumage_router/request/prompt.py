@@ -12,12 +12,13 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
+import xxhash
 
 from plumage.hashing.chunks import ChainMemory, seed
 from plumage.rendering.conversion import AsChat, content_count
 from plumage.rendering.errors import RenderLimitError, RequestShapeError, TemplateError
 from plumage.rendering.responses import responses_as_chat
-from plumage_router.http.body_buffer import BodyBuffer
+from plumage_router.http.body_memory import BodyBuffer
 from plumage_router.http.errors import RequestError, bad_field, bad_request, unknown_model
 from plumage_router.http.paths import (
     CHAT_PATH,
@@ -28,6 +29,7 @@ from plumage_router.http.paths import (
     WITHOUT_DEVICE,
     ResponseCall,
 )
+from plumage_router.http.request import Request
 from plumage_router.http.time_slicing import Steps, run_now
 from plumage_router.request.audio import (
     Form,
@@ -38,7 +40,7 @@ from plumage_router.request.audio import (
     read_form,
     usage_of_stream,
 )
-from plumage_router.request.body import parse_steps, splice, splice_json
+from plumage_router.request.body import check_media_type, most_values, parse_steps, splice, splice_json
 from plumage_router.request.fields import (
     CHAT,
     COMPLETION,
@@ -55,21 +57,22 @@ from plumage_router.request.fields import (
     check_template_options,
     is_predictable,
 )
-from plumage_router.request.json_bounds import most_values
 from plumage_router.request.pass_through import PASSED, SALTED, check_passed
 from plumage_router.request.text_sizes import MAX_RENDERED, printable_bytes, text_lengths
-from plumage_router.request.token_rate import SAMPLE
 from plumage_router.request.tools import sorted_tools
 from plumage_router.request.turns import Turn, turn_of
 from plumage_router.request.usage import ASKS_FOR_USAGE, WantedUsage, stream_options, wanted_usage
 
-__all__ = ["Prompt", "PromptReader", "Renderer"]
+__all__ = ["SAMPLE", "Prompt", "PromptReader", "Renderer"]
+
+SAMPLE: Final = 2048  # bytes at the end of a prompt; its beginning was counted with earlier requests
 
 _UNCOUNTED = (
     "this field may not be sent with API keys: the engine goes on without the client, so its tokens would count in no "
     "quota. A pool allows it by router.allowedRequestFields."
 )
 _MAX_SEEDS = 4096  # one for each adapter and tenant
+_ANSWER_TOKENS: Final = 256  # taken from a quota for an answer without a limit
 _DEFAULT_ANSWER = 16  # tokens of an answer without max_tokens, at least
 _TOKEN_BYTES = 4  # bytes of a typical token
 _MAX_TOKEN_CHARACTERS = 8  # per token of the context, of a prompt that the engine truncates: twice a typical token
@@ -159,9 +162,23 @@ class Prompt:
         if not self.uses_device:
             self.adapter = ""
 
-    def forget(self) -> None:
-        """Keeps only what accounting needs: no other replica will be tried."""
+    def digest_with(self, seed: int) -> bytes:
+        """The digest of the path and the bytes that engines get: endpoints may get equal bodies."""
+        if self.digest is None:
+            made = xxhash.xxh3_128(self.path, seed=seed)
+            made.update(self.payload)
+            self.digest = made.digest()
+        return self.digest
+
+    def forget(self, seed: int) -> None:
+        """Keeps only what accounting needs: no other replica will be tried. seed: of the digest, which stays known."""
+        self.digest_with(seed)
         self.payload, self.text = b"", self.text[-SAMPLE:]
+
+    @property
+    def expected_answer(self) -> int:
+        """Tokens: the most that the client asked for, for all answers; without a limit what a quota takes."""
+        return (self.answer or _ANSWER_TOKENS) * self.answers
 
 
 class PromptReader:
@@ -196,6 +213,17 @@ class PromptReader:
         self._allow_media = allow_media
         self._seeds: dict[tuple[str, str], int] = {}
         self._chains = ChainMemory()
+
+    def steps_of(
+        self, request: Request, *, salt: str = "", tenant: bool = False, ask_usage: bool = True
+    ) -> Steps[Prompt]:
+        """`steps` or `form_steps` of a request. Raises RequestError for a body of another type than the path takes."""
+        boundary = check_media_type(request)
+        parsed, request.parsed = request.parsed, None
+        path = request.target.partition(b"?")[0]
+        if boundary:
+            return (yield from self.form_steps(path, request.body, boundary, parsed))
+        return (yield from self.steps(path, request.body, parsed, salt=salt, tenant=tenant, ask_usage=ask_usage))
 
     def read(
         self,

@@ -9,10 +9,13 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from plumage.settings.router_config import QuarantineConfig
+from plumage_router.http.errors import quarantined
+from plumage_router.request.prompt import Prompt
 
 __all__ = ["Quarantine"]
 
@@ -32,12 +35,29 @@ class _Case:
 
 
 class Quarantine:
-    """`cases`: bodies with a strike, by the digest of the bytes that engines get. `begun`: number of quarantines."""
+    """`cases`: bodies with a strike, by the digest of the bytes that engines get. `begun`: number of quarantines.
+
+    `seed`: of the digests, random so that no client can make another body with the same digest.
+    """
 
     def __init__(self, config: QuarantineConfig) -> None:
         self.config = config
+        self.seed = secrets.randbits(64)
         self.begun = 0
         self.cases: OrderedDict[bytes, _Case] = OrderedDict()
+
+    def check(self, prompt: Prompt, now: float) -> None:
+        """Raises RequestError while the body is refused because engines failed on it."""
+        if left := self.left(prompt.digest_with(self.seed), now):
+            raise quarantined(left)
+
+    def failed(self, prompt: Prompt, replica: str, now: float) -> bool:
+        """`strike` of a prompt's body."""
+        return self.strike(prompt.digest_with(self.seed), replica, now)
+
+    def answered(self, prompt: Prompt) -> None:
+        """The prompt got a complete answer."""
+        self.clear(prompt.digest_with(self.seed))
 
     def refused(self, now: float) -> int:
         """The number of bodies in quarantine."""

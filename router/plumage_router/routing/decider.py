@@ -11,25 +11,79 @@ policy learns from both, and both update the work in flight of the replica.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from plumage.directory.mirror.mirror import Mirror
 from plumage.hashing.chunks import ENDS, PIECE
 from plumage.queueing.start_window import REQUEST
 from plumage.routing.adapters import AdapterSlots, AdapterState
 from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
-from plumage_router.request.prompt import Prompt
-from plumage_router.request.token_rate import TokenRate
+from plumage_router.request.prompt import SAMPLE, Prompt
 from plumage_router.request.usage import Usage
 from plumage_router.routing.shadow import Shadow, ShadowChoice
 
-__all__ = ["Decider", "Decision", "PrefillWork"]
+__all__ = ["Decider", "Decision", "PrefillWork", "TokenRate"]
 
 _NO_MATCH = (0, 0)
 _MAX_WATCHED = 1024  # watched prefills before the ended ones are removed
 KV_BLOCK = 16  # tokens; only compares replicas with each other, so the engines' real size does not matter
+_KEPT: Final = 31  # prompts of a class of `TokenRate`; odd, so that the median is one of them
+_ASCII: Final = bytes(range(128))
+_CLASS_BOUNDS: Final = (1 / 16, 1 / 2)  # share of bytes that are not ASCII
+
+
+class TokenRate:
+    """Estimates the bytes per token of this model's prompts. Nothing is tokenized: engines report token counts.
+
+    The rate depends on the script: a text of emoji has a token for one or two bytes, a text of words one for four to
+    six. Similar requests come in rows, so one median over all prompts would be wrong by a factor of three after a
+    change. So prompts are classified by their share of bytes that are not ASCII, and each class has its own median.
+
+    `bytes_per_token`: over all prompts; used for a class without a count.
+    """
+
+    __slots__ = ("_all", "_by_class", "_rates", "bytes_per_token")
+
+    def __init__(self, bytes_per_token: float = 4.0) -> None:
+        self.bytes_per_token = bytes_per_token  # a guess, until the first answer
+        self._all: deque[float] = deque(maxlen=_KEPT)
+        self._by_class = tuple(deque[float](maxlen=_KEPT) for _ in range(len(_CLASS_BOUNDS) + 1))
+        self._rates: list[float | None] = [None] * len(self._by_class)
+
+    def of(self, text: bytes) -> float:
+        """Bytes per token of prompts like this one."""
+        return self._rates[_class(text)] or self.bytes_per_token
+
+    def learn(self, text: bytes, tokens: int, size: int | None = None) -> None:
+        """Learns from `tokens`, the engine's count. Prompts shorter than a piece are ignored: they are mostly template.
+
+        size: bytes of the whole prompt, if `text` is only its end.
+        """
+        size = len(text) if size is None else size
+        if tokens > 0 and size >= PIECE:
+            rate, kind = size / tokens, _class(text)
+            self._all.append(rate)
+            self._by_class[kind].append(rate)
+            self._rates[kind] = _median(self._by_class[kind])
+            self.bytes_per_token = _median(self._all)
+
+
+def _median(seen: deque[float]) -> float:
+    """The median ignores the few prompts that differ much."""
+    return sorted(seen)[len(seen) // 2]
+
+
+def _class(text: bytes) -> int:
+    """The class of a text by its share of bytes that are not ASCII."""
+    end = text[-SAMPLE:]
+    if end.isascii():
+        return 0
+    share = len(end.translate(None, _ASCII)) / len(end)
+    return sum(share >= bound for bound in _CLASS_BOUNDS)
 
 
 @dataclass(slots=True)
@@ -170,6 +224,16 @@ class Decider:
             policy, prompt, ticket, load, choice.considered or candidates, available, choice.scores, hits, depth,
             tokens, attempt, prefill, shadow, adapter_state,
         )  # fmt: skip
+
+    def expected_tokens(self, prompt: Prompt) -> int:
+        """Tokens of the prompt, at most the model's context for each of a body's prompts. Call it while the text is
+        there."""
+        if not prompt.uses_device:
+            return 0
+        if prompt.audio_tokens:
+            return prompt.audio_tokens
+        text = prompt.text if prompt.text and prompt.prompts == 1 else prompt.payload
+        return int(min(self.most_tokens * prompt.prompts, math.ceil(len(text) / self.rate.of(text))))
 
     def look_up(self, prompt: Prompt) -> tuple[dict[int, float], int, float]:
         """The first step of `decide`; for benchmarks."""

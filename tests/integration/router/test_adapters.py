@@ -65,7 +65,7 @@ async def test_request_without_a_slot_is_served_and_counted(start: Any, kit: Any
         engine.answer = engine.normally
     answers = [await running.post(kit.chat("hello", model="chess")) for _ in range(3)]
     assert [answer.status for answer in answers] == [200] * 3
-    record = next(running.router.pool.audit.latest(1))
+    record = next(running.router.pool.decisions.audit.latest(1))
     assert record.document()["adapterState"] == "Loaded"
     assert "its adapter is loaded there" in record.why()
 

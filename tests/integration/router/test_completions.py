@@ -333,7 +333,7 @@ async def test_requests_succeed_during_key_change(start: Any, kit: Any, tmp_path
     await served()
     key.write_text("new\n")
     for _ in range(2):
-        running.router.pool.reload_secrets()
+        running.router.pool.engines.refresh()
     await served()
     asked["chat-0"] = "new"
     await served()

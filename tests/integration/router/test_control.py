@@ -55,7 +55,7 @@ async def test_tenants_have_different_salts(start: Any, kit: Any, keys: Any) -> 
         assert (await running.post(kit.chat("x" * 600), authorization=f"Bearer {key}")).status == 200
     salts = [seen.json["cache_salt"] for seen in running.engines[0].seen]
     assert salts[0] == salts[2] != salts[1]
-    records = list(running.router.pool.audit.latest(3))
+    records = list(running.router.pool.decisions.audit.latest(3))
     assert [record.tenant for record in records] == ["acme", "globex", "acme"]
     assert [record.matched_chunks > 0 for record in records] == [True, False, False], "tenants share no chain"
     refused = await running.post(kit.chat(cache_salt="mine"), authorization="Bearer key-a")
@@ -195,7 +195,7 @@ async def test_predictions_are_compared_with_results(start: Any, kit: Any) -> No
     assert running.router.pool.decider.policy.adopt(0, learned, 0.0)
     for turn in range(3):
         assert (await running.post(kit.chat(f"{turn} " * 500, stream=True))).status == 200
-    metrics, records = running.router.pool.metrics, list(running.router.pool.audit.latest(3))
+    metrics, records = running.router.pool.metrics, list(running.router.pool.decisions.audit.latest(3))
     text = (await running.send(get("/metrics"))).body.decode()
     for name, field in (("ttft_error", "ttft"), ("latency_error", "latency")):
         predicted = sum(getattr(record, f"predicted_{field}") for record in records)
@@ -210,7 +210,7 @@ async def test_predictions_are_compared_with_results(start: Any, kit: Any) -> No
 async def test_new_router_predicts_no_latency(start: Any, kit: Any, stream: bool) -> None:
     running = await start(engines=1, policy={"name": "Lbgr"})
     assert (await running.post(kit.chat("Hello", stream=stream))).status == 200
-    (record,) = running.router.pool.audit.latest(1)
+    (record,) = running.router.pool.decisions.audit.latest(1)
     assert record.document()["latency"]["predicted"] is None
     assert record.document()["latency"]["actual"] > 0
     assert running.router.pool.metrics.latency_error.count == 0
@@ -225,7 +225,7 @@ async def test_models_route_lists_aliases_and_adapters(start: Any, kit: Any) -> 
     for model in ("tiny", "gpt-4", "sql"):
         assert (await running.post(kit.chat("c" * 600, model=model))).status == 200
     assert [seen.json["model"] for seen in running.engines[0].seen] == ["tiny", "tiny", "sql"]
-    matched = [record.matched_chunks > 0 for record in running.router.pool.audit.latest(3)]
+    matched = [record.matched_chunks > 0 for record in running.router.pool.decisions.audit.latest(3)]
     assert matched == [False, True, False], "an alias shares the base model's chain, an adapter does not"
 
 

@@ -211,15 +211,15 @@ async def test_new_files_get_new_connections(start: Any, kit: Any, engine_certif
     before = idle.context
     engine_certificate.change_authority()
     engine.tls.load_cert_chain(engine_certificate.folder / "tls.crt", engine_certificate.folder / "tls.key")
-    pool.reload_secrets()
-    assert pool.engine_tls.context is not before
+    pool.engines.refresh()
+    assert pool.engines.tls.context is not before
     assert (await running.post(kit.chat())).status == 200
     assert idle.transport.is_closing()
     go.set()
     async with asyncio.timeout(30):
         assert b"after" in await reader.readuntil(b"0\r\n\r\n")
     await kit.until(lambda: len(replica.connections._all) == 1)
-    assert [one.context for one in replica.connections._all] == [pool.engine_tls.context]
+    assert [one.context for one in replica.connections._all] == [pool.engines.tls.context]
 
 
 async def test_unusable_files_change_nothing(
@@ -231,14 +231,14 @@ async def test_unusable_files_change_nothing(
 ) -> None:
     settings = trusting(engine_certificate, client_certificate)
     running = await start(engines=1, tls=engine_certificate.server(client_certificate), engineTls=settings)
-    pool, context = running.router.pool, running.router.pool.engine_tls.context
+    pool, context = running.router.pool, running.router.pool.engines.tls.context
     (chain, _), (_, other_key) = client_certificate.issue(), client_certificate.issue()
     client_certificate.put(chain, other_key)
-    pool.reload_secrets()
-    assert (pool.engine_tls.context, pool.engine_tls.failures) == (context, 1)
+    pool.engines.refresh()
+    assert (pool.engines.tls.context, pool.engines.tls.failures) == (context, 1)
     engine_certificate.put(*engine_certificate.issue(), authority=b"no certificate\n")
-    pool.reload_secrets()
-    assert (pool.engine_tls.context, pool.engine_tls.failures) == (context, 2)
+    pool.engines.refresh()
+    assert (pool.engines.tls.context, pool.engines.tls.failures) == (context, 2)
     assert "stay in force" in status(running)["keysError"]
     assert await running.metric("plumage_router_engine_tls_reload_failures_total") == 2
     assert await running.metric("plumage_router_keys_stale") == 1
@@ -246,8 +246,8 @@ async def test_unusable_files_change_nothing(
     assert (await running.post(kit.chat())).status == 200
     client_certificate.renew()
     engine_certificate.renew()
-    pool.reload_secrets()
-    assert pool.secret_error is None
+    pool.engines.refresh()
+    assert pool.engines.error is None
     assert (await running.post(kit.chat())).status == 200
 
 
@@ -263,7 +263,7 @@ async def test_engine_asks_for_a_certificate(
     for _ in range(4):
         assert (await running.post(kit.chat())).status == 200
     expires = await running.metric("plumage_router_client_certificate_expiry_timestamp_seconds")
-    assert expires == pytest.approx(running.router.pool.engine_tls.expires, abs=1)
+    assert expires == pytest.approx(running.router.pool.engines.tls.expires, abs=1)
 
 
 @pytest.mark.parametrize("kind", ["none", "foreign", "expired"])
@@ -316,7 +316,7 @@ async def test_refusal_is_shown_and_ends_with_a_certificate(
     assert "does not accept this router's certificate" in answer.error["message"]
     assert "spec.engine.tls.clientSecretName" in answer.error["message"]
     own.put(*client_certificate.issue())
-    pool.reload_secrets()
+    pool.engines.refresh()
     await kit.until(lambda: replica.healthy and replica.reason(pool.tick) is None)
     assert (await running.post(kit.chat())).status == 200
 
@@ -457,7 +457,7 @@ async def test_renewals_lose_no_request(
             assert set(statuses) == {200}
             assert len(statuses) > 60
             assert sum(router.pool.metrics.retries.values()) == 0
-            assert router.pool.secret_error is None
+            assert router.pool.engines.error is None
         finally:
             await router.stop(drain_seconds=0)
 

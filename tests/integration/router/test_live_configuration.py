@@ -101,18 +101,18 @@ async def test_policy_and_bounds_change_at_runtime(start: Any, kit: Any, write: 
         write({**plain, "policy": {"name": "Lbgr"}, "limits": {"maxInFlight": 1},
                "hold": {"maxRequests": 3, "maxSeconds": 60},
                "timeouts": {"connect": 0.5}})  # fmt: skip
-        await kit.until(lambda: router.pool.policy.name == "Lbgr")
+        await kit.until(lambda: router.pool.decider.policy.name == "Lbgr")
         assert router.pool.limits.max_in_flight == 1
         assert router.pool.wait_queue.config.max_requests == 3
         assert router.pool.config_error is None
         assert (await other.post(kit.chat())).status == 200
-        record = next(router.pool.audit.latest(1))
+        record = next(router.pool.decisions.audit.latest(1))
         assert (record.policy, record.outcome) == ("Lbgr", "Finished")
 
         write({**plain, "policy": {"name": "Sideways"}})
         await kit.until(lambda: router.pool.config_error is not None)
         assert "Sideways" in str(router.pool.config_error)
-        assert router.pool.policy.name == "Lbgr"
+        assert router.pool.decider.policy.name == "Lbgr"
     finally:
         await other.close()
 
@@ -133,8 +133,8 @@ async def test_request_ends_with_the_policy_that_chose(start: Any, kit: Any) -> 
     engine.answer = change
     assert (await running.post(kit.chat(stream=True))).status == 200
     assert changed
-    assert router.pool.policy.name == "LeastLoad"
-    await kit.until(lambda: next(router.pool.audit.latest(1)).outcome == "Finished")
+    assert router.pool.decider.policy.name == "LeastLoad"
+    await kit.until(lambda: next(router.pool.decisions.audit.latest(1)).outcome == "Finished")
     assert router.pool.metrics.background_failures == 0
 
 
@@ -190,7 +190,7 @@ async def test_settings_of_newer_operator_are_ignored_and_counted(start: Any, ki
         assert "plumage_router_config_ignored_fields 1" in metrics_page(router.pool, "")[0].splitlines()
         assert (await other.post(kit.chat())).status == 200
         write({**operators, "novelty": 1, "policy": {"name": "Lbgr", "lbgr": {"novelty": 1, "forgetting": 0.9}}})
-        await kit.until(lambda: router.pool.policy.name == "Lbgr")
+        await kit.until(lambda: router.pool.decider.policy.name == "Lbgr")
         assert router.pool.config_error is None
         await kit.until(
             lambda: "plumage_router_config_ignored_fields 2" in metrics_page(router.pool, "")[0].splitlines()

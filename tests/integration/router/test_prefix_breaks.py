@@ -33,7 +33,7 @@ async def test_date_in_the_system_prompt_is_named(start: Any, kit: Any, changed:
     before, after = f"It is 14:15.\n{RULES}", f"It is {'14:16' if changed else '14:15'}.\n{RULES}"
     assert (await running.post(turn(kit, before))).status == 200
     assert (await running.post(turn(kit, after, *LATER))).status == 200
-    record, first = running.router.pool.audit.latest(2)
+    record, first = running.router.pool.decisions.audit.latest(2)
     assert first.prefix_break is None
     counts = await counted(running)
     assert set(counts["plumage_router_prefix_breaks_total"]) == set(BreakCause)
@@ -56,9 +56,9 @@ async def test_tenants_are_compared_with_themselves(start: Any, kit: Any, tmp_pa
     first, second = turn(kit, f"It is 14:15.\n{RULES}"), turn(kit, f"It is 14:16.\n{RULES}", *LATER)
     assert (await running.post(first, authorization="Bearer key-a")).status == 200
     assert (await running.post(second, authorization="Bearer key-b")).status == 200
-    assert not running.router.pool.prefix_breaks.counts
+    assert not running.router.pool.decisions.prefix_breaks.counts
     assert (await running.post(second, authorization="Bearer key-a")).status == 200
-    assert running.router.pool.prefix_breaks.counts == {BreakCause.DATE_OR_NUMBER: 1}
+    assert running.router.pool.decisions.prefix_breaks.counts == {BreakCause.DATE_OR_NUMBER: 1}
 
 
 def tool(name: str, *, turned: bool = False) -> dict[str, Any]:
@@ -78,7 +78,7 @@ async def test_tools_in_another_order_keep_their_prefix_when_sorted(start: Any, 
     if sort:
         assert [one["function"]["name"] for one in first["tools"]] == sorted(names)
         assert json.dumps(first["tools"]) == json.dumps(second["tools"])
-        assert (pool.metrics.sorted_tools, dict(pool.prefix_breaks.counts)) == (2, {})
+        assert (pool.metrics.sorted_tools, dict(pool.decisions.prefix_breaks.counts)) == (2, {})
     else:
         assert (first["tools"], second["tools"]) == (tools, others)
-        assert (pool.metrics.sorted_tools, dict(pool.prefix_breaks.counts)) == (0, {BreakCause.ORDER: 1})
+        assert (pool.metrics.sorted_tools, dict(pool.decisions.prefix_breaks.counts)) == (0, {BreakCause.ORDER: 1})

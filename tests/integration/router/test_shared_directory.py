@@ -48,7 +48,7 @@ async def test_new_router_starts_from_shared_estimates(
     monkeypatch.setattr("plumage.directory.sharing.work_share.EXCHANGE_EVERY", 0.2)
     monkeypatch.setattr("plumage_router.directory.policy_sharing.INTERVAL", 0.2)
     old = await start(engines=2, directoryUrl=server.url, policy={"name": "Lbgr"})
-    policy = old.router.pool.policy
+    policy = old.router.pool.decider.policy
     speeds = {"chat-0": 0.2, "chat-1": 0.8}
     for name, speed in speeds.items():
         _train(policy, old.router.pool.fleet.get(name).slot, speed)
@@ -57,7 +57,7 @@ async def test_new_router_starts_from_shared_estimates(
     await kit.until(lambda: learning.counts["adopted"] == len(speeds))
     for name in speeds:
         shared = policy.learned(old.router.pool.fleet.get(name).slot)
-        there = new.router.pool.policy._replicas[new.router.pool.fleet.get(name).slot]
+        there = new.router.pool.decider.policy._replicas[new.router.pool.fleet.get(name).slot]
         assert there.adopted == there.ttft.updates >= 20
         assert there.backlog.c_miss == pytest.approx(shared.c_miss, rel=0.1)
     assert (await _metrics(new))["estimators_adopted_total"] == len(speeds)
@@ -67,7 +67,7 @@ async def test_new_router_starts_from_shared_estimates(
     await kit.until(lambda: old.router.pool.fleet.get("chat-2") and new.router.pool.fleet.get("chat-2"))
     _train(policy, old.router.pool.fleet.get("chat-2").slot, 0.4)
     await kit.until(lambda: learning.counts["adopted"] == 3)
-    begun = new.router.pool.policy._replicas[new.router.pool.fleet.get("chat-2").slot]
+    begun = new.router.pool.decider.policy._replicas[new.router.pool.fleet.get("chat-2").slot]
     assert begun.backlog.c_miss == pytest.approx(0.4, rel=0.2)
     third = await start(engines=0, directoryUrl=server.url, policy={"name": "Lbgr"})
     await kit.until(lambda: third.router.pool.directory.work.learned.rounds)

@@ -58,7 +58,7 @@ async def test_requests_follow_reported_prefixes(
     for _ in range(3):
         assert (await running.post(kit.chat(PROMPT))).status == 200
     assert [len(engine.seen) for engine in running.engines] == [0, 3]
-    record = next(running.router.pool.audit.latest(1))
+    record = next(running.router.pool.decisions.audit.latest(1))
     assert (record.hit_tokens, record.degraded) == (60 * len(chunks), False)
     totals = running.router.pool.fleet.get("chat-1").totals
     assert (totals.hit_error, totals.compared_tokens) == (
@@ -140,7 +140,7 @@ async def test_directory_outage_costs_no_request(
     assert len(running.engines[1].seen) == 4, "what was known is still used"
     for _ in range(2):
         assert (await running.post(kit.chat("another " * 200))).status == 200
-    record = next(running.router.pool.audit.latest(1))
+    record = next(running.router.pool.decisions.audit.latest(1))
     assert record.matched_chunks > 0, "alone, the router goes by what it sent where"
     await asyncio.to_thread(server.start)
     await kit.until(lambda: not running.router.pool.directory.degraded, 60)
@@ -166,7 +166,7 @@ async def test_routers_count_each_others_work(
     await kit.until(lambda: listens(other.router.pool.directory.work.stream))
     chunks = _chain(one, kit.chat(PROMPT))
     assert (await one.post(kit.chat(PROMPT))).status == 200
-    chosen = next(one.router.pool.audit.latest(1)).replica
+    chosen = next(one.router.pool.decisions.audit.latest(1)).replica
     slot = other.router.pool.fleet.get(chosen).slot
     await kit.until(lambda: other.router.pool.decider.mirror.match(chunks).get(slot, (0, 0))[0] == len(chunks))
 
@@ -178,4 +178,4 @@ async def test_routers_count_each_others_work(
         engine.answer = thinks
     _, writer = await one.connect()
     writer.write(kit.request(kit.chat("busy " * 500)))
-    await kit.until(lambda: sum(other.router.pool.fleet.load_of(slot).foreign_work for slot in slots) > 0.1)
+    await kit.until(lambda: sum(other.router.pool.fleet.loads[slot].foreign_work for slot in slots) > 0.1)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from plumage.multipart import boundary_of
-from plumage_router.http.body_buffer import BodyBuffer
+from plumage_router.http.body_memory import BodyBuffer
 from plumage_router.http.errors import RequestError
 from plumage_router.http.paths import TRANSCRIPTIONS_PATH, TRANSLATIONS_PATH
 from plumage_router.http.time_slicing import run_now

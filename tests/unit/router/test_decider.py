@@ -17,8 +17,8 @@ from plumage_router.http.errors import RequestError
 from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH
 from plumage_router.request.prompt import Prompt, PromptReader
 from plumage_router.request.usage import Usage
-from plumage_router.routing.audit import Audit
 from plumage_router.routing.decider import Decider
+from plumage_router.routing.decision_log import Audit
 
 
 def _text(message: Any) -> str:

@@ -16,7 +16,7 @@ from plumage_router.fleet.breaker import Breaker
 from plumage_router.fleet.engine_keys import SecretLine
 from plumage_router.fleet.replicas import Fleet, Member, MemberState
 from plumage_router.http.auth import Auth
-from plumage_router.routing.hot_prefixes import HotPrefixes
+from plumage_router.routing.decision_log import HotPrefixes
 
 
 class _Pool:
@@ -52,7 +52,7 @@ def test_slot_is_reused_after_last_request() -> None:
     assert _slots(fleet) == {"a1": 0, "a3": 2}
     fleet.update(_members("a1", "a3", "a4"))
     assert _slots(fleet)["a4"] == 3, "the slot of a2 still has a request"
-    assert fleet.load_of(1) is busy.load
+    assert fleet.loads[1] is busy.load
     busy.load.routed = 0
     fleet.release(busy)
     fleet.release(busy)

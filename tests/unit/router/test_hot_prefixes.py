@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumage_router.routing.hot_prefixes import HotPrefixes
+from plumage_router.routing.decision_log import HotPrefixes
 
 
 def test_take_returns_counts_once() -> None:

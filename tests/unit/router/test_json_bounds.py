@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage_router.http.body_buffer import BodyBuffer
+from plumage_router.http.body_memory import BodyBuffer
 from plumage_router.http.errors import RequestError
 from plumage_router.http.time_slicing import run_now
-from plumage_router.request import json_bounds
-from plumage_router.request.body import parse_body, parse_steps
-from plumage_router.request.json_bounds import check_bounds
+from plumage_router.request import body as body_module
+from plumage_router.request.body import check_bounds, parse_body, parse_steps
 
 _TEXT = st.text(alphabet='\\"{[,:u0', max_size=12)
 _JSON = st.recursive(
@@ -36,12 +35,12 @@ def test_containers_outside_strings_are_counted(value: Any, window: int, split: 
     raw, held = json.dumps(value).encode(), containers(value)
     with pytest.MonkeyPatch.context() as patch:
         if split:
-            patch.setattr(json_bounds, "_walk", lambda *_: None)
-        patch.setattr(json_bounds, "WINDOW", window)
-        patch.setattr(json_bounds, "MAX_CONTAINERS", held)
+            patch.setattr(body_module, "_walk", lambda *_: None)
+        patch.setattr(body_module, "WINDOW", window)
+        patch.setattr(body_module, "MAX_CONTAINERS", held)
         run_now(check_bounds([raw]))
         if held:
-            patch.setattr(json_bounds, "MAX_CONTAINERS", held - 1)
+            patch.setattr(body_module, "MAX_CONTAINERS", held - 1)
             with pytest.raises(RequestError, match="more than"):
                 run_now(check_bounds([raw]))
 
@@ -53,7 +52,7 @@ def test_counts_do_not_depend_on_how_the_body_arrived(value: Any, cuts: list[int
     parts = [raw[start:end] for start, end in itertools.pairwise(places)]
     whole = run_now(check_bounds([raw]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_bounds, "WINDOW", window)
+        patch.setattr(body_module, "WINDOW", window)
         assert run_now(check_bounds(parts)) == whole
 
 
@@ -95,7 +94,7 @@ def test_hostile_body_is_refused_before_parsing(hostile: bytes, monkeypatch: pyt
 
 
 def test_prompt_of_token_ids_may_have_the_most_values() -> None:
-    ids = [200_000 + n % 1000 for n in range(json_bounds.MAX_VALUES - 1)]
+    ids = [200_000 + n % 1000 for n in range(body_module.MAX_VALUES - 1)]
     raw = json.dumps({"prompt": ids}).encode()
     assert parse_body(raw) == {"prompt": ids}
 
@@ -104,7 +103,7 @@ def test_prompt_of_token_ids_may_have_the_most_values() -> None:
     ("context", "most"), [(None, 262_144), (4096, 262_144), (262_144, 327_680), (10_000_000, 524_288)]
 )
 def test_prompt_of_ids_may_fill_the_context(context: int | None, most: int) -> None:
-    assert json_bounds.most_values(context) == most
+    assert body_module.most_values(context) == most
     raw = b'{"prompt":[' + b",".join([b"1"] * (most - 1)) + b"]}"
     run_now(check_bounds([raw], most))
     with pytest.raises(RequestError, match=f"more than {most:,} values"):
@@ -127,13 +126,13 @@ def test_walk_and_split_count_alike(one: Any, other: Any) -> None:
     """From a place between two strings, and from one inside a string."""
     for raw, inside in ((json.dumps([one, other]).encode(), False), (json.dumps(["", one]).encode()[2:], True)):
         padded = raw + b" " * 100_000
-        walked = json_bounds._walk(padded, 0, len(padded), inside)
-        assert walked == json_bounds._split(padded, inside, 1000)
+        walked = body_module._walk(padded, 0, len(padded), inside)
+        assert walked == body_module._split(padded, inside, 1000)
 
 
 def test_long_run_of_backslashes_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_bounds, "WINDOW", 16)
-    monkeypatch.setattr(json_bounds, "MAX_CONTAINERS", 3)
+    monkeypatch.setattr(body_module, "WINDOW", 16)
+    monkeypatch.setattr(body_module, "MAX_CONTAINERS", 3)
     run = b"\\" * 100
     run_now(check_bounds([b'{"a":"' + run + b'","b":[{}]}']))
     with pytest.raises(RequestError):
@@ -144,18 +143,18 @@ def test_long_run_of_backslashes_hides_nothing(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("run", [1, 15, 16, 17, 100, 101])
 @pytest.mark.parametrize("start", range(3))
 def test_windows_are_bounded_and_end_within_no_escape(run: int, start: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_bounds, "WINDOW", 16)
+    monkeypatch.setattr(body_module, "WINDOW", 16)
     raw = b" " * start + b"\\" * run + b'"' + b"x" * 40
     at = 0
     while at < len(raw):
-        end = json_bounds._window_end(raw, at, min(len(raw), at + 16))
+        end = body_module._window_end(raw, at, min(len(raw), at + 16))
         assert at < end <= at + 16
         assert end < start or end > start + run or (end - start) % 2 == 0
         at = end
 
 
 def test_keys_in_strings_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_bounds, "MAX_KEYS", 2)
+    monkeypatch.setattr(body_module, "MAX_KEYS", 2)
     run_now(check_bounds([b'{"a":"x:y:z","b":"::::"}']))
     with pytest.raises(RequestError, match="2 keys"):
         run_now(check_bounds([b'{"a":{"b":1},"c":1}']))

@@ -15,8 +15,8 @@ from plumage_router.fleet.replicas import Load
 from plumage_router.http.paths import CHAT_PATH
 from plumage_router.request.prompt import Prompt
 from plumage_router.request.usage import Usage, WantedUsage
-from plumage_router.routing.audit import Audit
 from plumage_router.routing.decider import Decider
+from plumage_router.routing.decision_log import Audit
 from plumage_router.routing.shadow import Shadow
 
 

@@ -17,8 +17,12 @@ class Written:
 
     def __init__(self, usage: TenantUsage, room: int = 100) -> None:
         self.room = room
+        self.dropped = 0
         self.records: list[dict[str, Any]] = []
-        self.log = UsageLog(usage, self.offer, wall=lambda: 1.5, pool="chat", router="r-1")
+        self.log = UsageLog(usage, self, wall=lambda: 1.5, pool="chat", router="r-1")
+
+    def close(self) -> None:
+        pass
 
     def offer(self, record: dict[str, Any]) -> bool:
         if self.room:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumage_router.request.token_rate import TokenRate
+from plumage_router.routing.decider import TokenRate
 
 WORDS = b"once upon a time there was a router " * 40
 EMOJI = "👩\u200d👧 日本 ".encode() * 80

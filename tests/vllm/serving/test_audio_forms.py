@@ -15,7 +15,7 @@ from vllm.entrypoints.speech_to_text.translation.api_router import router as tra
 from vllm.entrypoints.speech_to_text.translation.protocol import TranslationResponse
 
 from plumage.multipart import boundary_of, content_type
-from plumage_router.http.body_buffer import BodyBuffer
+from plumage_router.http.body_memory import BodyBuffer
 from plumage_router.http.time_slicing import run_now
 from plumage_router.request.audio import audio_payload, check_audio, read_form
 

@@ -37,7 +37,7 @@ async def test_stream_passes_and_teaches_the_policy(behind_envoy: Any, kit: Any)
     (seen,) = seen_by_engines(proxy)
     assert seen.body == body, "the body passes unchanged"
     await kit.until(lambda: not proxy.pool.in_flight)
-    (record,) = proxy.pool.audit.latest(1)
+    (record,) = proxy.pool.decisions.audit.latest(1)
     assert (record.outcome, record.prompt_tokens, record.cached_tokens) == ("Finished", 100, 64)
     assert record.ttft is not None
     assert routed(proxy) == 0
@@ -126,7 +126,7 @@ async def test_client_that_leaves_frees_the_replica(behind_envoy: Any, kit: Any)
     await kit.until(lambda: not proxy.pool.in_flight)
     assert routed(proxy) == 0
     await asyncio.wait_for(engine.closed.wait(), 30)
-    (record,) = proxy.pool.audit.latest(1)
+    (record,) = proxy.pool.decisions.audit.latest(1)
     assert record.outcome == "Aborted"
 
 
@@ -311,7 +311,7 @@ async def test_body_may_be_buffered_by_the_proxy(behind_envoy: Any, kit: Any) ->
     assert (answer.status, answer.body.count(b"data: ")) == (200, 5)
     assert seen_by_engines(proxy)[0].body == body
     await kit.until(lambda: not proxy.pool.in_flight)
-    (record,) = proxy.pool.audit.latest(1)
+    (record,) = proxy.pool.decisions.audit.latest(1)
     assert (record.outcome, record.cached_tokens) == ("Finished", 64)
 
 
@@ -434,7 +434,7 @@ async def test_drain_ends_requests_that_began(behind_envoy: Any, kit: Any) -> No
     async with asyncio.timeout(30):
         await reader.readuntil(b"0\r\n\r\n")
         await stopping
-    (record,) = proxy.pool.audit.latest(1)
+    (record,) = proxy.pool.decisions.audit.latest(1)
     assert record.outcome == "Finished"
 
 

@@ -161,7 +161,7 @@ async def test_body_counts_until_the_proxy_has_it(start: Any, connect: Connect, 
     sent = json.dumps(kit.chat("word " * 60_000)).encode()
     client.request(1, PROCESS)
     client.send(*data_frames(1, head(protos), body(protos, sent, end=True)))
-    await kit.until(lambda: len(pool.audit) == 1)
+    await kit.until(lambda: len(pool.decisions.audit) == 1)
     assert len(sent) <= pool.body_memory.used < len(sent) + 4_096
     client.send(frame(WINDOW_UPDATE, 0, 1, (1 << 20).to_bytes(4)), frame(WINDOW_UPDATE, 0, 0, (1 << 20).to_bytes(4)))
     await kit.until(lambda: pool.body_memory.used == 0)
@@ -179,7 +179,7 @@ async def test_bodies_that_were_taken_are_not_refused_while_they_wait(
     for number in (1, 3, 5):
         client.request(number, PROCESS)
         client.send(*data_frames(number, head(protos), body(protos, sent, end=True)))
-        await kit.until(lambda count=number // 2 + 1: len(pool.audit) == count)
+        await kit.until(lambda count=number // 2 + 1: len(pool.decisions.audit) == count)
     assert pool.body_memory.used >= 3 * len(sent)
     assert len(pool.in_flight) == 3
     assert not any(kind == RST_STREAM for kind, *_ in client.frames)
@@ -193,7 +193,7 @@ async def test_body_that_waits_is_freed(start: Any, connect: Connect, protos: An
     sent = json.dumps(kit.chat("word " * 60_000)).encode()
     client.request(1, PROCESS)
     client.send(*data_frames(1, head(protos), body(protos, sent, end=True)))
-    await kit.until(lambda: len(pool.audit) == 1)
+    await kit.until(lambda: len(pool.decisions.audit) == 1)
     if how == "reset":
         client.send(frame(RST_STREAM, 0, 1, b"\x00" * 4))
     elif how == "lost":

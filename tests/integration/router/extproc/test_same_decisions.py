@@ -38,7 +38,7 @@ async def test_same_requests_go_to_the_same_replicas(behind_envoy: Any, start: A
 
 async def decisions(kit: Any, running: Any, connect: Any) -> list[str]:
     """The replicas of all prompts, one after another."""
-    audit = running.router.pool.audit
+    audit = running.router.pool.decisions.audit
     for number, prompt in enumerate(PROMPTS):
         _, writer = await connect()
         writer.write(kit.request(kit.chat(prompt, max_tokens=16)))
@@ -58,6 +58,6 @@ async def test_one_account_for_both_ports(behind_envoy: Any, kit: Any) -> None:
             answer = await (port.post(body) if port is proxy.running else port.send(kit.request(body), kit.read_answer))
             assert answer.status == 200
         await kit.until(lambda: not pool.in_flight)
-        later, earlier = pool.audit.latest(2)
+        later, earlier = pool.decisions.audit.latest(2)
         assert later.replica == earlier.replica
         assert later.matched_chunks == later.chunks > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plumage_router.request.response_ids import RANDOM_BYTES, find_replica, response_id
+from plumage_router.proxy.stored_responses import RANDOM_BYTES, find_replica, response_id
 
 REPLICAS = [(f"pool-{number}", number) for number in range(50)]
 RANDOM = bytes(range(RANDOM_BYTES))
