@@ -77,7 +77,6 @@ EXCEPTIONS: dict[str, str] = {
     "probe": "liveness and readiness probes are Kubernetes' term",
     "rounds": "repetitions of a measurement, turns of a conversation, and `round` of numbers",
     "say": "ordinary English",
-    "settle": "to count the outcome of something",
     "site": "the documentation site, `TCPSite` of aiohttp, and Python's site-packages",
     "sweep": "a range of parameters, and the removal of what expired; a relist has its own term",
     "verdict": "the result of a claim, and of a check of `plumage doctor`",

@@ -74,7 +74,7 @@ LIVE_POOL_SETTINGS: Final = (
     "policy",
     "shadow_policy",
     "limits",
-    "hold",
+    "wait_queue",
     "timeouts",
     "breaker",
     "quarantine",

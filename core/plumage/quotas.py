@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple
 
-__all__ = ["Ask", "Limit", "Meter", "QuotaDecision", "Refusal", "Sharing", "Taken", "TenantUse"]
+__all__ = ["Ask", "Limit", "Meter", "QuotaDecision", "QuotaRefusal", "Sharing", "Taken", "TenantUse"]
 
 FRESH: Final = 0.1  # seconds for which the numbers of other routers count as recent
 RECHECK: Final = 1.0  # seconds after which a router that refuses requests asks again
@@ -82,7 +82,7 @@ class Taken(NamedTuple):
     windows: Mapping[Limit, int]
 
 
-class Refusal(NamedTuple):
+class QuotaRefusal(NamedTuple):
     """limit: the one that refuses. most: its value. seconds: until it is worth trying again; None if the request needs
     more than the limit. by_share: the limit has room, but this router's share of it has none."""
 
@@ -154,15 +154,15 @@ class Meter:
             share = cost if pending <= 0 else limit * STALE_SHARE
         return QuotaDecision.ADMIT if pending + cost <= share else QuotaDecision.ASK
 
-    def refusal(self, cost: int, limit: int, sharing: Sharing) -> Refusal:
+    def refusal(self, cost: int, limit: int, sharing: Sharing) -> QuotaRefusal:
         """Why and for how long it refuses a request of this cost."""
         seconds = self.kind.seconds
         if cost > limit:
-            return Refusal(self.kind, limit, None, False)
+            return QuotaRefusal(self.kind, limit, None, False)
         if self.used(sharing.wall) + cost <= limit:
-            return Refusal(self.kind, limit, 1, True)
+            return QuotaRefusal(self.kind, limit, 1, True)
         left = 1 if seconds is None else max(1, math.ceil(seconds - sharing.wall % seconds))
-        return Refusal(self.kind, limit, left, False)
+        return QuotaRefusal(self.kind, limit, left, False)
 
     def read(self, numbers: Mapping[str, tuple[int, float]], published: int, sharing: Sharing) -> None:
         """Takes the other routers' numbers: router → (number, when it was written, seconds since 1970).
@@ -193,7 +193,7 @@ class Ask:
 
     taken: Taken
     since: float
-    decided: Callable[[Refusal | None], None]
+    decided: Callable[[QuotaRefusal | None], None]
     published: bool = False
 
 
@@ -213,7 +213,7 @@ class TenantUse:
             for meter in self.meters.values():
                 meter.roll(wall)
 
-    def refusal(self, tokens: int, sharing: Sharing) -> Refusal | None:
+    def refusal(self, tokens: int, sharing: Sharing) -> QuotaRefusal | None:
         """The limit that refuses a request for the longest time; None if no limit refuses it. Counts nothing."""
         self.roll(sharing.wall)
         meters = self.meters
@@ -229,7 +229,7 @@ class TenantUse:
         ]
         return max(found, key=lambda one: math.inf if one.seconds is None else one.seconds, default=None)
 
-    def take(self, tokens: int, sharing: Sharing) -> tuple[Taken, bool] | Refusal:
+    def take(self, tokens: int, sharing: Sharing) -> tuple[Taken, bool] | QuotaRefusal:
         """Counts a request unless it is refused. True: the other routers must be asked, by an `Ask`.
 
         tokens: of prompt and answer, as far as they are known.
@@ -265,7 +265,7 @@ class TenantUse:
             self.asks.remove(ask)
             self._uncount(ask.taken)
 
-    def settle(self, sharing: Sharing, *, waiting_s: float) -> list[tuple[Ask, Refusal | None]]:
+    def decide_asks(self, sharing: Sharing, *, waiting_s: float) -> list[tuple[Ask, QuotaRefusal | None]]:
         """Decides the asks that the other routers could see. An ask from an earlier window waits once more.
 
         Without the directory, and for an ask that waited longer than `waiting_s`, this router's share decides.
@@ -305,7 +305,7 @@ class TenantUse:
         """Whether nothing of it must be remembered."""
         return not self.running and all(not meter.mine for meter in self.meters.values())
 
-    def _refused(self, tokens: int, sharing: Sharing) -> Refusal | None:
+    def _refused(self, tokens: int, sharing: Sharing) -> QuotaRefusal | None:
         if not sharing.answers:
             return self.refusal(tokens, sharing)
         for kind, limit in self.limits.items():

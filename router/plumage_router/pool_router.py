@@ -110,7 +110,7 @@ class PoolRouter(PoolState):
             self.flow_control.configure(config.flow_control)
         self.config = self.engines.config = config
         self.limits, self.timeouts = config.limits, config.timeouts
-        self.wait_queue.config, self.quarantine.config = config.hold, config.quarantine
+        self.wait_queue.config, self.quarantine.config = config.wait_queue, config.quarantine
         self.body_memory.resize(config.limits.max_buffered_bytes)
         self.quotas.configure(config.quotas)
         self.decider.policy = policy

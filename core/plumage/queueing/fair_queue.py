@@ -150,9 +150,9 @@ class FairQueue(Generic[Item]):
     def refuse(self, cost: Cost) -> None:
         """Undoes the last `next`: its item is not admitted."""
         self._served = max(0.0, self._served - cost.tokens)
-        self.settle(cost, 0.0)
+        self.charge_actual(cost, 0.0)
 
-    def settle(self, cost: Cost, tokens: float) -> None:
+    def charge_actual(self, cost: Cost, tokens: float) -> None:
         """Replaces the estimated cost of an item that ended. tokens: actual tokens."""
         class_ = self._classes.get(cost.name)
         if class_ is None:

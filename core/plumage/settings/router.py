@@ -15,13 +15,12 @@ from plumage.quantity import Quantity
 from plumage.settings import policies
 from plumage.settings.addresses import DirectoryAddress
 from plumage.settings.router_config import (
-    NO_HOLD,
+    NO_WAITING,
     ROUTER_MEMORY,
     AuthConfig,
     EndpointPickerConfig,
     EngineTlsConfig,
     FlowControlConfig,
-    HoldConfig,
     LimitsConfig,
     ListenConfig,
     MembershipConfig,
@@ -32,6 +31,7 @@ from plumage.settings.router_config import (
     RouterConfig,
     TimeoutsConfig,
     TracingConfig,
+    WaitQueueConfig,
     share_for_bodies,
 )
 from plumage.settings.secrets import SecretFiles
@@ -49,7 +49,7 @@ def router_settings(
     auth: AuthConfig,
     secrets: SecretFiles | None,
     engine_tls: EngineTlsConfig | None = None,
-    hold: HoldConfig = NO_HOLD,
+    wait_queue: WaitQueueConfig = NO_WAITING,
     leave: float = 0.0,
     picker_port: int | None = None,
 ) -> RouterConfig:
@@ -78,7 +78,7 @@ def router_settings(
         salt_key_file=None if secrets is None else Path(secrets.salt_key),
         engine_tls=engine_tls,
         limits=_limits(pool),
-        hold=hold,
+        wait_queue=wait_queue,
         timeouts=_timeouts(pool, leave),
         access_log=spec.access_log,
         usage_log=spec.usage_log,

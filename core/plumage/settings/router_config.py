@@ -25,7 +25,7 @@ from plumage.version_skew import Settings, refuse_newer
 
 __all__ = [
     "MAX_POOLS",
-    "NO_HOLD",
+    "NO_WAITING",
     "ROUTER_MEMORY",
     "AuthConfig",
     "BreakerConfig",
@@ -34,7 +34,6 @@ __all__ = [
     "EndpointSlicesConfig",
     "EngineTlsConfig",
     "FlowControlConfig",
-    "HoldConfig",
     "LimitsConfig",
     "ListenConfig",
     "MembershipConfig",
@@ -50,6 +49,7 @@ __all__ = [
     "TimeoutsConfig",
     "TlsConfig",
     "TracingConfig",
+    "WaitQueueConfig",
     "share_for_bodies",
     "traces_url",
 ]
@@ -233,14 +233,14 @@ class LimitsConfig(Settings):
     max_directory_chunks: Count = 1_000_000
 
 
-class HoldConfig(Settings):
+class WaitQueueConfig(Settings):
     """Requests that wait while no replica is available: their number (0: they are refused at once), and seconds."""
 
     max_requests: int = Field(ge=0, le=100_000)
     max_seconds: Seconds
 
 
-NO_HOLD = HoldConfig(max_requests=0, max_seconds=1)
+NO_WAITING = WaitQueueConfig(max_requests=0, max_seconds=1)
 """The default, which local mode uses: a request without an available replica is refused at once."""
 
 
@@ -360,7 +360,7 @@ class PoolConfig(Settings):
     policy: PolicyConfig = PolicyConfig()
     shadow_policy: PolicyConfig | None = Field(default=None, description="decides too, and sends nothing")
     limits: LimitsConfig = LimitsConfig()
-    hold: HoldConfig = NO_HOLD
+    wait_queue: WaitQueueConfig = Field(default=NO_WAITING, alias="hold")  # the name in files, as of older versions
     timeouts: TimeoutsConfig = TimeoutsConfig()
     breaker: BreakerConfig = BreakerConfig()
     quarantine: QuarantineConfig = QuarantineConfig()

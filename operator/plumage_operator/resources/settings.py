@@ -33,11 +33,11 @@ from plumage.settings.router_config import (
     AuthConfig,
     EndpointSlicesConfig,
     EngineTlsConfig,
-    HoldConfig,
     ListenConfig,
     MembershipConfig,
     RouterConfig,
     TlsConfig,
+    WaitQueueConfig,
 )
 from plumage.settings.secrets import ENGINE_KEY, SALT_KEY, CertificateFiles, EngineTlsFiles, SecretFiles
 from plumage.settings.simulator_config import SimulatorConfig
@@ -194,7 +194,7 @@ def router_settings(context: PoolContext, cordoned_file: str = CORDONED_FILE) ->
         auth=router_auth(context.config, spec.auth),
         secrets=key_files(context),
         engine_tls=engine_tls(context),
-        hold=HoldConfig(max_requests=spec.limits.max_held, max_seconds=spec.timeouts.wake_seconds),
+        wait_queue=WaitQueueConfig(max_requests=spec.limits.max_held, max_seconds=spec.timeouts.wake_seconds),
         leave=LEAVE_SECONDS,
         picker_port=ENDPOINT_PICKER_PORT,
     )

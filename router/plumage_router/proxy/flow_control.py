@@ -222,7 +222,7 @@ class FlowControl:
             return
         passage, cost = passed
         if spent is not None:
-            self._queue.settle(cost, spent.computed + ANSWER_WEIGHT * spent.answer)
+            self._queue.charge_actual(cost, spent.computed + ANSWER_WEIGHT * spent.answer)
             if spent.complete and passage.answers:
                 self._answer_tokens += (spent.answer / passage.answers - self._answer_tokens) / _MEMORY
         self._wake()

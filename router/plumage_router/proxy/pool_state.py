@@ -92,7 +92,7 @@ class PoolState(Listener):
             hot_prefixes=self.decisions.hot_prefixes,
             engine=model.engine,
         )
-        self.wait_queue = WaitQueue(config.hold)
+        self.wait_queue = WaitQueue(config.wait_queue)
         self.flow_control = FlowControl(config.flow_control, self.fleet, self.decider.mirror.match, loop=loop)
         self.in_flight: set[InFlightRequest] = set()
         self.quarantine = Quarantine(config.quarantine)

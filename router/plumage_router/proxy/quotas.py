@@ -17,7 +17,7 @@ from plumage.directory.client.connection import UNAVAILABLE, error_text
 from plumage.directory.client.tasks import UnexpectedErrors
 from plumage.directory.sharing.quota_share import QuotaShare, Report
 from plumage.prometheus import exposition
-from plumage.quotas import Ask, Limit, Refusal, Sharing, Taken, TenantUse
+from plumage.quotas import Ask, Limit, QuotaRefusal, Sharing, Taken, TenantUse
 from plumage.settings.router_config import QuotaConfig
 from plumage_router.clock import monotonic, wall
 from plumage_router.http.errors import RequestError, model_refused, over_quota
@@ -158,7 +158,7 @@ class Quotas:
             self._names[use] = tenant
         sharing = self._sharing()
         found = use.take(tokens, sharing)
-        if isinstance(found, Refusal):
+        if isinstance(found, QuotaRefusal):
             raise self._over(found, tokens)
         taken, asks = found
         self.changed(use)
@@ -167,7 +167,7 @@ class Quotas:
         self.asked += 1
         self._urgent.set()
 
-        def answered(refused: Refusal | None) -> None:
+        def answered(refused: QuotaRefusal | None) -> None:
             spending.decided(ask.taken, refused=refused is not None)
             decided(None if refused is None else self._over(refused, tokens))
 
@@ -242,7 +242,7 @@ class Quotas:
         found = self._limits.get(tenant)
         return found if found is not None else self._limits.get(_OTHERS, {})
 
-    def _over(self, refusal: Refusal, tokens: int) -> RequestError:
+    def _over(self, refusal: QuotaRefusal, tokens: int) -> RequestError:
         self.refused[refusal.limit] += 1
         if refusal.seconds is None:
             reason = f"The request needs up to {tokens} tokens"
@@ -330,7 +330,7 @@ class Quotas:
         """Decides the requests that wait for the other routers, as far as their numbers came or are overdue."""
         sharing = self._sharing()
         for use in [use for use in self._uses.values() if use.asks]:
-            for ask, refused in use.settle(sharing, waiting_s=2 * ANSWER):
+            for ask, refused in use.decide_asks(sharing, waiting_s=2 * ANSWER):
                 try:
                     ask.decided(refused)
                 except Exception as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol
 
-from plumage.settings.router_config import HoldConfig
+from plumage.settings.router_config import WaitQueueConfig
 from plumage_router.http.errors import RequestError
 from plumage_router.metrics import SECONDS, BufferedHistogram
 
@@ -40,7 +40,7 @@ class WaitQueue:
     `total`: requests that ever waited. `refused`: requests that were turned away.
     """
 
-    def __init__(self, config: HoldConfig) -> None:
+    def __init__(self, config: WaitQueueConfig) -> None:
         self.config = config
         self.total = 0
         self.refused = 0
@@ -88,10 +88,6 @@ class WaitQueue:
         """Turns away all requests, so that their clients ask another router."""
         for request in list(self._waiting):
             self._turn_away(request, why)
-
-    def oldest(self, now: float) -> float:
-        """Seconds that the first request has waited."""
-        return max(0.0, now - next(iter(self._waiting.values()))) if self._waiting else 0.0
 
     def unserved(self, now: float) -> int:
         """Requests that found no replica in the last minute, or still wait for one."""

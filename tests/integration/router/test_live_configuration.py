@@ -167,7 +167,7 @@ def test_invalid_or_missing_file_changes_nothing(tmp_path: Path, write: Any) -> 
     assert "cannot read" in watch.error
     write({**plain, "hold": {"maxRequests": 2, "maxSeconds": 60}})
     watch.check()
-    assert ([one.hold.max_requests for one in applied], watch.error) == ([2], None)
+    assert ([one.wait_queue.max_requests for one in applied], watch.error) == ([2], None)
 
     def refuse(config: RouterConfig) -> None:
         raise ConfigurationError("no such policy")

@@ -83,7 +83,7 @@ def test_settled_costs_decide_not_expected_ones() -> None:
     for _ in range(500):
         _, cost = waiting.next(0.0)
         real = 400.0 if cost.tenant == "liar" else 100.0
-        waiting.settle(cost, real)
+        waiting.charge_actual(cost, real)
         spent[cost.tenant] += int(real)
     assert spent["liar"] == pytest.approx(spent["plain"], abs=800)
 
@@ -95,7 +95,7 @@ def test_cost_below_the_expected_one_is_given_back() -> None:
     count: Counter[str] = Counter()
     for _ in range(300):
         _, cost = waiting.next(0.0)
-        waiting.settle(cost, 50.0 if cost.tenant == "short" else 100.0)
+        waiting.charge_actual(cost, 50.0 if cost.tenant == "short" else 100.0)
         count[cost.tenant] += 1
     assert count["short"] == pytest.approx(2 * count["plain"], abs=6)
 
@@ -113,7 +113,7 @@ def test_service_gap_of_random_load_is_bounded() -> None:
         unsettled.append(waiting.next(0.0)[1])
         if len(unsettled) > 16:
             cost, real = unsettled.pop(0), rng.uniform(10, 500)
-            waiting.settle(cost, real)
+            waiting.charge_actual(cost, real)
             spent[cost.name, cost.tenant] += real
     most = 2 * (16 + 1) * 500
     for name in ("high", "low"):
@@ -200,7 +200,7 @@ def test_other_classes_and_weights_while_items_wait() -> None:
     waiting.configure({"iron": 1.0, "lead": 5.0})
     assert waiting.waiting() == {"iron": 3, "lead": 3}
     assert sorted(take(waiting, 6)) == sorted([f"{name}/alice/{n}" for name in ("gold", "lead") for n in range(3)])
-    waiting.settle(Cost("gold", "alice", 100.0), 50.0)  # its class is gone
+    waiting.charge_actual(Cost("gold", "alice", 100.0), 50.0)  # its class is gone
 
 
 def test_tenants_that_only_pass_are_forgotten() -> None:

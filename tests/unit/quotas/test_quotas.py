@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from plumage.quotas import FRESH, STALE_SHARE, Ask, Limit, QuotaDecision, Refusal, Sharing, Taken, TenantUse
+from plumage.quotas import FRESH, STALE_SHARE, Ask, Limit, QuotaDecision, QuotaRefusal, Sharing, Taken, TenantUse
 
 START = 1_700_000_040.0  # the beginning of a minute
 
@@ -28,7 +28,7 @@ class Router:
         self.name, self.directory = name, directory
         self.use = TenantUse(limits)
         self.taken: list[Taken] = []
-        self.refusals: list[Refusal] = []
+        self.refusals: list[QuotaRefusal] = []
         directory.routers += 1
 
     @property
@@ -40,7 +40,7 @@ class Router:
 
     def request(self, at: float, tokens: int = 0, *, shared: bool = True) -> QuotaDecision:
         found = self.use.take(tokens, self.sharing(at, shared))
-        if isinstance(found, Refusal):
+        if isinstance(found, QuotaRefusal):
             self.refusals.append(found)
             return QuotaDecision.REFUSE
         taken, asks = found
@@ -51,7 +51,7 @@ class Router:
         self.taken.append(taken)
         return QuotaDecision.ADMIT
 
-    def _decided(self, ask: Ask, refused: Refusal | None) -> None:
+    def _decided(self, ask: Ask, refused: QuotaRefusal | None) -> None:
         if refused is None:
             self.taken.append(ask.taken)
         else:
@@ -68,13 +68,13 @@ class Router:
             others = {name: found for name, found in known.items() if name != self.name}
             meter.read(others, meter.mine, sharing)
 
-    def settle(self, at: float, *, shared: bool = True) -> None:
-        for ask, refused in self.use.settle(self.sharing(at, shared), waiting_s=0.5):
+    def decide_asks(self, at: float, *, shared: bool = True) -> None:
+        for ask, refused in self.use.decide_asks(self.sharing(at, shared), waiting_s=0.5):
             ask.decided(refused)
 
     def exchange(self, at: float) -> None:
         self.publish(at)
-        self.settle(at)
+        self.decide_asks(at)
 
 
 def together(count: int, limits: dict[Limit, int]) -> list[Router]:
@@ -141,7 +141,7 @@ def test_window_begins_with_the_minute() -> None:
     router.request(60.0, shared=False)
     router.request(60.0, shared=False)
     router.request(119.5, shared=False)
-    assert router.refusals == [Refusal(Limit.REQUESTS_PER_MINUTE, 2, seconds, False) for seconds in (1, 60, 1)]
+    assert router.refusals == [QuotaRefusal(Limit.REQUESTS_PER_MINUTE, 2, seconds, False) for seconds in (1, 60, 1)]
 
 
 def test_budget_of_a_day_outlives_the_minute() -> None:
@@ -227,7 +227,7 @@ def test_asks_are_decided_by_the_share_when_the_directory_goes_away() -> None:
     for _ in range(8):
         router.request(1.0)
     assert router.use.asks
-    router.settle(1.3, shared=False)
+    router.decide_asks(1.3, shared=False)
     assert router.use.asks == []
     assert router.admitted == 1 + 4, "half of the 8 that were left"
     assert len(router.refusals) == 4
@@ -279,7 +279,7 @@ def test_ask_over_the_end_of_a_minute_is_counted_in_the_new_one() -> None:
     router.publish(59.95)
     for _ in range(2):
         router.request(60.01)
-    router.settle(60.02)
+    router.decide_asks(60.02)
     assert len(router.use.asks) == 2
     assert router.use.meters[Limit.REQUESTS_PER_MINUTE].mine == 3
     router.exchange(60.03)
@@ -291,9 +291,9 @@ def test_late_ask_is_decided() -> None:
     [router] = together(1, {Limit.REQUESTS_PER_MINUTE: 4})
     router.request(0.0)
     assert router.request(0.5) is QuotaDecision.ASK
-    router.settle(0.9)
+    router.decide_asks(0.9)
     assert router.use.asks
-    router.settle(1.1)
+    router.decide_asks(1.1)
     assert (router.admitted, router.use.asks) == (2, [])
 
 
