@@ -44,6 +44,15 @@ def _chat(text: str, **more: Any) -> bytes:
     return json.dumps({"model": "base", "messages": [{"role": "user", "content": text}], **more}).encode()
 
 
+class _Recording:
+    """Another policy, with its own `choose`."""
+
+    name = "Recording"
+
+    def __init__(self, choose: Any, policy: Any) -> None:
+        self.choose, self.routed = choose, policy.routed
+
+
 def _decider(policy: str = "PrefixAware", replicas: int = 3) -> tuple[Decider, list[Load]]:
     loads = [Load(slot, name=f"r{slot}") for slot in range(replicas)]
     return Decider(Mirror(10_000), make_policy(policy, rng=random.Random(1)), loads.__getitem__), loads
@@ -164,6 +173,22 @@ def test_burst_on_new_prefix_follows_first_request() -> None:
     others = [decider.decide(_prompt(), loads, 0.01) for _ in range(5)]
     assert {decision.ticket.slot for decision in others} == {first.ticket.slot}
     assert others[0].depth == len(_prompt().chunks) == 10
+
+
+def test_policy_gets_the_longest_cached_prefix() -> None:
+    """By it Lbgr counts which share of the requests wants the same prefix."""
+    decider, loads = _decider("Lbgr")
+    shared = "x" * 2048
+    seen = []
+    choose = decider.policy.choose
+    decider.policy = _Recording(lambda query, replicas: seen.append(query) or choose(query, replicas), decider.policy)
+    for tail in ("first" * 100, "second" * 100):
+        decider.decide(_prompt(shared + tail), loads, 0.0)
+    first, second = seen
+    assert first.cached_chunks == 0
+    assert 0 < second.cached_chunks < len(second.chunks)
+    common = [one for one, other in zip(first.chunks, second.chunks, strict=False) if one == other]
+    assert list(second.chunks[: second.cached_chunks]) == common
 
 
 def test_failure_before_prefill_removes_pending_owner() -> None:
