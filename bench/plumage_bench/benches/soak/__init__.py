@@ -45,7 +45,7 @@ from plumage_bench.harness import Context, Report
 from plumage_bench.local_pool import LocalPool, local_pool
 from plumage_cli.errors import CliError
 
-__all__ = ["FULL", "QUICK", "SPEC", "run"]
+__all__ = ["FULL", "QUICK", "SPEC", "run", "tracebacks"]
 
 SPEC: Final[Mapping[str, Any]] = {
     "model": {"uri": "builtin://tiny-chat"},
@@ -57,6 +57,8 @@ _PRIMING: Final = 10.0  # seconds of load before the level at rest is taken: imp
 _AT_REST: Final = 10  # samples, one a second
 _WELL: Final = 60.0  # seconds for the last restarted process
 _DIRECTORY_ENDED: Final = re.compile("^the directory's server (?:was )?ended ", re.MULTILINE)
+_TRACEBACK: Final = "Traceback (most recent call last)"
+_BEFORE, _AFTER = 3, 40  # lines of a log around the begin of a traceback
 _FILLERS: Final = (*32 * (fill,), *24 * (answer_long,))  # connections
 _FILL_FROM: Final = 0.21  # of the run: after the router's last restart
 _NAME: Final = "soak"
@@ -103,8 +105,8 @@ async def _soak(context: Context, pool: LocalPool, tenants: Tenants, extent: Ext
     ended = await observer.several(_AT_REST)
     written = pool.log.read_text(errors="replace")
     unasked = _unasked(observer.view, done, written)
-    tracebacks, not_filled = _tracebacks(pool.folder), max(0, left[0])
-    return SoakRun(extent, load, observer.samples, idle, ended, done, unasked, tracebacks, not_filled, well, written)
+    raised, not_filled = tracebacks(pool.folder), max(0, left[0])
+    return SoakRun(extent, load, observer.samples, idle, ended, done, unasked, raised, not_filled, well, written)
 
 
 async def _play(load: Load, seconds: float) -> None:
@@ -161,6 +163,11 @@ def _unasked(view: Mapping[str, Any], done: Sequence[Restart], log: str) -> int:
     return sum(max(0, count - asked[name]) for name, count in ends.items())
 
 
-def _tracebacks(folder: Path) -> int:
-    logs = [*folder.glob("*.log"), *folder.glob("*.log.1")]
-    return sum(path.read_text(errors="replace").count("Traceback (most recent call last)") for path in logs)
+def tracebacks(folder: Path) -> list[str]:
+    """Each traceback in the logs of a pool's processes, with the file's name and the lines around it."""
+    found = []
+    for path in sorted([*folder.glob("*.log"), *folder.glob("*.log.1")]):
+        lines = path.read_text(errors="replace").splitlines()
+        begins = [number for number, line in enumerate(lines) if _TRACEBACK in line]
+        found += ["\n".join([path.name, *lines[max(0, at - _BEFORE) : at + _AFTER]]) for at in begins]
+    return found

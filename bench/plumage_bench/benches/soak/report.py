@@ -20,6 +20,7 @@ __all__ = ["Extent", "SoakRun", "report"]
 _MB: Final = 1e6
 _KINDS: Final = ("files", "sockets", "tasks")
 _RECORDED: Final = 120  # samples in the record
+_MOST_TRACEBACKS: Final = 20  # in the record
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Extent:
 @dataclass(slots=True)
 class SoakRun:
     """The data for the report. idle, ended: samples at rest, before and after the load. unasked: ends of processes that
-    the bench did not ask for. not_filled: requests of `Extent.fill` that were not sent. status: the supervisor's."""
+    the bench did not ask for. tracebacks: their texts, from the logs. not_filled: requests of `Extent.fill` that were not sent. status: the supervisor's."""
 
     extent: Extent
     load: Load
@@ -48,7 +49,7 @@ class SoakRun:
     ended: Sequence[Sample]
     restarts: Sequence[Restart]
     unasked: int
-    tracebacks: int
+    tracebacks: Sequence[str]
     not_filled: int
     well: bool
     log: str
@@ -79,7 +80,7 @@ def report(done: SoakRun) -> Report:
     for role in ("router", "engine", "agent", "directory", "supervisor"):
         keys |= _slope_keys(role, known)
     keys |= {
-        "crashes": done.unasked + done.tracebacks,
+        "crashes": done.unasked + len(done.tracebacks),
         "not_filled": done.not_filled,
         "well_again": int(done.well and done.status == 0),
         "restarts": len(done.restarts),
@@ -93,7 +94,8 @@ def report(done: SoakRun) -> Report:
         "files": _recorded(done.samples, lambda size: size.files),
         "left": {f"{name}: {what}": more for (name, what), more in left_over(done.idle, done.ended).items()},
         "restarts": [f"{one.at:.1f} {one.name}{' by SIGKILL' if one.kill else ''}" for one in done.restarts],
-        "unasked": done.unasked, "tracebacks": done.tracebacks, "log": done.log.splitlines()[-200:],
+        "unasked": done.unasked, "tracebacks": done.tracebacks[:_MOST_TRACEBACKS],
+        "log": done.log.splitlines()[-200:],
     }  # fmt: skip
     return Report(keys, tables, lambda figure: _plot(figure, done), data)
 
