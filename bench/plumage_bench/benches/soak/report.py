@@ -39,8 +39,12 @@ class Extent:
 
 @dataclass(slots=True)
 class SoakRun:
-    """The data for the report. idle, ended: samples at rest, before and after the load. unasked: ends of processes that
-    the bench did not ask for. tracebacks: their texts, from the logs. not_filled: requests of `Extent.fill` that were not sent. status: the supervisor's."""
+    """The data for the report.
+
+    idle, ended: samples at rest, before and after the load. unasked: ends of processes that the bench did not ask for.
+    tracebacks: their texts, from the logs. not_filled: requests of `Extent.fill` that were not sent. status: the
+    supervisor's.
+    """
 
     extent: Extent
     load: Load
