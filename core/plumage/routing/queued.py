@@ -15,7 +15,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
 from math import inf
 
 from plumage.routing.interface import Query
@@ -63,7 +62,9 @@ class QueuedPrefixes:
         if wait > self._long:
             turn = now + wait
             self._last = max(self._last, turn)
-            for depth in takewhile(len(chunks).__ge__, self._noted(query.ends)):
+            for depth in self._noted(query.ends):
+                if depth > len(chunks):
+                    break
                 key = (chunks[depth - 1], slot)
                 self._until[key] = max(turn, self._until.get(key, 0.0))
                 self._expiring.append((turn, key))
@@ -72,14 +73,20 @@ class QueuedPrefixes:
 
     def expected(self, query: Query, waits: Mapping[int, float]) -> dict[int, float]:
         """slot → tokens of the prompt that it will hold at the request's turn. waits: slot → seconds of work."""
-        count, ends = len(query.chunks), query.ends
+        chunks, ends, now, long, survival = query.chunks, query.ends, query.now, self._long, self.survival
+        count = len(chunks)
         per_unit = query.tokens / (ends[count] if ends and count else max(count, 1))
-        hits = {}
+        noted = [(depth, chunks[depth - 1]) for depth in self._noted(ends) if depth <= count]
+        until, hits = self._until, {}
         for slot, wait in waits.items():
             held = query.hits.get(slot, 0.0)
-            if wait > self._long:
-                depth = self._depth(query, slot)
-                held = max(held * self.survival, per_unit * (ends[depth] if ends else depth))
+            if wait > long:
+                depth = 0  # leading chunks that a request in the slot's queue shares
+                for deeper, chunk in noted:
+                    if until.get((chunk, slot), 0.0) <= now:
+                        break
+                    depth = deeper
+                held = max(held * survival, per_unit * (ends[depth] if ends else depth))
             if held:
                 hits[slot] = held
         return hits
@@ -97,15 +104,6 @@ class QueuedPrefixes:
     def forget(self, slot: int) -> None:
         """Remove the queue of a slot whose replica was deleted."""
         self._until = {key: turn for key, turn in self._until.items() if key[1] != slot}
-
-    def _depth(self, query: Query, slot: int) -> int:
-        """The number of leading chunks that a request in the slot's queue shares."""
-        chunks, found, until = query.chunks, 0, self._until
-        for depth in takewhile(len(chunks).__ge__, self._noted(query.ends)):
-            if until.get((chunks[depth - 1], slot), 0.0) <= query.now:
-                break
-            found = depth
-        return found
 
     def _noted(self, ends: Sequence[int]) -> Sequence[int]:
         """The numbers of the chunks that are stored: the last one that ends at or before each of `_SIZES`."""
