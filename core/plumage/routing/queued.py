@@ -25,6 +25,7 @@ _GROWTH = 1.2
 _MOST_SIZE = 1 << 20  # first chunks' sizes
 _DOUBTED = 8.0  # 1k tokens: weight of the prior, which is that half of the held tokens are still found
 _MEMORY = 0.98  # of each graded answer
+_NONE: dict[int, float] = {}  # always empty
 
 
 def _sizes() -> Iterator[int]:
@@ -45,8 +46,8 @@ class QueuedPrefixes:
     def __init__(self, long: float, most: int = 200_000) -> None:
         self._long = long
         self._most = most
-        self._until: dict[tuple[int, int], float] = {}  # (chunk, slot): the turn of the last request that computes it
-        self._expiring: deque[tuple[float, tuple[int, int]]] = deque()
+        self._until: dict[int, dict[int, float]] = {}  # slot → chunk → turn of the last request that computes it
+        self._expiring: deque[tuple[float, int, int]] = deque()  # turn, slot, chunk
         self._last = -inf  # the latest turn of all requests
         self._held, self._found = _DOUBTED, _DOUBTED / 2.0
         self._ends: Sequence[int] = ()
@@ -62,12 +63,13 @@ class QueuedPrefixes:
         if wait > self._long:
             turn = now + wait
             self._last = max(self._last, turn)
+            until = self._until.setdefault(slot, {})
             for depth in self._noted(query.ends):
                 if depth > len(chunks):
                     break
-                key = (chunks[depth - 1], slot)
-                self._until[key] = max(turn, self._until.get(key, 0.0))
-                self._expiring.append((turn, key))
+                chunk = chunks[depth - 1]
+                until[chunk] = max(turn, until.get(chunk, 0.0))
+                self._expiring.append((turn, slot, chunk))
         if self._expiring:
             self._expire(now)
 
@@ -77,13 +79,14 @@ class QueuedPrefixes:
         count = len(chunks)
         per_unit = query.tokens / (ends[count] if ends and count else max(count, 1))
         noted = [(depth, chunks[depth - 1]) for depth in self._noted(ends) if depth <= count]
-        until, hits = self._until, {}
+        hits = {}
         for slot, wait in waits.items():
             held = query.hits.get(slot, 0.0)
             if wait > long:
                 depth = 0  # leading chunks that a request in the slot's queue shares
+                until = self._until.get(slot) or _NONE
                 for deeper, chunk in noted:
-                    if until.get((chunk, slot), 0.0) <= now:
+                    if until.get(chunk, 0.0) <= now:
                         break
                     depth = deeper
                 held = max(held * survival, per_unit * (ends[depth] if ends else depth))
@@ -103,7 +106,7 @@ class QueuedPrefixes:
 
     def forget(self, slot: int) -> None:
         """Remove the queue of a slot whose replica was deleted."""
-        self._until = {key: turn for key, turn in self._until.items() if key[1] != slot}
+        self._until.pop(slot, None)
 
     def _noted(self, ends: Sequence[int]) -> Sequence[int]:
         """The numbers of the chunks that are stored: the last one that ends at or before each of `_SIZES`."""
@@ -115,8 +118,9 @@ class QueuedPrefixes:
 
     def _expire(self, now: float) -> None:
         """Drop leading entries whose turn is over, and the oldest ones above the bound."""
-        expiring, until = self._expiring, self._until
+        expiring = self._expiring
         while expiring and (expiring[0][0] <= now or len(expiring) > self._most):
-            turn, key = expiring.popleft()
-            if until.get(key, 0.0) <= turn:
-                until.pop(key, None)
+            turn, slot, chunk = expiring.popleft()
+            until = self._until.get(slot)
+            if until is not None and until.get(chunk, 0.0) <= turn:
+                until.pop(chunk, None)
