@@ -6,7 +6,6 @@
 set -uo pipefail
 bin="${BIN:-.venv/bin}" vllm="${VLLM_VENV:-.venv-vllm}/bin"
 faults=tests/e2e_cluster/test_faults_under_load.py  # has its own cluster: it kills the operator and freezes a node
-quick_folders=(contract integration/router integration/simulator)
 exec 3>&1 4>&1  # 4 stays the terminal where a part writes to its log, so that a download of gigabytes is shown
 
 # Installs what tests/vllm needs. On failure, $reason says why.
@@ -16,7 +15,7 @@ pytest_with_vllm() { HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 "$vllm/python" -m py
 # Parts of `shown` print as they run, one after another. Each lane runs beside them and prints when it has ended.
 shown=(unit contract) lanes=(faults e2e_cluster operator integration vllm e2e)
 case " $* " in
-  " --quick "*) shown=(unit) lanes=(quick); shift ;;
+  " --quick "*) shown=(unit) lanes=(quick_router_a_l quick_router_m_z quick_contract quick_simulator); shift ;;
   *" tests/vllm"*) set_up_vllm || { echo "$reason" >&2; exit 1; }; pytest_with_vllm "$@"; exit ;;
 esac
 if [ $# -gt 0 ]; then exec "$bin/python" -m pytest "$@"; fi
@@ -46,7 +45,10 @@ part_paths() {
     operator) ls -d tests/integration/operator ;;
     integration) ls -d tests/integration/[!_]*/ | grep -v /operator/ ;;
     vllm) ls -d tests/vllm/[!_]*/ | grep -v /fleet/; ls -d tests/vllm/fleet/ ;;  # fleets last, when less runs beside
-    quick) ls -d "${quick_folders[@]/#/tests/}" ;;
+    quick_contract) ls -d tests/contract ;;
+    quick_router_a_l) ls tests/integration/router/test_[a-l]*.py ;;  # they wait more than they compute
+    quick_router_m_z) ls tests/integration/router/test_[m-z]*.py ;;
+    quick_simulator) ls -d tests/integration/simulator ;;
     *) ls -d "tests/$1" ;;
   esac 2>/dev/null
 }
@@ -56,9 +58,9 @@ part_paths() {
 run_pytest() (
   name=$1; shift
   set -- -q -o "cache_dir=$logs/cache-$name" $(part_paths "$name") "$@"  # split into words
-  [ "$name" != quick ] || set -- "$@" -m "not api_server"
+  [ "${name#quick_}" = "$name" ] || set -- "$@" -m "not api_server"
   case "$name" in
-    unit | contract) renice -n 8 "$BASHPID" >/dev/null ;;
+    unit | contract | quick_contract) renice -n 8 "$BASHPID" >/dev/null ;;
     vllm | operator | integration | e2e) renice -n 4 "$BASHPID" >/dev/null ;;
   esac
   if [ "$name" = vllm ]; then pytest_with_vllm "$@"; else "$bin/python" -m pytest "$@"; fi
@@ -162,7 +164,7 @@ if uses_cluster && [ "$(cat "$logs/cluster.status")" != 0 ]; then
   echo "== the cluster's programs and images were not built:"
   tail -20 "$logs/cluster"
 fi
-if [ "${lanes[*]}" = quick ]; then
+if [[ "${lanes[*]}" == quick_* ]]; then
   echo "== these were the quick tests: make test also runs a Kubernetes API server, test clusters, whole pools and real vLLM"
 else
   echo "== not among these: a real vLLM engine in the cluster, whose image is 4 GB: make e2e-vllm; ten pairs of a fleet that
