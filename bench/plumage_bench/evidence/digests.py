@@ -1,7 +1,7 @@
 """The digests of the kept runs, in docs/evidence/digests.txt: an edited figure is an error, a new run is not.
 
 `make evidence` writes the line of a file without one, and of a file whose run is another one: another commit, date,
-command or duration. If a file changes and its run does not, somebody edited a figure.
+command or duration. If a file changes and its run does not, a figure was edited.
 """
 
 from __future__ import annotations
