@@ -1,9 +1,9 @@
 """Which share of the recent requests begins with a prefix that is cached.
 
 `lbgr` charges a request for the delay of others, so a busy fleet copies a prefix to few replicas. Requests of the same
-prefix do not count among these others, because they find the copy. A prefix is named by its last chunk. The prefix of a request is the longest
-one that any replica caches, so each conversation is a prefix of its own, and a system prompt counts where requests
-share nothing longer.
+prefix do not count among these others, because they find the copy. A prefix is named by its last chunk. The prefix of
+a request is the longest one that any replica caches. So each conversation is a prefix of its own, and a system prompt
+counts where requests share nothing longer.
 """
 
 from __future__ import annotations
