@@ -111,7 +111,7 @@ class Autoscaler:
         if missing and raw <= wanted:
             self.history.recommend(Recommendation(now, wanted, held=True))
             return Decision(wanted, wanted, wanted, "MetricMissing", _hold(wanted, missing), proposals)
-        asleep = spec.min_replicas == 0 and self._idle_for(now) >= spec.idle_seconds
+        asleep = not missing and spec.min_replicas == 0 and self._idle_for(now) >= spec.idle_seconds
         recommended = 0 if asleep else min(max(raw, spec.min_replicas, 1), spec.max_replicas)
         steady = Bounded(recommended) if asleep else self.history.stabilized(wanted, recommended, spec.behavior, now)
         self.history.recommend(Recommendation(now, recommended))

@@ -168,6 +168,16 @@ def test_pool_sleeps_after_its_idle_time_and_waiting_requests_wake_it() -> None:
     assert woken.message == "0 → 2 replicas: 20 requests wait."
 
 
+def test_idle_pool_with_a_missing_metric_does_not_sleep() -> None:
+    """Its engine still counts requests, so the metric that is there wants to grow."""
+    scaler, spec = Autoscaler(), spec_of(TOKENS, FLIGHT, least=0, idleSeconds=60, behavior=free())
+    for second in (0.0, 60.0):
+        load = idle(1, second)
+        load = replace(load, replicas=(replace(load.replicas[0], total_tokens_per_second=None, in_flight=27.0),))
+        decision = scaler.decide(spec, load, second)
+    assert (decision.replicas, decision.reason) == (3, "ScaledUp")
+
+
 def test_request_delays_sleep() -> None:
     scaler, spec = Autoscaler(), spec_of(FLIGHT, least=0, idleSeconds=60, behavior=free())
     for second in range(0, 600, 15):
