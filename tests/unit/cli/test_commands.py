@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
@@ -54,20 +55,33 @@ def here(*words: str, runtime: Path | None = None, **more: str) -> subprocess.Co
     return subprocess.CompletedProcess(command, ended.value.code, out.getvalue(), err.getvalue())
 
 
-def helped(*commands: list[str]) -> tuple[str, set[str]]:
-    """What `--help` of these commands prints in one process, and the modules that it imported."""
+def helped(*processes: Sequence[list[str]]) -> list[tuple[str, set[str]]]:
+    """What `--help` of the commands prints in each process, and the modules that it imported. The processes are forks
+    of one that has imported the command line, as `plumage` does before it reads its arguments."""
     program = f"""
-import sys
+import os, sys
 from contextlib import suppress
 from plumage_cli.main import app
-for words in {commands!r}:
-    with suppress(SystemExit):
-        app([*words, "--help"])
-print(*sorted(sys.modules))
+for commands in {processes!r}:
+    if os.fork():
+        os.wait()
+        continue
+    for words in commands:
+        with suppress(SystemExit):
+            app([*words, "--help"])
+    print(*sorted(sys.modules), end="\\0", flush=True)
+    os._exit(0)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    output, _, modules = done.stdout.rstrip().rpartition("\n")
-    return output, set(modules.split())
+    ended = [output.rpartition("\n") for output in done.stdout.split("\0")[:-1]]
+    assert len(ended) == len(processes), done.stderr
+    return [(output, set(modules.split())) for output, _, modules in ended]
+
+
+@pytest.fixture(scope="module")
+def helps() -> dict[str, tuple[str, set[str]]]:
+    names = sorted(COMMANDS)
+    return dict(zip(names, helped(*([[name]] for name in names)), strict=True))
 
 
 def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
@@ -87,8 +101,10 @@ def test_version_is_printed() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_has_help_without_heavy_imports(name: str) -> None:
-    output, loaded = helped([name])
+def test_every_command_has_help_without_heavy_imports(
+    helps: Mapping[str, tuple[str, set[str]]], name: str
+) -> None:
+    output, loaded = helps[name]
     assert "Usage: " in output
     assert f"plumage_cli.commands.{name}" in loaded
     assert HEAVY.isdisjoint(loaded)
@@ -96,7 +112,7 @@ def test_every_command_has_help_without_heavy_imports(name: str) -> None:
 
 
 def test_help_of_every_benchmark_imports_no_benchmark() -> None:
-    output, loaded = helped(*(["bench", name] for name in NAMES))
+    ((output, loaded),) = helped([["bench", name] for name in NAMES])
     assert all(f"Usage: plumage bench {name} " in output for name in NAMES)
     assert HEAVY.isdisjoint(loaded)
     assert {module for module in loaded if module.startswith("plumage_bench.")} == {

@@ -118,11 +118,11 @@ def requests(load: Load, seed: int) -> list[SimRequest]:
     rng.shuffle(groups)
     if load.skew:
         groups = rng.choices(range(load.groups), [(n + 1) ** -load.skew for n in range(load.groups)], k=load.count)
+    shared = {group: load.prefix_blocks(group) for group in set(groups)}
     for number, group in enumerate(groups):
         output = rng.randint(*load.outputs) if load.outputs else load.output
         now += rng.expovariate(load.rate_at(number))
-        hashes = load.prefix_blocks(group)
-        hashes += [(number + 1 << 40) + block for block in range(TAIL_BLOCKS)]
+        hashes = shared[group] + [(number + 1 << 40) + block for block in range(TAIL_BLOCKS)]
         made.append(SimRequest(number, BLOCK * len(hashes) + 1, hashes, output, now, group=group))
     return made
 
