@@ -15,7 +15,10 @@ pytest_with_vllm() { HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 "$vllm/python" -m py
 # Parts of `shown` print as they run, one after another. Each lane runs beside them and prints when it has ended.
 shown=(unit contract) lanes=(faults e2e_cluster operator integration vllm e2e)
 case " $* " in
-  " --quick "*) shown=(unit) lanes=(quick_router_a_l quick_router_m_z quick_contract quick_simulator); shift ;;
+  " --quick "*)
+    shown=(quick_unit_a_e)
+    lanes=(quick_unit_f_z quick_router_a_l quick_router_m_z "quick_simulator quick_contract")
+    shift ;;
   *" tests/vllm"*) set_up_vllm || { echo "$reason" >&2; exit 1; }; pytest_with_vllm "$@"; exit ;;
 esac
 if [ $# -gt 0 ]; then exec "$bin/python" -m pytest "$@"; fi
@@ -45,6 +48,8 @@ part_paths() {
     operator) ls -d tests/integration/operator ;;
     integration) ls -d tests/integration/[!_]*/ | grep -v /operator/ ;;
     vllm) ls -d tests/vllm/[!_]*/ | grep -v /fleet/; ls -d tests/vllm/fleet/ ;;  # fleets last, when less runs beside
+    quick_unit_a_e) ls -d tests/unit/[a-e]*/ ;;  # half of their CPU time
+    quick_unit_f_z) ls -d tests/unit/[f-z]*/ ;;
     quick_contract) ls -d tests/contract ;;
     quick_router_a_l) ls tests/integration/router/test_[a-l]*.py ;;  # they wait more than they compute
     quick_router_m_z) ls tests/integration/router/test_[m-z]*.py ;;
@@ -60,7 +65,7 @@ run_pytest() (
   set -- -q -o "cache_dir=$logs/cache-$name" $(part_paths "$name") "$@"  # split into words
   [ "${name#quick_}" = "$name" ] || set -- "$@" -m "not api_server"
   case "$name" in
-    unit | contract | quick_contract) renice -n 8 "$BASHPID" >/dev/null ;;
+    unit | contract | quick_unit_* | quick_contract) renice -n 8 "$BASHPID" >/dev/null ;;
     vllm | operator | integration | e2e) renice -n 4 "$BASHPID" >/dev/null ;;
   esac
   if [ "$name" = vllm ]; then pytest_with_vllm "$@"; else "$bin/python" -m pytest "$@"; fi
@@ -101,7 +106,7 @@ failure_summary() { sed -n '/short test summary info/,$p' "$1" | grep . | head -
 # Runs the failed tests of a part again, if they are few. Unit tests have neither clocks nor sockets, so they have no retry.
 passes_alone() {
   local known="$logs/cache-$1/v/cache/lastfailed"
-  [ "$1" != unit ] && [ "$(cat "$logs/$1.status")" = 1 ] && [ "$(grep -c ': true' "$known")" -le 5 ] || return 1
+  [[ "$1" != *unit* ]] && [ "$(cat "$logs/$1.status")" = 1 ] && [ "$(grep -c ': true' "$known")" -le 5 ] || return 1
   echo "== test: the failed tests of $1 once more, alone"
   run_pytest "$1" --last-failed --last-failed-no-failures=none
 }
