@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
+import pickle
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from plumage.cluster import COMPONENT_LABEL, POOL_LABEL
 from plumage_operator.config import OperatorConfig
@@ -15,6 +15,13 @@ from plumage_operator.observed import Observed, ScalingDecision, key_of
 
 CONFIG = OperatorConfig(image="plumage:1", engine_image="engine:1")
 NOW = 1_800_000_000.0
+T = TypeVar("T")
+
+
+def copied(value: T) -> T:
+    """A deep copy of an object's fields, in a fifth of deepcopy's time."""
+    same: T = pickle.loads(pickle.dumps(value))
+    return same
 
 
 def pool_object(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
@@ -48,10 +55,10 @@ class World:
     def observed(self, **more: Any) -> Observed:
         self.known |= self.objects.keys()
         seen = Observed(
-            copy.deepcopy(self.pool),
-            copy.deepcopy(self.objects),
-            tuple(copy.deepcopy(list(self.pods.values()))),
-            external=copy.deepcopy(self.external),
+            copied(self.pool),
+            copied(self.objects),
+            tuple(copied(list(self.pods.values()))),
+            external=copied(self.external),
             scaling=self.scaling,
             lost_children=frozenset(self.known - self.objects.keys()),
         )
@@ -73,7 +80,7 @@ class World:
                 case EmitEvent():
                     self.events.append(action)
                 case WriteStatus(status):
-                    self.pool["status"] = copy.deepcopy(dict(status))
+                    self.pool["status"] = copied(dict(status))
                     self.pool["metadata"]["resourceVersion"] = str(next(self._numbers))
 
     def converge(self, config: OperatorConfig = CONFIG, rounds: int = 10) -> None:
@@ -87,7 +94,7 @@ class World:
         raise AssertionError(f"still {self.plan(config)} after {rounds} rounds")
 
     def _apply(self, child: Any) -> None:
-        key, new = key_of(child), copy.deepcopy(child)
+        key, new = key_of(child), copied(child)
         old = self.objects.get(key)
         generation = 1
         if old is not None:
@@ -99,7 +106,7 @@ class World:
             "generation": generation,
             "creationTimestamp": "2027-01-01T00:00:00Z",
         }
-        new["status"] = copy.deepcopy((old or {}).get("status", {}))
+        new["status"] = copied((old or {}).get("status", {}))
         self.objects[key] = new
 
     def run_controllers(self, ready: bool = True) -> None:
@@ -127,7 +134,7 @@ class World:
         }
 
     def add_pod(self, name: str, template: dict[str, Any], ready: bool) -> None:
-        metadata = copy.deepcopy(template["metadata"]) | {"name": name, "namespace": "default", "uid": f"pod-{name}"}
+        metadata = copied(template["metadata"]) | {"name": name, "namespace": "default", "uid": f"pod-{name}"}
         condition = {"type": "Ready", "status": "True" if ready else "False"}
         self.pods[name] = {"kind": "Pod", "metadata": metadata, "status": {"conditions": [condition]}}
 
