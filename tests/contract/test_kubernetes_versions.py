@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,16 @@ def _known() -> list[str]:
     versions = module("kubernetes_validate.utils").all_versions()
     minors = {tuple(int(part) for part in version.split(".")[:2]) for version in versions}
     return [f"{major}.{minor}" for major, minor in sorted(minors)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def schemas_are_read_once() -> Iterator[None]:
+    """The package reads a version's megabytes of schemas again for each object."""
+    utils = module("kubernetes_validate.utils")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("schema_contents", "all_versions"):
+            patch.setattr(utils, name, lru_cache(maxsize=64)(getattr(utils, name)))
+        yield
 
 
 @pytest.fixture(scope="module", params=["oldest", "middle", "newest"])
