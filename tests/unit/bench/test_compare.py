@@ -50,6 +50,8 @@ def test_record_has_ratios_intervals_and_both_commits(tmp_path: Path, runs: list
     assert record["keys"]["cpu_us"] == pytest.approx(1.25)
     assert record["keys"]["rps_pairs"] == 3
     assert record["before"] == record["commit"].removesuffix("+")
+    assert record["seconds"] > 0
+    assert {"machine", "versions"} <= record.keys()
     assert runs == ["before", "after", "after", "before", "before", "after"]
 
 
