@@ -42,7 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep imported modules out of garbage collection, and collect seldom. It would cost a fifth of the unit tests' time."""
+    """Keep imported modules out of garbage collection, which would cost a tenth of the unit tests' time, and collect
+    seldom: by default it took 20 of their 168 seconds of CPU."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)  # objects; then generations

@@ -59,7 +59,9 @@ def test_record_has_ratios_intervals_and_both_commits(tmp_path: Path, runs: list
 def test_figure_without_a_ratio_is_refused(
     tmp_path: Path, runs: list[str], figure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare, "_worktree", lambda _: nullcontext(tmp_path))  # a second of CPU; the test above has one
+    monkeypatch.setattr(
+        compare, "_worktree", lambda _: nullcontext(tmp_path)
+    )  # a second of CPU; the test above has one
     words = ["HEAD", "decision", "--lower", figure, "--out", str(tmp_path)]
     with pytest.raises(ConfigurationError, match="there are: cpu_us, rps"):
         CliRunner().invoke(app, words, catch_exceptions=False)

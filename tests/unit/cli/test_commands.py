@@ -101,9 +101,7 @@ def test_version_is_printed() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_has_help_without_heavy_imports(
-    helps: Mapping[str, tuple[str, set[str]]], name: str
-) -> None:
+def test_every_command_has_help_without_heavy_imports(helps: Mapping[str, tuple[str, set[str]]], name: str) -> None:
     output, loaded = helps[name]
     assert "Usage: " in output
     assert f"plumage_cli.commands.{name}" in loaded

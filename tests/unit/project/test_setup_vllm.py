@@ -112,7 +112,9 @@ def test_quick_runs_neither_vllm_nor_an_api_server(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [line.split(" ") for line in done.stdout.splitlines() if line.startswith("ran: ")]
     paths = sorted(word.rstrip("/") for words in ran for word in words if word.startswith("tests/"))
-    assert paths == sorted(str(path) for path in [Path("tests", "contract"), *router, *(Path(*parts) for parts in units)])
+    assert paths == sorted(
+        str(path) for path in [Path("tests", "contract"), *router, *(Path(*parts) for parts in units)]
+    )
     assert all(words[-3:] == ["-m", "not", "api_server"] for words in ran)
 
 

@@ -15,7 +15,9 @@ _LEAST = at_least(0.97)
 
 
 def _claim(text: str, bench: str, key: str, command: str) -> Claim:
-    return Claim(text, f"compare-{bench}", Key(key), _LEAST, "", f"python -m plumage_bench.compare '{_COMMIT}' {command}")
+    return Claim(
+        text, f"compare-{bench}", Key(key), _LEAST, "", f"python -m plumage_bench.compare '{_COMMIT}' {command}"
+    )
 
 
 _DECISION = "decision --quick --lower mean_us_4 --lower p99_us_4 --lower p99_us_1000"
@@ -50,6 +52,8 @@ CLAIMS = (
     _claim("Eviction: hits by hotness ÷ by LRU", "eviction", "hotness_over_lru", _EVICTION),
     _claim("… the same, conversations", "eviction", "multiturn_hotness", _EVICTION),
     _claim("… hit ratio of RLT, worst order", "eviction", "rlt_at_200k", _EVICTION),
-    _claim("Deletion of the coldest replica: hit ratio after it, with a grown pool", "victim", "grown_coldest", _VICTIM),
+    _claim(
+        "Deletion of the coldest replica: hit ratio after it, with a grown pool", "victim", "grown_coldest", _VICTIM
+    ),
     _claim("… with a steady pool", "victim", "steady_coldest", _VICTIM),
 )
