@@ -69,7 +69,7 @@ async def test_removed_files_and_sockets_are_restored(pool: Pool) -> None:
 
 
 async def test_connections_wait_while_the_router_restarts(pool: Pool) -> None:
-    """Requests that the killed router had accepted are lost with it; those that come meanwhile wait for the next."""
+    """The system queues them, or the supervisor accepts them for the next router."""
     router, restarts = psutil.Process(pool.pids()["router"]), pool.view()["router"]["restarts"]
     router.kill()
     while router.is_running() and router.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 import socket
 import stat
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from plumage.errors import ConfigurationError
 from plumage.settings.router_config import ListenConfig
 from plumage_router.http.tls import TlsAcceptor
 
-__all__ = ["ListeningSockets", "address", "bind", "unbind"]
+__all__ = ["ListeningSockets", "address", "bind", "tune", "unbind"]
 
 _CONNECT_TIMEOUT = 1.0  # seconds for another process that listens on a Unix socket
 
@@ -110,33 +109,16 @@ def bind(listen: ListenConfig) -> list[socket.socket]:
         if not sockets:
             raise ConfigurationError("listen: give a port, a uds path, or both")
         for sock in sockets:
-            _tune(sock)
+            tune(sock)
         bound.pop_all()
     return sockets
 
 
 def _wanted(listen: ListenConfig) -> Iterator[Callable[[ListenConfig], socket.socket]]:
-    if listen.fd is not None:
-        yield _take_over
-    elif listen.port is not None:
+    if listen.port is not None:
         yield _bind_port
     if listen.uds is not None:
         yield _bind_path
-
-
-def _take_over(listen: ListenConfig) -> socket.socket:
-    """Takes a socket from the parent process, where it stays open."""
-    assert listen.fd is not None, "the caller checks it"
-    try:
-        sock = socket.socket(fileno=os.dup(listen.fd))
-        if sock.family not in (socket.AF_INET, socket.AF_INET6) or not sock.getsockopt(
-            socket.SOL_SOCKET, socket.SO_ACCEPTCONN
-        ):
-            sock.close()
-            raise ConfigurationError(f"listen.fd {listen.fd} is not a listening TCP socket")
-    except OSError as error:
-        raise ConfigurationError(f"listen.fd {listen.fd} cannot be used: {error.strerror}") from error
-    return sock
 
 
 def _bind_port(listen: ListenConfig) -> socket.socket:
@@ -186,8 +168,8 @@ def _remove_abandoned(path: Path) -> None:
     )
 
 
-def _tune(sock: socket.socket) -> None:
-    """Sets options that accepted sockets inherit: no delay for small writes, and detection of vanished peers."""
+def tune(sock: socket.socket) -> None:
+    """Sets options, which accepted sockets inherit: no delay for small writes, and detection of vanished peers."""
     sock.setblocking(False)
     if sock.family == socket.AF_UNIX:
         return

@@ -2,7 +2,8 @@
 
 A pool of simulated engines is started as a user would start it. Valid clients stream from it. Hostile clients send
 requests that are valid but for one to three mutations. Meanwhile processes are killed or stopped, and files and sockets
-are removed. Requests that a killed router had accepted are lost with it: they are counted separately (decision 0182).
+are removed. The supervisor keeps clients' connections while routers are killed (decision 0332): requests that are lost
+with a router are counted separately.
 """
 
 from __future__ import annotations

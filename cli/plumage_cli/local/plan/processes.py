@@ -127,14 +127,14 @@ def plan_router(
     *,
     host: str = HOST,
     api_keys: Path | None = None,
-    fd: int | None = None,
+    handover_fd: int | None = None,
 ) -> ProcessPlan:
-    """The pool's router, which listens on `host`:`port`. fd: the listening socket, where the supervisor opened it."""
+    """The pool's router, with clients at `host`:`port`. handover_fd: to a supervisor that listens there."""
     settings = router_settings(
         pool,
         model_folder=str(paths.model_folder),
         directory=DirectoryAddress(paths.directory_url),
-        listen=ListenConfig(host=host, port=port, fd=fd),
+        listen=ListenConfig(host=host, port=port, handover_fd=handover_fd),
         membership=paths.membership,
         auth=AuthConfig(admin_key_file=paths.admin_key, api_keys_file=api_keys),
         secrets=paths.secrets,

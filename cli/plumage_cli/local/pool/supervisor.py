@@ -12,7 +12,6 @@ import logging
 import os
 import random
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -31,6 +30,7 @@ from plumage_cli.local.folder.watcher import FolderWatcher, WatchedSocket
 from plumage_cli.local.plan.paths import HOST, LocalPaths
 from plumage_cli.local.plan.processes import ProcessPlan, plan_replica, plan_router
 from plumage_cli.local.plan.vllm import VllmInterpreter, needs_weights
+from plumage_cli.local.pool.connection_keeper import ConnectionKeeper
 from plumage_cli.local.pool.membership_file import MembershipFile
 from plumage_cli.local.pool.readiness import Readiness
 from plumage_cli.local.pool.replica import Replica
@@ -75,7 +75,7 @@ class Supervisor:
         self.directory: WatchedDirectory | None = None
         self.started = time.time()
         self._listen = (host, port)
-        self._listener: socket.socket | None = None  # the clients' port; it stays open while the router restarts
+        self._keeper: ConnectionKeeper | None = None  # has the clients' port and connections while the router restarts
         self._api_keys = api_keys
         self._vllm = vllm
         self._report = report
@@ -103,7 +103,7 @@ class Supervisor:
 
     async def start(self) -> None:
         """Start everything and wait until it is ready. CliError with what failed, and why. Call `stop` in any case."""
-        self._listener = listen_at(*self._listen)
+        self._keeper = self._accept_clients()
         self._token = self.folder.secret("fleet.token").read_text().strip()
         admin_key = self.folder.secret("admin.key").read_text().strip()
         for name in (ENGINE_KEY, SALT_KEY):
@@ -155,10 +155,12 @@ class Supervisor:
         await self._traffic.stop()
         await self._watcher.stop()
         await self._members.stop()
-        if self._listener is not None:
-            self._listener.close()  # the router still has its copy; new clients are refused once it ends
+        if self._keeper is not None:
+            self._keeper.stop_accepting()
         if self.router is not None:
             await self.router.stop(self.pool.spec.rollout.drain_timeout_seconds + _GRACE)
+        if self._keeper is not None:
+            self._keeper.close()
         await asyncio.gather(*(replica.stop(_GRACE) for replica in self.replicas.values()))
         if self.directory is not None:
             await self.directory.stop()
@@ -196,11 +198,19 @@ class Supervisor:
         self._report(f"directory ready (pid {self.directory.pid})")
         return self.directory.url
 
+    def _accept_clients(self) -> ConnectionKeeper:
+        loop, limits = asyncio.get_running_loop(), self.pool.spec.router.limits
+
+        def report(line: str) -> None:
+            loop.call_soon_threadsafe(self._report, line)
+
+        return ConnectionKeeper(listen_at(*self._listen), limits.max_connections, report)
+
     def _start_router(self) -> None:
         assert self._paths is not None, "start() made them"
         host, port = self._listen
-        fd = None if self._listener is None else self._listener.fileno()
-        self.router_plan = plan_router(self.pool, self._paths, port, host=host, api_keys=self._api_keys, fd=fd)
+        fd = None if self._keeper is None else self._keeper.child_descriptor
+        self.router_plan = plan_router(self.pool, self._paths, port, host=host, api_keys=self._api_keys, handover_fd=fd)
         self.router = self._child(self.router_plan)
         self.router.start()
 
@@ -232,20 +242,23 @@ class Supervisor:
         """A process. Its settings are written before each start if the file was deleted."""
         stem = plan.name.replace(" ", "-")
         config = self.folder.write(f"{stem}.json", plan.settings)
+        keeper = self._keeper if plan.role == "router" else None
         return Child(
             plan,
             config,
             ChildLog(self.folder.path / f"{stem}.log"),
             self._child_changed,
-            prepare=lambda: self._prepare(f"{stem}.json", plan),
-            fds=[self._listener.fileno()] if plan.role == "router" and self._listener is not None else [],
+            prepare=lambda: self._prepare(f"{stem}.json", plan, keeper),
+            fds=[] if keeper is None else [keeper.child_descriptor],
         )
 
-    def _prepare(self, name: str, plan: ProcessPlan) -> None:
+    def _prepare(self, name: str, plan: ProcessPlan, keeper: ConnectionKeeper | None) -> None:
         """Restore the files that a process reads at its start. CliError where one can't be written."""
         self.folder.restore()
         if not (self.folder.path / name).exists():
             self.folder.write(name, plan.settings)
+        if keeper is not None:
+            keeper.renew()
 
     def _child_changed(self, child: Child) -> None:
         for replica in self.replicas.values():
