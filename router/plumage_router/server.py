@@ -209,13 +209,11 @@ async def drain(listener: Listener, seconds: float, turn_away: Callable[[], None
         connection.transport.abort()
 
 
-def client_sockets(
-    listen: ListenConfig, listener: Listener, loop: asyncio.AbstractEventLoop
-) -> ListeningSockets | HandedConnections:
-    """Where a listener's clients come from: its own sockets, or a supervisor's."""
-    if listen.handover_fd is not None:
-        return HandedConnections(listen, listener, loop)
-    return ListeningSockets(listen, lambda: DownstreamConnection(listener, loop), loop, listener.tls)
+def client_sockets(listen: ListenConfig, listener: Listener, loop: asyncio.AbstractEventLoop) -> ListeningSockets:
+    """Where a listener's clients come from: its own sockets, and a supervisor."""
+    descriptor = listen.handover_fd
+    handed = None if descriptor is None else HandedConnections(descriptor, listener, loop)
+    return ListeningSockets(listen, lambda: DownstreamConnection(listener, loop), loop, listener.tls, handed)
 
 
 def tls_acceptor(listen: ListenConfig, listener: Listener, loop: asyncio.AbstractEventLoop) -> TlsAcceptor | None:

@@ -23,6 +23,7 @@ from plumage_cli.demo.client import Outcome, send_load
 from plumage_cli.demo.load import Session
 from plumage_cli.errors import CliError
 from plumage_cli.local.control.client import ask
+from plumage_cli.local.pool_view import router_name
 from plumage_cli.manifests import read_pool
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +95,8 @@ class Pool:
     def pids(self) -> dict[str, int]:
         """The pids of the pool's processes with this name, also the supervisor's."""
         view = self.view()
-        named = {"supervisor": view["pid"], "router": view["router"]["pid"], "directory": view["directory"]["pid"]}
+        named = {"supervisor": view["pid"], "directory": view["directory"]["pid"]}
+        named |= {router_name(number): router["pid"] for number, router in enumerate(view["routers"])}
         for replica in view["replicas"]:
             named[f"engine {replica['id']}"] = replica["engine"]["pid"]
             named[f"agent {replica['id']}"] = replica["agent"]["pid"]

@@ -105,7 +105,7 @@ class EngineTlsConfig(Settings):
 class ListenConfig(Settings):
     """A TCP port, a Unix socket, or both. Port 0: the system chooses, and the log has the port.
 
-    handover_fd: a socket to a supervisor, which listens on the port and passes connections on (`plumage.handover`).
+    handover_fd: a socket to a supervisor that passes further, plain connections on (`plumage.handover`).
     metrics_port: serves the metrics without a key (`admin/metrics_port.py`), on the same host.
     tls: of the port. The Unix socket and the metrics port have none.
     """
@@ -119,9 +119,9 @@ class ListenConfig(Settings):
     tls: TlsConfig | None = Field(default=None, description="None: plain HTTP")
 
     @model_validator(mode="after")
-    def _handover_alone(self) -> ListenConfig:
-        if self.handover_fd is not None and (self.uds is not None or self.tls is not None):
-            raise ValueError("handoverFd can't be given with uds or tls: the supervisor passes plain connections on")
+    def _plain_handover(self) -> ListenConfig:
+        if self.handover_fd is not None and self.tls is not None:
+            raise ValueError("handoverFd can't be given with tls: a supervisor passes plain connections on")
         return self
 
 

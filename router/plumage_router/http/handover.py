@@ -16,7 +16,6 @@ from typing import Final, NoReturn
 
 from plumage.errors import ConfigurationError
 from plumage.handover import MAX_FDS, RECEIVE, Kind, Message, MessageReader, bytes_to_follow, message
-from plumage.settings.router_config import ListenConfig
 from plumage_router.http.downstream import DownstreamHost
 from plumage_router.http.handed_connection import HandedConnection
 from plumage_router.http.listening_sockets import tune
@@ -29,10 +28,10 @@ _SEND_TIMEOUT: Final = 10.0  # seconds until the supervisor must have read
 
 
 class HandedConnections:
-    """The clients of one router, with the methods of `ListeningSockets`. Set `listen.handover_fd`."""
+    """The clients that a supervisor passes on. descriptor: `listen.handover_fd`."""
 
-    def __init__(self, listen: ListenConfig, host: DownstreamHost, loop: asyncio.AbstractEventLoop) -> None:
-        self._listen = listen
+    def __init__(self, descriptor: int, host: DownstreamHost, loop: asyncio.AbstractEventLoop) -> None:
+        self._descriptor = descriptor
         self._host = host
         self._loop = loop
         self._reader = MessageReader()
@@ -42,22 +41,13 @@ class HandedConnections:
         self._socket: socket.socket | None = None
         self._accepting = False
 
-    @property
-    def addresses(self) -> list[str]:
-        """`HOST:PORT`, where the supervisor listens."""
-        return [f"{self._listen.host}:{self._listen.port}"]
-
-    @property
-    def accepting(self) -> bool:
-        return self._accepting
-
-    async def start(self) -> None:
-        """Takes connections. Raises ConfigurationError if the descriptor is not the supervisor's socket."""
-        self._socket = _inherited(self._listen.handover_fd)
+    def start(self) -> None:
+        """Raises ConfigurationError if the descriptor is not a socket to a supervisor."""
+        self._socket = _inherited(self._descriptor)
         self._loop.add_reader(self._socket, self._receive)
-        await self.accept()
 
-    async def accept(self) -> None:
+    def accept(self) -> None:
+        """Takes connections."""
         self._accepting = True
         self.report(Kind.ACCEPT)
 
@@ -134,8 +124,7 @@ class HandedConnections:
             self.report(Kind.DROP, number)
 
 
-def _inherited(descriptor: int | None) -> socket.socket:
-    assert descriptor is not None, "the caller checks it"
+def _inherited(descriptor: int) -> socket.socket:
     try:
         sock = socket.socket(fileno=os.dup(descriptor))
     except OSError as error:

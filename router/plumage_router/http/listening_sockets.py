@@ -41,10 +41,22 @@ class _TlsServer:
         self._sock.close()
 
 
+class _Handed(Protocol):
+    """See `handover.HandedConnections`."""
+
+    def start(self) -> None: ...
+
+    def accept(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 class ListeningSockets:
     """The sockets of one router. connection: makes the protocol of each accepted connection.
 
-    tls: accepts the connections of TCP sockets; None for plain HTTP.
+    tls: accepts the connections of TCP sockets; None for plain HTTP. handed: a supervisor's connections, if any.
     """
 
     def __init__(
@@ -53,11 +65,13 @@ class ListeningSockets:
         connection: Callable[[], asyncio.Protocol],
         loop: asyncio.AbstractEventLoop,
         tls: TlsAcceptor | None = None,
+        handed: _Handed | None = None,
     ) -> None:
         self._config = config
         self._connection = connection
         self._loop = loop
         self._tls = tls
+        self._handed = handed
         self._sockets: list[socket.socket] = []
         self._servers: list[_Accepting] = []
 
@@ -73,6 +87,8 @@ class ListeningSockets:
     async def start(self) -> None:
         """Binds the sockets and accepts connections. Raises ConfigurationError if a socket cannot be bound."""
         self._sockets = bind(self._config)
+        if self._handed is not None:
+            self._handed.start()
         await self.accept()
 
     async def accept(self) -> None:
@@ -86,9 +102,13 @@ class ListeningSockets:
             if "cleanup_socket" in inspect.signature(create).parameters:  # from 3.13 on: a pause would remove the path
                 kept["cleanup_socket"] = False
             self._servers.append(await create(self._connection, sock=handle, backlog=self._config.backlog, **kept))
+        if self._handed is not None:
+            self._handed.accept()
 
     def pause(self) -> None:
         """Lets new connections wait in the system's queue."""
+        if self._handed is not None:
+            self._handed.pause()
         for server in self._servers:
             server.close()
         self._servers.clear()
@@ -96,6 +116,8 @@ class ListeningSockets:
     def stop(self) -> None:
         """Closes all sockets, and connections within their handshake."""
         self.pause()
+        if self._handed is not None:
+            self._handed.stop()
         if self._tls is not None:
             self._tls.stop()
         while self._sockets:

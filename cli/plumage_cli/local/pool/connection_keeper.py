@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from plumage.handover import MAX_PAYLOAD, Kind, Message, MessageReader, connection_message, message
@@ -37,22 +38,25 @@ _STOP: Final = 5.0  # seconds for the thread to end
 
 @dataclass(slots=True)
 class _Connection:
-    """received: of requests without an answer. routers: how many ended with them."""
+    """router: the number of the one that serves it; None while it waits for one. received: of requests without an
+    answer. ended: how many routers ended with them."""
 
     sock: socket.socket
+    router: int | None = None
     received: list[bytes] = field(default_factory=list)
     answering: bool = False
-    routers: int = 0
+    ended: int = 0
 
 
 class _Router:
-    """The socket to one router process. began: it has got the connections of the former one. accepts: it takes more."""
+    """The socket to one router process. accepts: it takes connections. connections: how many it has now. passed: how
+    many it has had."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.sock = sock
-        self.began = False
         self.accepts = False
+        self.connections = self.passed = 0
         self.reader = MessageReader()
         self._out: deque[tuple[bytes, socket.socket | None]] = deque()
 
@@ -80,13 +84,15 @@ class _Router:
 
 
 class ConnectionKeeper:
-    """Accepts the connections of one listening socket, for one router at a time.
+    """Accepts the connections of one listening socket, and passes each to the router with the fewest.
 
-    Call `renew` before each start of the router, and `close` at the end. report: gets a line for each connection that
-    is given up; it is called in the keeper's thread.
+    Routers have numbers. Call `renew` before each start of one, `ended` when it has ended, and `close` at the end.
+    report: gets a line for each connection that is given up; it is called in the keeper's thread.
     """
 
-    def __init__(self, listener: socket.socket, most_connections: int, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, listener: socket.socket, most_connections: int, report: Callable[[str], None], *, routers: int = 1
+    ) -> None:
         self._listener: socket.socket | None = listener
         listener.setblocking(False)
         self._report = report
@@ -94,50 +100,53 @@ class ConnectionKeeper:
         self._next = 1
         self._bytes = 0
         self._refused = False  # the system had no descriptor for the last connection
-        self._router: _Router | None = None
-        self._changes: deque[socket.socket | None] = deque()  # the next router's socket; None: accept no more
+        self._routers: dict[int, _Router] = {}
+        self._calls: deque[Callable[[], None]] = deque()  # for the thread
         self._closing = False
         self._wakes, self._wake = socket.socketpair()
         self._wakes.setblocking(False)
-        unused, self._child = socket.socketpair()  # replaced by each `renew`; the descriptor's number stays
-        unused.close()
-        _raise_file_limit(most_connections)
+        self._children = [_unconnected() for _ in range(routers)]  # `renew` connects them; their descriptors stay
+        _raise_file_limit(most_connections * routers)
         self._thread = threading.Thread(target=self._run, name="connection-keeper", daemon=True)
         self._thread.start()
 
-    @property
-    def child_descriptor(self) -> int:
-        """The descriptor that the router inherits, the same for each."""
-        return self._child.fileno()
+    def child_descriptor(self, router: int = 0) -> int:
+        """The descriptor that each process of this router inherits."""
+        return self._children[router].fileno()
 
     @property
     def kept(self) -> int:
-        """Connections that the next router would get."""
+        """Connections that another router would get, should theirs end."""
         return len(self._connections)
 
-    def renew(self) -> None:
-        """Call when the former router has ended, before the next one starts: it gets the connections. CliError if the
-        thread has ended, which no router can do without."""
+    def renew(self, router: int = 0) -> None:
+        """Connects the router that starts next. CliError if the thread has ended, without which no router is of use."""
         if not self._thread.is_alive():
             raise CliError("the thread that accepts connections has ended: start the pool again, and report its log")
         ours, theirs = socket.socketpair()
-        os.dup2(theirs.fileno(), self.child_descriptor, inheritable=False)
+        os.dup2(theirs.fileno(), self.child_descriptor(router), inheritable=False)
         theirs.close()
-        self._changes.append(ours)
-        self._wake.send(b"\0")
+        self._call(partial(self._connect, router, ours))
+
+    def ended(self, router: int = 0) -> None:
+        """Passes the router's connections to others, or to the next one that starts."""
+        self._call(partial(self._disconnect, router))
 
     def stop_accepting(self) -> None:
         """Closes the listening socket. New clients are refused."""
-        self._changes.append(None)
-        self._wake.send(b"\0")
+        self._call(self._close_listener)
 
     def close(self) -> None:
         """Closes everything, also the connections without an answer."""
         self._closing = True
         self._wake.send(b"\0")
         self._thread.join(_STOP)
-        for sock in (self._wake, self._wakes, self._child):
+        for sock in (self._wake, self._wakes, *self._children):
             sock.close()
+
+    def _call(self, act: Callable[[], None]) -> None:
+        self._calls.append(act)
+        self._wake.send(b"\0")
 
     # -- in the thread ------------------------------------------------------------------------------------------------
 
@@ -146,57 +155,85 @@ class ConnectionKeeper:
             while not self._closing:
                 self._turn()
         finally:
+            while self._calls:
+                self._calls.popleft()()  # a socket of `renew` is closed below
             self._close_listener()
-            if self._router is not None:
-                self._router.sock.close()
-            for sock in (*(one.sock for one in self._connections.values()), *filter(None, self._changes)):
+            for sock in [one.sock for one in self._routers.values()] + [one.sock for one in self._connections.values()]:
                 sock.close()
             self._connections.clear()
-            self._changes.clear()
 
     def _turn(self) -> None:
         """Waits for one event, and handles all that have occurred."""
-        poll, router, listener = select.poll(), self._router, self._listener
+        poll, listener = select.poll(), self._listener
         poll.register(self._wakes, select.POLLIN)
-        if router is not None:
+        for router in self._routers.values():
             poll.register(router.sock, select.POLLIN | (select.POLLOUT if router.waits_to_send else 0))
-            if listener is not None and router.accepts and not router.waits_to_send and not self._refused:
-                poll.register(listener, select.POLLIN)
+        if listener is not None and not self._refused and self._least_busy(with_room=True) is not None:
+            poll.register(listener, select.POLLIN)
         ready = {descriptor for descriptor, _ in poll.poll(_RETRY * 1000 if self._refused else None)}
         self._refused = False
-        if router is not None and router.sock.fileno() in ready:
-            self._serve(router)
-        if listener is not None and listener.fileno() in ready and router is self._router:
+        for number, router in list(self._routers.items()):
+            if router.sock.fileno() in ready:
+                self._serve(number, router)
+        if listener is not None and listener.fileno() in ready:
             self._accept(listener)
         if self._wakes.fileno() in ready:
             with suppress(BlockingIOError):
                 self._wakes.recv(4096)
-            while self._changes:
-                self._change(self._changes.popleft())
+            while self._calls:
+                self._calls.popleft()()
 
-    def _change(self, sock: socket.socket | None) -> None:
-        if sock is None:
-            self._close_listener()
-            return
-        former = self._router
+    def _connect(self, number: int, sock: socket.socket) -> None:
+        self._disconnect(number)
+        self._routers[number] = _Router(sock)
+
+    def _disconnect(self, number: int) -> None:
+        """A router has ended. Its clients get another one, but for those that have a part of an answer."""
+        former = self._routers.get(number)
         if former is not None:
-            while self._serve(former):
+            while self._serve(number, former):
                 pass  # what it reported before it ended
-        for number, connection in list(self._connections.items()):
-            self._keep_or_close(number, connection)
-        self._router = _Router(sock)
+            former.sock.close()
+            self._routers.pop(number, None)
+        for connection, one in list(self._connections.items()):
+            if one.router == number:
+                self._keep_or_close(connection, one)
+        self._pass_on_waiting()
 
     def _keep_or_close(self, number: int, connection: _Connection) -> None:
-        """A router has ended: its client gets another one, unless it has a part of an answer."""
-        connection.routers += bool(connection.received)
-        if connection.answering or connection.routers >= MOST_ROUTERS:
+        connection.router = None
+        connection.ended += bool(connection.received)
+        if connection.answering or connection.ended >= MOST_ROUTERS:
             if not connection.answering:
                 self._report(
-                    f"closed a client's connection: {connection.routers} routers have ended with its request unanswered"
+                    f"closed a client's connection: {connection.ended} routers have ended with its request unanswered"
                 )
             self._drop(number)
 
-    def _serve(self, router: _Router) -> bool:
+    def _least_busy(self, *, with_room: bool) -> int | None:
+        """The number of the router that gets a connection; None if none takes any. with_room: only of those that have
+        read what was sent."""
+        taking = [one for one, router in self._routers.items() if router.accepts]
+        if with_room:
+            taking = [one for one in taking if not self._routers[one].waits_to_send]
+        return min(taking, key=lambda one: (self._routers[one].connections, self._routers[one].passed), default=None)
+
+    def _pass_on_waiting(self) -> None:
+        for number, connection in self._connections.items():
+            if connection.router is None and (chosen := self._least_busy(with_room=False)) is not None:
+                self._pass_on(number, connection, chosen)
+
+    def _pass_on(self, number: int, connection: _Connection, chosen: int) -> None:
+        router, connection.router = self._routers[chosen], chosen
+        router.connections += 1
+        router.passed += 1
+        received = b"".join(connection.received)
+        router.send(connection_message(number, len(received)), connection.sock)
+        for start in range(0, len(received), MAX_PAYLOAD):
+            router.send(message(Kind.BYTES, number, received[start : start + MAX_PAYLOAD]))
+        router.flush()
+
+    def _serve(self, number: int, router: _Router) -> bool:
         """Sends and receives. Returns whether more may be received."""
         router.flush()
         try:
@@ -212,18 +249,13 @@ class ConnectionKeeper:
             data = b""
         if not data:
             router.sock.close()  # a router that still runs ends then
-            if router is self._router:
-                self._router = None
+            self._routers.pop(number, None)
         return bool(data)
 
     def _take(self, router: _Router, one: Message) -> None:
         if one.kind is Kind.ACCEPT:
             router.accepts = True
-            if not router.began:
-                router.began = True
-                for number, kept in self._connections.items():
-                    _pass_on(router, number, kept)
-                router.flush()
+            self._pass_on_waiting()
             return
         if one.kind is Kind.PAUSE:
             router.accepts = False
@@ -238,7 +270,7 @@ class ConnectionKeeper:
             connection.answering = True
         elif one.kind is Kind.ANSWERED:
             self._forget_bytes(connection)
-            connection.answering, connection.routers = False, 0
+            connection.answering, connection.ended = False, 0
         elif one.kind is Kind.DROP:
             self._drop(one.connection)
         else:
@@ -259,11 +291,13 @@ class ConnectionKeeper:
         connection = self._connections.pop(number)
         self._forget_bytes(connection)
         connection.sock.close()
+        if connection.router in self._routers:
+            self._routers[connection.router].connections -= 1
 
     def _accept(self, listener: socket.socket) -> None:
-        router = self._router
-        assert router is not None, "the caller checks it"
         for _ in range(_ACCEPT_AT_ONCE):
+            if (chosen := self._least_busy(with_room=True)) is None:
+                break
             try:
                 sock, _ = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -273,9 +307,8 @@ class ConnectionKeeper:
                 self._refused = True
                 break
             connection = self._connections[self._next] = _Connection(sock)
-            _pass_on(router, self._next, connection)
+            self._pass_on(self._next, connection, chosen)
             self._next += 1
-        router.flush()
 
     def _close_listener(self) -> None:
         if self._listener is not None:
@@ -283,11 +316,10 @@ class ConnectionKeeper:
             self._listener = None
 
 
-def _pass_on(router: _Router, number: int, connection: _Connection) -> None:
-    received = b"".join(connection.received)
-    router.send(connection_message(number, len(received)), connection.sock)
-    for start in range(0, len(received), MAX_PAYLOAD):
-        router.send(message(Kind.BYTES, number, received[start : start + MAX_PAYLOAD]))
+def _unconnected() -> socket.socket:
+    unused, child = socket.socketpair()
+    unused.close()
+    return child
 
 
 def _raise_file_limit(most_connections: int) -> None:
