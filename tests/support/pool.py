@@ -37,7 +37,13 @@ class Pool:
     for `--model`."""
 
     def __init__(
-        self, runtime: Path, manifest: str = "local.yaml", *, model: str | None = None, **changes: object
+        self,
+        runtime: Path,
+        manifest: str = "local.yaml",
+        *,
+        model: str | None = None,
+        routers: int = 1,
+        **changes: object,
     ) -> None:
         self.runtime = runtime
         path = ROOT / "examples" / manifest
@@ -46,7 +52,7 @@ class Pool:
         self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), "PYTHONWARNINGS": "default"}
         sets = [f"--set={path.replace('__', '.')}={value}" for path, value in changes.items()]
         source = str(path) if model is None else f"--model={model}"
-        command = ["up", source, f"--port={self.port}", *sets]
+        command = ["up", source, f"--port={self.port}", f"--routers={routers}", *sets]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "plumage_cli", *command],
             env=self.environment,
@@ -117,9 +123,9 @@ class Pool:
 
 
 @contextmanager
-def ready_pool(runtime: Path, replicas: int, **changes: str) -> Iterator[Pool]:
+def ready_pool(runtime: Path, replicas: int, *, routers: int = 1, **changes: str) -> Iterator[Pool]:
     """A pool of examples/local.yaml with all its replicas ready. It is killed at the end if it still runs."""
-    pool = Pool(runtime, spec__replicas=replicas, **changes)
+    pool = Pool(runtime, routers=routers, spec__replicas=replicas, **changes)
     try:
         pool.wait(whole(replicas))
         yield pool
