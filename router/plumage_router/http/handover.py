@@ -98,6 +98,7 @@ class HandedConnections:
     def _take(self, one: Message) -> None:
         if one.kind is Kind.CONNECTION:
             sock = socket.socket(fileno=self._descriptors.pop(0))
+            sock.set_inheritable(False)
             arriving = self._arriving[one.connection] = (sock, bytes_to_follow(one.payload), bytearray())
         elif one.kind is Kind.BYTES:
             arriving = self._arriving[one.connection]

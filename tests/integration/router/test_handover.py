@@ -77,6 +77,10 @@ class Supervised:
         """Waits until the engine has got that many requests since the start."""
         await self._kit.until(lambda: len(self.engine.seen) >= requests)
 
+    def all_answered(self) -> bool:
+        """Whether the keeper has read that every answer has ended."""
+        return not any(one.answering or one.received for one in self.keeper._connections.values())
+
     async def ask(self) -> Any:
         """Sends a request on a connection of its own."""
         reader, writer = await self.connect()
@@ -166,7 +170,7 @@ async def test_idle_connection_outlives_its_router(supervised: Supervised, kit: 
     for content in ("first", "second"):
         writer.write(kit.request(kit.chat(content)))
         assert (await asyncio.wait_for(kit.read_answer(reader), 30)).status == 200
-        await kit.until(lambda: not any(one.answering for one in supervised.keeper._connections.values()))
+        await kit.until(supervised.all_answered)
         await supervised.kill_router()
         await supervised.start_router()
     assert len(supervised.engine.seen) == 2, "no answered request is sent again"
