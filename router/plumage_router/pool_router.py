@@ -166,9 +166,17 @@ class PoolRouter(PoolState):
 
     @property
     def ready(self) -> bool:
-        """Whether clients may send requests here: a replica is available, or requests may wait for one."""
+        """Whether clients may send requests here: a replica is available, or requests may wait for one.
+
+        A router that knew no caches yet would compute conversations again that others have cached (0334).
+        """
         able = self.wait_queue.enabled or bool(self.fleet.candidates(self.tick))
-        return self.keeps_alive and self.membership.listed and able
+        return self.keeps_alive and self.informed and able
+
+    @property
+    def informed(self) -> bool:
+        """Whether the members were listed once, and their caches are in the mirror."""
+        return self.membership.listed and self.directory.loaded(self.tick)
 
     def control_handler(self, request: Request, connection: DownstreamConnection) -> Handler:
         return AsgiRequest(self.application, request, connection, self._loop, self.log_access)

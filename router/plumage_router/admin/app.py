@@ -222,7 +222,9 @@ def _add_admin(app: FastAPI, pool: PoolRouter) -> None:
 def _why_not(pool: PoolRouter) -> str:
     if not pool.keeps_alive:
         return "shutting down"
-    return "no replica" if pool.membership.listed else "members not known yet"
+    if not pool.membership.listed:
+        return "members not known yet"
+    return "no replica" if pool.informed else "the replicas' caches are being loaded"
 
 
 def model_entry(name: str) -> dict[str, Any]:
