@@ -406,10 +406,12 @@ class EngineAnswer:
         self.client.answer_begins()
         self.client.transport.write(head + chunk(data) if data and self.chunked else head + data)
 
-    def end(self) -> None:
-        """Ends a complete answer."""
+    def end(self, data: bytes) -> None:
+        """Sends the last body bytes, perhaps none, and ends a complete answer."""
         if self.chunked:
-            self.client.transport.write(LAST_CHUNK)
+            self.client.transport.write(chunk(data) + LAST_CHUNK if data else LAST_CHUNK)
+        elif data:
+            self.client.transport.write(data)
         self.client.done(keep_alive=self.keep_alive)
 
     def truncate(self) -> None:
