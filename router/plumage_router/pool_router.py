@@ -92,7 +92,8 @@ class PoolRouter(PoolState):
 
     def start(self) -> None:
         """Starts to follow the replicas and the directory."""
-        self._background.start(self.membership.run, self.directory.run, self._health_checker.run, self.quotas.run)
+        self._background.start(self.membership.run, self.directory.run, self._health_checker.run)
+        self._background.start(self.quota_exchange.run)
         if self.usage_log is not None:
             self._background.start(self.usage_log.run)
 
@@ -133,7 +134,7 @@ class PoolRouter(PoolState):
         """Stops the background tasks and closes the connections to replicas."""
         await self._background.stop()
         await self.directory.close()
-        await self.quotas.close()
+        await self.quota_exchange.close()
         self.fleet.close()
         await asyncio.sleep(0)  # lets the aborted transports call their protocols
         if self.usage_log is not None and (lost := self.usage_log.close()):

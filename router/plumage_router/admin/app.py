@@ -188,7 +188,9 @@ def _add_public(app: FastAPI, pool: PoolRouter) -> None:
 def _add_admin(app: FastAPI, pool: PoolRouter) -> None:
     async def reader(request: Request) -> None:
         try:
-            await pool.auth.check_reader(dict(request.scope["headers"]))
+            checking = pool.auth.check_reader(dict(request.scope["headers"]))
+            if checking is not None:
+                await checking
         except CallerRefusedError as error:
             if error.status == 401:
                 raise _Unauthorized(str(error), "admin_key") from error
