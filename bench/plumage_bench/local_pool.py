@@ -81,7 +81,7 @@ def local_pool(runtime: Path, spec: Mapping[str, Any], name: str, *options: str)
 
 def _is_well(view: Mapping[str, Any]) -> bool:
     parts = [
-        view["router"],
+        *(view["routers"] or (None,)),
         view["directory"],
         *(one[role] for one in view["replicas"] for role in ("engine", "agent")),
     ]

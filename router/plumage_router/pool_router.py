@@ -92,7 +92,8 @@ class PoolRouter(PoolState):
 
     def start(self) -> None:
         """Starts to follow the replicas and the directory."""
-        self._background.start(self.membership.run, self.directory.run, self._health_checker.run, self.quotas.run)
+        self._background.start(self.membership.run, self.directory.run, self._health_checker.run)
+        self._background.start(self.quota_exchange.run)
         if self.usage_log is not None:
             self._background.start(self.usage_log.run)
 
@@ -133,7 +134,7 @@ class PoolRouter(PoolState):
         """Stops the background tasks and closes the connections to replicas."""
         await self._background.stop()
         await self.directory.close()
-        await self.quotas.close()
+        await self.quota_exchange.close()
         self.fleet.close()
         await asyncio.sleep(0)  # lets the aborted transports call their protocols
         if self.usage_log is not None and (lost := self.usage_log.close()):
@@ -166,9 +167,17 @@ class PoolRouter(PoolState):
 
     @property
     def ready(self) -> bool:
-        """Whether clients may send requests here: a replica is available, or requests may wait for one."""
+        """Whether clients may send requests here: a replica is available, or requests may wait for one.
+
+        A router that knew no caches yet would compute conversations again that others have cached (0334).
+        """
         able = self.wait_queue.enabled or bool(self.fleet.candidates(self.tick))
-        return self.keeps_alive and self.membership.listed and able
+        return self.keeps_alive and self.informed and able
+
+    @property
+    def informed(self) -> bool:
+        """Whether the members were listed once, and their caches are in the mirror."""
+        return self.membership.listed and self.directory.loaded(self.tick)
 
     def control_handler(self, request: Request, connection: DownstreamConnection) -> Handler:
         return AsgiRequest(self.application, request, connection, self._loop, self.log_access)

@@ -24,6 +24,7 @@ from plumage_router.admin.metrics_port import MetricsPort
 from plumage_router.admin.status import metrics_page
 from plumage_router.http.auth import Auth, find_callers
 from plumage_router.http.downstream import DownstreamConnection
+from plumage_router.http.handover import HandedConnections
 from plumage_router.http.listener import Listener
 from plumage_router.http.listening_sockets import ListeningSockets
 from plumage_router.http.tls import TlsAcceptor
@@ -43,6 +44,7 @@ __all__ = [
     "ROTATION",
     "RouterServer",
     "Service",
+    "client_sockets",
     "drain",
     "name_of_router",
     "raise_file_limit",
@@ -82,9 +84,7 @@ class RouterServer:
         self.pool.config_ignored = len(config.ignored)
         self._watch = ConfigWatch(file, config, self.reconfigure) if file is not None else None
         self.pool.tls = tls_acceptor(config.listen, self.pool, loop)
-        self._sockets = ListeningSockets(
-            config.listen, lambda: DownstreamConnection(self.pool, loop), loop, self.pool.tls
-        )
+        self._sockets = client_sockets(config.listen, self.pool, loop)
         self.metrics_port = MetricsPort(config.listen, lambda accept: metrics_page(self.pool, accept), loop)
         self.endpoint_picker = _endpoint_picker(config, self.pool, loop)
         self.pool.picker_tls = None if self.endpoint_picker is None else self.endpoint_picker.tls
@@ -207,6 +207,13 @@ async def drain(listener: Listener, seconds: float, turn_away: Callable[[], None
         log.warning("drain timeout: cutting off %d connections", len(listener.connections))
     for connection in tuple(listener.connections):
         connection.transport.abort()
+
+
+def client_sockets(listen: ListenConfig, listener: Listener, loop: asyncio.AbstractEventLoop) -> ListeningSockets:
+    """Where a listener's clients come from: its own sockets, and a supervisor."""
+    descriptor = listen.handover_fd
+    handed = None if descriptor is None else HandedConnections(descriptor, listener, loop)
+    return ListeningSockets(listen, lambda: DownstreamConnection(listener, loop), loop, listener.tls, handed)
 
 
 def tls_acceptor(listen: ListenConfig, listener: Listener, loop: asyncio.AbstractEventLoop) -> TlsAcceptor | None:

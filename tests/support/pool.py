@@ -23,6 +23,7 @@ from plumage_cli.demo.client import Outcome, send_load
 from plumage_cli.demo.load import Session
 from plumage_cli.errors import CliError
 from plumage_cli.local.control.client import ask
+from plumage_cli.local.pool_view import router_name
 from plumage_cli.manifests import read_pool
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,13 @@ class Pool:
     for `--model`."""
 
     def __init__(
-        self, runtime: Path, manifest: str = "local.yaml", *, model: str | None = None, **changes: object
+        self,
+        runtime: Path,
+        manifest: str = "local.yaml",
+        *,
+        model: str | None = None,
+        routers: int = 1,
+        **changes: object,
     ) -> None:
         self.runtime = runtime
         path = ROOT / "examples" / manifest
@@ -45,7 +52,7 @@ class Pool:
         self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), "PYTHONWARNINGS": "default"}
         sets = [f"--set={path.replace('__', '.')}={value}" for path, value in changes.items()]
         source = str(path) if model is None else f"--model={model}"
-        command = ["up", source, f"--port={self.port}", *sets]
+        command = ["up", source, f"--port={self.port}", f"--routers={routers}", *sets]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "plumage_cli", *command],
             env=self.environment,
@@ -94,7 +101,8 @@ class Pool:
     def pids(self) -> dict[str, int]:
         """The pids of the pool's processes with this name, also the supervisor's."""
         view = self.view()
-        named = {"supervisor": view["pid"], "router": view["router"]["pid"], "directory": view["directory"]["pid"]}
+        named = {"supervisor": view["pid"], "directory": view["directory"]["pid"]}
+        named |= {router_name(number): router["pid"] for number, router in enumerate(view["routers"])}
         for replica in view["replicas"]:
             named[f"engine {replica['id']}"] = replica["engine"]["pid"]
             named[f"agent {replica['id']}"] = replica["agent"]["pid"]
@@ -115,9 +123,9 @@ class Pool:
 
 
 @contextmanager
-def ready_pool(runtime: Path, replicas: int, **changes: str) -> Iterator[Pool]:
+def ready_pool(runtime: Path, replicas: int, *, routers: int = 1, **changes: str) -> Iterator[Pool]:
     """A pool of examples/local.yaml with all its replicas ready. It is killed at the end if it still runs."""
-    pool = Pool(runtime, spec__replicas=replicas, **changes)
+    pool = Pool(runtime, routers=routers, spec__replicas=replicas, **changes)
     try:
         pool.wait(whole(replicas))
         yield pool

@@ -19,14 +19,11 @@ __all__ = ["Sender", "Sent", "sending"]
 
 @dataclass
 class Sent:
-    """One streaming request. begun: its first piece arrived. whole: the complete answer arrived. error: why it did not.
-    again: the number of times it was sent again, because no server listened or the connection broke before the first
-    piece."""
+    """One streaming request. begun: its first piece arrived. whole: all of it arrived. error: why it did not."""
 
     begun: bool = False
     whole: bool = False
     error: str | None = None
-    again: int = 0
 
     @property
     def lost(self) -> bool:
@@ -35,14 +32,12 @@ class Sent:
 
 
 class Sender:
-    """Starts requests; `sent` holds all of them. `patient`: clients send again while there is no router and no piece
-    arrived. A router's answer is final."""
+    """Starts requests; `sent` has all of them. No request is sent again."""
 
-    def __init__(self, client: httpx.AsyncClient, users: asyncio.TaskGroup, patient: bool) -> None:
+    def __init__(self, client: httpx.AsyncClient, users: asyncio.TaskGroup) -> None:
         self.sent: list[Sent] = []
         self._client = client
         self._users = users
-        self._patient = patient
 
     def send(self, session: Session) -> None:
         """Sends the session's first turn in the background."""
@@ -56,21 +51,11 @@ class Sender:
     async def _follow(self, session: Session, sent: Sent) -> None:
         messages = [{"role": "system", "content": session.system}, {"role": "user", "content": session.turns[0]}]
         body = {"model": "tiny-chat", "messages": messages, "max_tokens": session.answer_tokens, "stream": True}
-        while not sent.whole and sent.error is None:
-            try:
-                async with self._client.stream("POST", "/v1/chat/completions", json=body) as reply:
-                    await self._read(reply, sent)
-            except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
-                await self._broken(sent, error)
-            except httpx.HTTPError as error:
-                sent.error = f"{type(error).__name__}: {error}"
-
-    async def _broken(self, sent: Sent, error: Exception) -> None:
-        if sent.begun or not self._patient:
+        try:
+            async with self._client.stream("POST", "/v1/chat/completions", json=body) as reply:
+                await self._read(reply, sent)
+        except httpx.HTTPError as error:
             sent.error = f"{type(error).__name__}: {error}"
-            return
-        sent.again += 1
-        await asyncio.sleep(0.1)
 
     async def _read(self, reply: httpx.Response, sent: Sent) -> None:
         if reply.status_code != 200:
@@ -86,11 +71,11 @@ class Sender:
 
 
 @asynccontextmanager
-async def sending(pool: Pool, *, patient: bool = False) -> AsyncIterator[Sender]:
+async def sending(pool: Pool) -> AsyncIterator[Sender]:
     """A sender. The end of the block waits for its requests."""
     limits = httpx.Limits(max_connections=None)
     async with (
         httpx.AsyncClient(base_url=pool.url, timeout=120.0, limits=limits, trust_env=False) as client,
         asyncio.TaskGroup() as users,
     ):
-        yield Sender(client, users, patient)
+        yield Sender(client, users)

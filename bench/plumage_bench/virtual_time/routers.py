@@ -7,6 +7,7 @@ read.
 
 While the directory is away (`Outage`) nothing of this arrives. When it is back, a router sees what the caches hold
 then, as from a new snapshot. A router that joins starts as a new process: with nothing learned and an empty mirror.
+Like the product it gets its first client once it has loaded the replicas' snapshots (0334).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from plumage_router.directory.policy_sharing import PolicySharing
 __all__ = ["ALWAYS", "Outage", "Routed", "Spread", "run_routers"]
 
 DELIVERY: Final = 0.006  # seconds from a message until another router has read it: the server, half of a reader's pace
-LOADING: Final = 1.0  # seconds until a new router has the replicas' snapshots
+LOADING: Final = 1.0  # seconds from a new router's start until it has the replicas' snapshots
 _SLICE: Final = 5.0  # virtual seconds between two checks of the end
 _LEARNING: Final = 0.05  # weight of one prefill in `seconds_per_token`, as in the router's decider
 _LEAST_TOKENS: Final = 16
@@ -198,8 +199,9 @@ class _Fleet(Hooks):
         self.done = 0
         self._source, self._spread, self._outage = source, spread, outage
         size, last = engines[0].block_size, len(policies) - 1
+        started = joins - LOADING if joins else 0.0
         self._routers = [
-            _Router(f"router-{index}", policy, len(engines), size, outage, joins if index == last else 0.0)
+            _Router(f"router-{index}", policy, len(engines), size, outage, started if index == last else 0.0)
             for index, policy in enumerate(policies)
         ]
         self._arrivals: list[Arrival] = []

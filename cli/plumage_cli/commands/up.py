@@ -40,11 +40,12 @@ def up(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="File of API keys. Without it, clients need no key."),
     ] = None,
+    routers: Annotated[int, typer.Option(min=1, max=16, help="Routers that share the port.")] = 1,
     vllm_python: Annotated[
         Path | None, typer.Option(help="Interpreter with vLLM. [default: PLUMAGE_VLLM_PYTHON, else .venv-vllm]")
     ] = None,
 ) -> None:
-    """Run a pool on this machine: engines, agents, directory and router. Ctrl-C drains and ends the pool."""
+    """Run a pool on this machine: engines, agents, directory and routers. Ctrl-C drains and ends the pool."""
     from plumage.settings.effect import without_effect
     from plumage_cli.errors import CliError
     from plumage_cli.local.plan.paths import HOST
@@ -80,7 +81,10 @@ def up(
     interpreter = None
     if pool.spec.engine.runtime == "VLLM":
         interpreter = find_vllm(vllm_python, os.environ, pool.spec.initial_replicas)
-    run(pool, port=port or pool.spec.router.service.port, host=host or HOST, api_keys=keys, vllm=interpreter)
+    if routers > 1 and pool.spec.router.endpoint_picker is not None:
+        raise CliError("spec.router.endpointPicker has one port, so the pool can have one router: leave --routers out")
+    port = port or pool.spec.router.service.port
+    run(pool, port=port, host=host or HOST, api_keys=keys, vllm=interpreter, routers=routers)
 
 
 def _manifest_of(model: str) -> str:

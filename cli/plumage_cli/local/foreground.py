@@ -55,13 +55,11 @@ class StopSignals:
         (self.hurry if self.asked.is_set() else self.asked).set()
 
 
-def run(
-    pool: InferencePool, *, port: int, host: str, api_keys: Path | None, vllm: VllmInterpreter | None = None
-) -> None:
-    """Run the pool until SIGINT or SIGTERM; a second signal ends it without draining."""
+def run(pool: InferencePool, **options: Any) -> None:
+    """Run the pool until SIGINT or SIGTERM; a second signal ends it without draining. options: of `pool_up`."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     with contextlib.suppress(Stopped):
-        asyncio.run(_run(pool, Console(highlight=False), port=port, host=host, api_keys=api_keys, vllm=vllm))
+        asyncio.run(_run(pool, Console(highlight=False), **options))
 
 
 async def _run(pool: InferencePool, console: Console, **options: Any) -> None:
@@ -84,10 +82,13 @@ async def pool_up(
     host: str = HOST,
     api_keys: Path | None = None,
     vllm: VllmInterpreter | None = None,
+    routers: int = 1,
 ) -> AsyncIterator[Supervisor]:
     """Start the pool, and end all of it after the block. Raises Stopped when a signal arrives during the start."""
     folder = PoolFolder.take(pool.metadata.name)
-    supervisor = Supervisor(pool, folder, port=port, host=host, api_keys=api_keys, vllm=vllm, report=console.print)
+    supervisor = Supervisor(
+        pool, folder, port=port, host=host, api_keys=api_keys, vllm=vllm, routers=routers, report=console.print
+    )
     control = ControlServer(supervisor)
     with cleanup_process(folder.path) as cleanup:
         supervisor.call_each_second(cleanup.restart_if_ended)

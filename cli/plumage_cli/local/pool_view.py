@@ -11,7 +11,7 @@ import msgspec
 
 from plumage_cli.errors import CliError
 
-__all__ = ["ChildView", "DirectoryView", "PoolView", "ReplicaView", "check"]
+__all__ = ["ChildView", "DirectoryView", "PoolView", "ReplicaView", "check", "router_name"]
 
 
 class ChildView(TypedDict):
@@ -39,10 +39,10 @@ class ReplicaView(TypedDict):
 
 
 class PoolView(TypedDict):
-    """endpoint: URL, None until the router is started.
+    """endpoint: URL, None until the routers are started.
 
-    started: seconds since 1970. traffic: the router's status, empty before its first answer; its `directory` is Unknown
-    while the router does not answer. problems: messages about missing sockets of the pool's folder.
+    started: seconds since 1970. traffic: the routers' status, empty before the first answer; its `directory` is Unknown
+    while no router answers. problems: messages about missing sockets of the pool's folder.
     """
 
     pool: str
@@ -52,11 +52,16 @@ class PoolView(TypedDict):
     model: str
     policy: str
     eviction: str
-    router: ChildView | None
+    routers: list[ChildView]
     directory: DirectoryView | None
     replicas: list[ReplicaView]
     problems: list[str]
     traffic: dict[str, Any]
+
+
+def router_name(number: int) -> str:
+    """The name of a router's process. Most pools have one router only."""
+    return f"router {number}" if number else "router"
 
 
 def check(answer: object, pool: str, form: type = PoolView) -> None:

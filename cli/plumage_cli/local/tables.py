@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from plumage.plural import counted
+from plumage_cli.local.pool_view import router_name
 
 __all__ = [
     "last_requests",
@@ -73,9 +74,10 @@ def process_table(view: Mapping[str, Any]) -> Table:
 
 def processes(view: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Each process that the pool runs, with its name. An external directory is not among them."""
-    for role in ("router", "directory"):
-        if view[role]:
-            yield role, view[role]
+    for number, router in enumerate(view["routers"]):
+        yield router_name(number), router
+    if view["directory"]:
+        yield "directory", view["directory"]
     for replica in view["replicas"]:
         for role in ("engine", "agent"):
             yield f"{role} {replica['id']}", replica[role]

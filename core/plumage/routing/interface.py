@@ -42,7 +42,8 @@ class ReplicaState:
     foreign_work: float = 0.0  # seconds of work that other routers have in flight there (shared through the directory)
 
 
-@dataclass(slots=True)
+# A dataclass' own `__init__` is never compiled, so those that each request makes have one that is written out.
+@dataclass(slots=True, init=False)
 class Query:
     """One request.
 
@@ -57,14 +58,28 @@ class Query:
     now: float
     tokens: float
     hits: Mapping[int, float]
-    chunks: Sequence[int] = ()
-    text: bytes = b""
-    stream: bool = True
-    ends: Sequence[int] = ()
-    cached_chunks: int = 0
+    chunks: Sequence[int]
+    text: bytes
+    stream: bool
+    ends: Sequence[int]
+    cached_chunks: int
+
+    def __init__(
+        self,
+        now: float,
+        tokens: float,
+        hits: Mapping[int, float],
+        chunks: Sequence[int] = (),
+        text: bytes = b"",
+        stream: bool = True,
+        ends: Sequence[int] = (),
+        cached_chunks: int = 0,
+    ) -> None:
+        self.now, self.tokens, self.hits, self.chunks = now, tokens, hits, chunks
+        self.text, self.stream, self.ends, self.cached_chunks = text, stream, ends, cached_chunks
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Ticket:
     """One routed request. The policy gets it again with the outcome.
 
@@ -76,12 +91,25 @@ class Ticket:
     routed_at: float
     tokens: float
     hit_tokens: float
-    predicted_ttft: float | None = None
-    predicted_latency: float | None = None
-    state: Any = field(default=None, repr=False)
+    predicted_ttft: float | None
+    predicted_latency: float | None
+    state: Any = field(repr=False)
+
+    def __init__(
+        self,
+        slot: int,
+        routed_at: float,
+        tokens: float,
+        hit_tokens: float,
+        predicted_ttft: float | None = None,
+        predicted_latency: float | None = None,
+        state: Any = None,
+    ) -> None:
+        self.slot, self.routed_at, self.tokens, self.hit_tokens = slot, routed_at, tokens, hit_tokens
+        self.predicted_ttft, self.predicted_latency, self.state = predicted_ttft, predicted_latency, state
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Choice:
     """The chosen slot.
 
@@ -90,8 +118,11 @@ class Choice:
     """
 
     slot: int
-    scores: Sequence[float] = ()
-    considered: Sequence[ReplicaState] = ()
+    scores: Sequence[float]
+    considered: Sequence[ReplicaState]
+
+    def __init__(self, slot: int, scores: Sequence[float] = (), considered: Sequence[ReplicaState] = ()) -> None:
+        self.slot, self.scores, self.considered = slot, scores, considered
 
 
 class RoutingPolicy(Protocol):

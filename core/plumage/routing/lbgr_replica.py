@@ -63,7 +63,7 @@ class Replica:
         self.kept = (self.kept + _GOOD_FAITH) / 2.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Routed:
     """One request in flight. x: (hit, miss, W, 1). service: ŝ, in seconds.
 
@@ -74,4 +74,7 @@ class Routed:
     x: Features
     service: float
     share: Share
-    doubted: float = 0.0
+    doubted: float
+
+    def __init__(self, replica: Replica, x: Features, service: float, share: Share, doubted: float = 0.0) -> None:
+        self.replica, self.x, self.service, self.share, self.doubted = replica, x, service, share, doubted

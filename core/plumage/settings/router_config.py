@@ -105,18 +105,24 @@ class EngineTlsConfig(Settings):
 class ListenConfig(Settings):
     """A TCP port, a Unix socket, or both. Port 0: the system chooses, and the log has the port.
 
-    fd: a listening TCP socket of the parent process, instead of the port. Connections wait in it for the next router.
+    handover_fd: a socket to a supervisor that passes further, plain connections on (`plumage.handover`).
     metrics_port: serves the metrics without a key (`admin/metrics_port.py`), on the same host.
-    tls: of the port, or of `fd`. The Unix socket and the metrics port have none.
+    tls: of the port. The Unix socket and the metrics port have none.
     """
 
-    fd: int | None = Field(default=None, ge=3)
+    handover_fd: int | None = Field(default=None, ge=3)
     host: str = "127.0.0.1"
     port: int | None = Field(default=8000, ge=0, le=65_535)
     uds: str | None = None
     metrics_port: int | None = Field(default=None, ge=0, le=65_535)
     backlog: Count = 4096
     tls: TlsConfig | None = Field(default=None, description="None: plain HTTP")
+
+    @model_validator(mode="after")
+    def _plain_handover(self) -> ListenConfig:
+        if self.handover_fd is not None and self.tls is not None:
+            raise ValueError("handoverFd can't be given with tls: a supervisor passes plain connections on")
+        return self
 
 
 class TracingConfig(Settings):

@@ -188,7 +188,9 @@ def _add_public(app: FastAPI, pool: PoolRouter) -> None:
 def _add_admin(app: FastAPI, pool: PoolRouter) -> None:
     async def reader(request: Request) -> None:
         try:
-            await pool.auth.check_reader(dict(request.scope["headers"]))
+            checking = pool.auth.check_reader(dict(request.scope["headers"]))
+            if checking is not None:
+                await checking
         except CallerRefusedError as error:
             if error.status == 401:
                 raise _Unauthorized(str(error), "admin_key") from error
@@ -222,7 +224,9 @@ def _add_admin(app: FastAPI, pool: PoolRouter) -> None:
 def _why_not(pool: PoolRouter) -> str:
     if not pool.keeps_alive:
         return "shutting down"
-    return "no replica" if pool.membership.listed else "members not known yet"
+    if not pool.membership.listed:
+        return "members not known yet"
+    return "no replica" if pool.informed else "the replicas' caches are being loaded"
 
 
 def model_entry(name: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from math import inf
 from typing import Final
 
 from plumage import defaults
@@ -31,6 +32,7 @@ from plumage_router.routing.decision_log import HotPrefixes
 __all__ = ["DirectoryLink"]
 
 INTERVAL: Final = 0.1  # seconds between reads of the reports of agents and other routers
+_FIRST_LOAD: Final = 10.0  # seconds after the start in which clients wait for the first load of the mirror
 # Seconds until a pending owner expires while no event can confirm it.
 DEGRADED_PENDING: Final = float(defaults.UNREPORTED_OWNER_SECONDS)
 
@@ -74,12 +76,22 @@ class DirectoryLink:
         self.hit_gaps = HitGapWatch()
         self._hot_prefixes = hot_prefixes
         self._routed = 0
+        self._load_until = inf  # set by `start`
+        self._loaded = self.sync is None
         fleet.listen(self._replica_changed)
         self._update_pending()
 
     @property
     def degraded(self) -> bool:
         return self.sync is None or self.sync.degraded
+
+    def loaded(self, now: float) -> bool:
+        """Whether the mirror had once what the directory knew. It is also True if the directory can't be read, and
+        `_FIRST_LOAD` after the start: an old or slow directory must not keep a router from serving."""
+        if not self._loaded and self.sync is not None:
+            away = self.sync.degraded and self.sync.counts["failures"] > 0
+            self._loaded = self.sync.caught_up or away or now >= self._load_until
+        return self._loaded
 
     def configure(self, policy: RoutingPolicy, pending: float) -> None:
         """Shares what another policy learns from now on. pending: seconds until a pending owner expires."""
@@ -89,6 +101,7 @@ class DirectoryLink:
             self.policy_sharing = PolicySharing(policy, self._fleet, self.work.learned)
 
     def start(self) -> None:
+        self._load_until = monotonic() + _FIRST_LOAD
         for part in (self.sync, self.work, self.hotness):
             if part is not None:
                 part.start()

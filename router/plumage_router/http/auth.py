@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import logging
 import re
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -56,8 +57,8 @@ def _digest(key: bytes) -> bytes:
 class CallerCheck(Protocol):
     """Checks service accounts (`plumage.incluster.callers.Callers`, which needs the extra `kube`)."""
 
-    async def check(self, authorization: str) -> object:
-        """Raises CallerRefusedError unless the header belongs to a caller that is allowed."""
+    def check(self, authorization: str) -> Awaitable[object]:
+        """Await it: it raises CallerRefusedError unless the header belongs to a caller that is allowed."""
         ...
 
 
@@ -160,13 +161,16 @@ class Auth:
         key = headers.get(b"x-plumage-admin-key") or _key(headers) or b""
         return hmac.compare_digest(_digest(key), self._admin)
 
-    async def check_reader(self, headers: dict[bytes, bytes]) -> None:
-        """Raises CallerRefusedError unless the admin or one of `callers` asks for the fleet report."""
+    def check_reader(self, headers: dict[bytes, bytes]) -> Awaitable[object] | None:
+        """Raises CallerRefusedError unless the admin or one of `callers` asks for the fleet report.
+
+        Returns what must be awaited for the answer; None for the admin. It is no coroutine, so that it is compiled.
+        """
         if self.is_admin(headers):
-            return
+            return None
         if self._callers is None:
             raise CallerRefusedError(401, self.admin_refusal)
-        await self._callers.check(headers.get(b"authorization", b"").decode("latin-1"))
+        return self._callers.check(headers.get(b"authorization", b"").decode("latin-1"))
 
     @property
     def admin_refusal(self) -> str:

@@ -208,9 +208,13 @@ class DownstreamConnection(asyncio.Protocol):
 
     # -- for the handler ----------------------------------------------------------------------------------------------
 
+    def answer_begins(self) -> None:
+        """Call before an answer's first byte is written. Interim responses do not count."""
+
     def respond(self, status: int, headers: bytes, body: bytes, *, keep_alive: bool, head_only: bool = False) -> None:
         """Sends a whole answer and ends the request. headers: complete header lines."""
         head = response_head(status, headers, self._host.date, length=len(body), keep_alive=keep_alive)
+        self.answer_begins()
         self.transport.write(head if head_only else head + body)
         self.done(keep_alive=keep_alive)
 
@@ -317,6 +321,7 @@ class DownstreamConnection(asyncio.Protocol):
         assert refusal is not None
         length = len(refusal.body)
         head = response_head(refusal.status, refusal.headers, self._host.date, length=length, keep_alive=False)
+        self.answer_begins()
         self.transport.write(head + refusal.body)
         self._linger()
 
@@ -398,12 +403,15 @@ class EngineAnswer:
         passed = header_lines(_PASSED_BACK, headers)
         lines = b"content-type: %b\r\nx-request-id: %b\r\n%b%b" % (kind, request_id.encode(), passed, extra)
         head = response_head(status, lines, date, length=length, keep_alive=self.keep_alive, chunked=self.chunked)
+        self.client.answer_begins()
         self.client.transport.write(head + chunk(data) if data and self.chunked else head + data)
 
-    def end(self) -> None:
-        """Ends a complete answer."""
+    def end(self, data: bytes) -> None:
+        """Sends the last body bytes, perhaps none, and ends a complete answer."""
         if self.chunked:
-            self.client.transport.write(LAST_CHUNK)
+            self.client.transport.write(chunk(data) + LAST_CHUNK if data else LAST_CHUNK)
+        elif data:
+            self.client.transport.write(data)
         self.client.done(keep_alive=self.keep_alive)
 
     def truncate(self) -> None:

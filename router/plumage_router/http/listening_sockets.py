@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 import socket
 import stat
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from plumage.errors import ConfigurationError
 from plumage.settings.router_config import ListenConfig
 from plumage_router.http.tls import TlsAcceptor
 
-__all__ = ["ListeningSockets", "address", "bind", "unbind"]
+__all__ = ["ListeningSockets", "address", "bind", "tune", "unbind"]
 
 _CONNECT_TIMEOUT = 1.0  # seconds for another process that listens on a Unix socket
 
@@ -42,10 +41,22 @@ class _TlsServer:
         self._sock.close()
 
 
+class _Handed(Protocol):
+    """See `handover.HandedConnections`."""
+
+    def start(self) -> None: ...
+
+    def accept(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 class ListeningSockets:
     """The sockets of one router. connection: makes the protocol of each accepted connection.
 
-    tls: accepts the connections of TCP sockets; None for plain HTTP.
+    tls: accepts the connections of TCP sockets; None for plain HTTP. handed: a supervisor's connections, if any.
     """
 
     def __init__(
@@ -54,11 +65,13 @@ class ListeningSockets:
         connection: Callable[[], asyncio.Protocol],
         loop: asyncio.AbstractEventLoop,
         tls: TlsAcceptor | None = None,
+        handed: _Handed | None = None,
     ) -> None:
         self._config = config
         self._connection = connection
         self._loop = loop
         self._tls = tls
+        self._handed = handed
         self._sockets: list[socket.socket] = []
         self._servers: list[_Accepting] = []
 
@@ -74,6 +87,8 @@ class ListeningSockets:
     async def start(self) -> None:
         """Binds the sockets and accepts connections. Raises ConfigurationError if a socket cannot be bound."""
         self._sockets = bind(self._config)
+        if self._handed is not None:
+            self._handed.start()
         await self.accept()
 
     async def accept(self) -> None:
@@ -87,9 +102,13 @@ class ListeningSockets:
             if "cleanup_socket" in inspect.signature(create).parameters:  # from 3.13 on: a pause would remove the path
                 kept["cleanup_socket"] = False
             self._servers.append(await create(self._connection, sock=handle, backlog=self._config.backlog, **kept))
+        if self._handed is not None:
+            self._handed.accept()
 
     def pause(self) -> None:
         """Lets new connections wait in the system's queue."""
+        if self._handed is not None:
+            self._handed.pause()
         for server in self._servers:
             server.close()
         self._servers.clear()
@@ -97,6 +116,8 @@ class ListeningSockets:
     def stop(self) -> None:
         """Closes all sockets, and connections within their handshake."""
         self.pause()
+        if self._handed is not None:
+            self._handed.stop()
         if self._tls is not None:
             self._tls.stop()
         while self._sockets:
@@ -110,33 +131,16 @@ def bind(listen: ListenConfig) -> list[socket.socket]:
         if not sockets:
             raise ConfigurationError("listen: give a port, a uds path, or both")
         for sock in sockets:
-            _tune(sock)
+            tune(sock)
         bound.pop_all()
     return sockets
 
 
 def _wanted(listen: ListenConfig) -> Iterator[Callable[[ListenConfig], socket.socket]]:
-    if listen.fd is not None:
-        yield _take_over
-    elif listen.port is not None:
+    if listen.port is not None:
         yield _bind_port
     if listen.uds is not None:
         yield _bind_path
-
-
-def _take_over(listen: ListenConfig) -> socket.socket:
-    """Takes a socket from the parent process, where it stays open."""
-    assert listen.fd is not None, "the caller checks it"
-    try:
-        sock = socket.socket(fileno=os.dup(listen.fd))
-        if sock.family not in (socket.AF_INET, socket.AF_INET6) or not sock.getsockopt(
-            socket.SOL_SOCKET, socket.SO_ACCEPTCONN
-        ):
-            sock.close()
-            raise ConfigurationError(f"listen.fd {listen.fd} is not a listening TCP socket")
-    except OSError as error:
-        raise ConfigurationError(f"listen.fd {listen.fd} cannot be used: {error.strerror}") from error
-    return sock
 
 
 def _bind_port(listen: ListenConfig) -> socket.socket:
@@ -186,8 +190,8 @@ def _remove_abandoned(path: Path) -> None:
     )
 
 
-def _tune(sock: socket.socket) -> None:
-    """Sets options that accepted sockets inherit: no delay for small writes, and detection of vanished peers."""
+def tune(sock: socket.socket) -> None:
+    """Sets options, which accepted sockets inherit: no delay for small writes, and detection of vanished peers."""
     sock.setblocking(False)
     if sock.family == socket.AF_UNIX:
         return

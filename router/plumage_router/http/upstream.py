@@ -1,9 +1,9 @@
 """Connections to engines, which are kept and reused. Each carries one request at a time.
 
 A pool belongs to one replica. It uses the newest idle connection first, so that the engine closes the oldest. The C
-parser parses an answer, and its bytes reach the receiver as they come. Nothing behind the end of an answer is passed
-on, and a connection with further bytes is closed. So one request's answer cannot become another's. Over TLS a
-connection is not used again once the files of its context changed.
+parser parses an answer. What one read brings of its body reaches the receiver at once, and is sent on by one call of
+the system. Nothing behind the end of an answer is passed on, and a connection with further bytes is closed. So one
+request's answer cannot become another's. Over TLS a connection is not used again once the files of its context changed.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Receiver(Protocol):
 
     def body(self, data: bytes) -> None: ...
 
-    def answered(self) -> None:
-        """Learns that the answer is complete."""
+    def answered(self, data: bytes) -> None:
+        """Learns that the answer is complete. data: its last bytes, perhaps none."""
         ...
 
     def lost(self, failure: Failure) -> None:
@@ -65,6 +65,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_interim",
         "_keep_alive",
         "_parser",
+        "_parts",
         "_paused",
         "_pool",
         "_receiver",
@@ -80,6 +81,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser: Any = None
         self._receiver: Receiver | None = None
         self._headers: dict[bytes, bytes] = {}
+        self._parts: list[bytes] = []  # of the body, from the current read
         self._complete = False
         self._interim = False
         self._keep_alive = False
@@ -128,10 +130,13 @@ class UpstreamConnection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if isinstance(error, httptools.HttpParserCallbackError):
                 log.error("reading an answer failed", exc_info=error.__context__)
+            self._pass_on(receiver)
             self._fail(Failure.UNREADABLE_ANSWER)
             return
         if self._complete and self._receiver is receiver:
             self._finish(receiver)
+        else:
+            self._pass_on(receiver)
 
     def connection_lost(self, error: BaseException | None) -> None:
         self._pool.closed(self)
@@ -140,7 +145,7 @@ class UpstreamConnection(asyncio.Protocol):
         if receiver is None:
             return
         if error is None and self._ends_with_connection:
-            receiver.answered()
+            receiver.answered(b"")
         elif self.context is not None and not (self.heard or self.reused) and engine_refused_us(self.transport):
             receiver.lost(Failure.CLIENT_CERTIFICATE_REFUSED)
         else:
@@ -170,14 +175,33 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         if self._receiver is not None:
-            self._receiver.body(data)
+            self._parts.append(data)
 
     def on_message_complete(self) -> None:
         self._complete = not self._interim
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
+    def _pass_on(self, receiver: Receiver) -> None:
+        """Gives the receiver what was read of the body, unless it dropped the answer."""
+        data = self._take_body()
+        if data and self._receiver is receiver:
+            try:
+                receiver.body(data)
+            except Exception:
+                log.exception("passing on an answer failed")
+                self._fail(Failure.UNREADABLE_ANSWER)
+
+    def _take_body(self) -> bytes:
+        parts = self._parts
+        if not parts:
+            return b""
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        return data
+
     def _finish(self, receiver: Receiver) -> None:
+        data = self._take_body()
         self._receiver = None
         if self._keep_alive and not self.transport.is_closing():
             self.reused = True
@@ -185,7 +209,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._pool.release(self)
         else:
             self.transport.close()
-        receiver.answered()
+        try:
+            receiver.answered(data)
+        except Exception:
+            log.exception("passing on the end of an answer failed")
+            receiver.lost(Failure.UNREADABLE_ANSWER)
 
     def _fail(self, failure: Failure) -> None:
         receiver, self._receiver = self._receiver, None

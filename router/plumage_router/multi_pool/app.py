@@ -34,7 +34,7 @@ def _add_public(app: FastAPI, dispatcher: PoolDispatcher) -> None:
     async def health() -> Response:
         if dispatcher.ready:
             return Response(media_type="text/plain", content="ok")
-        why = "members not known yet" if dispatcher.keeps_alive else "shutting down"
+        why = "members or their caches not known yet" if dispatcher.keeps_alive else "shutting down"
         return Response(status_code=503, media_type="text/plain", content=why)
 
     add_metrics(

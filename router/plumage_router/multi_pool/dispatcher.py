@@ -76,19 +76,19 @@ class PoolDispatcher(Listener):
         self.ending: set[PoolRouter] = set()
         self.copies = RequestCopies(self.body_memory, self.pools.get, loop)
         self.copies.most = most_copies(config.limits)
-        self._listed = False
+        self._informed = False
         self._application = application(self)
         self.completion_handler = self._find_handler
 
     @property
     def ready(self) -> bool:
-        """Whether clients may send requests here: all pools' members were listed once.
+        """Whether clients may send requests here: all pools' members were listed once, and their caches loaded.
 
         Later a new pool, or one without replicas, does not make the others unavailable.
         """
-        if not self._listed:
-            self._listed = all(pool.membership.listed for pool in self.pools.values())
-        return self.keeps_alive and self._listed
+        if not self._informed:
+            self._informed = all(pool.informed for pool in self.pools.values())
+        return self.keeps_alive and self._informed
 
     def served(self, tenant: Tenant | None = None) -> list[str]:
         """Returns the model names that the tenant may use; without a tenant those that anyone may."""

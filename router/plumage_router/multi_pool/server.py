@@ -21,8 +21,6 @@ from plumage_router.admin.app import make_app
 from plumage_router.admin.metrics_port import MetricsPort
 from plumage_router.config import load_multi_pool
 from plumage_router.http.auth import Auth, find_callers
-from plumage_router.http.downstream import DownstreamConnection
-from plumage_router.http.listening_sockets import ListeningSockets
 from plumage_router.multi_pool.app import make_multi_pool_app
 from plumage_router.multi_pool.dispatcher import PoolDispatcher
 from plumage_router.multi_pool.metrics import multi_pool_metrics
@@ -32,7 +30,7 @@ from plumage_router.pool_router import TICK, PoolRouter
 from plumage_router.process.background import Background
 from plumage_router.process.config_watch import FileWatch, merge, restart_needed
 from plumage_router.request.model import load_model
-from plumage_router.server import ROTATION, drain, name_of_router, raise_file_limit, tls_acceptor
+from plumage_router.server import ROTATION, client_sockets, drain, name_of_router, raise_file_limit, tls_acceptor
 
 __all__ = ["MultiPoolServer"]
 
@@ -65,9 +63,7 @@ class MultiPoolServer:
         self.dispatcher.config_ignored = len(config.ignored)
         self._watch = FileWatch(file) if file is not None else None
         self.dispatcher.tls = tls_acceptor(config.listen, self.dispatcher, loop)
-        self._sockets = ListeningSockets(
-            config.listen, lambda: DownstreamConnection(self.dispatcher, loop), loop, self.dispatcher.tls
-        )
+        self._sockets = client_sockets(config.listen, self.dispatcher, loop)
         self.metrics_port = MetricsPort(config.listen, lambda accept: multi_pool_metrics(self.dispatcher, accept), loop)
         self._background = Background(self.dispatcher.metrics)
         self._endings: set[asyncio.Task[None]] = set()

@@ -58,7 +58,9 @@ class AttemptOwner(Protocol):
 
     def more(self, data: bytes) -> None: ...
 
-    def complete(self, attempt: Attempt) -> None: ...
+    def complete(self, attempt: Attempt, data: bytes) -> None:
+        """Gets the last body bytes, perhaps none."""
+        ...
 
     def attempt_failed(self, attempt: Attempt, failure: Failure, cause: Cause) -> None:
         """Gets the failure.
@@ -210,18 +212,17 @@ class Attempt:
             else:
                 self._begin(data)
 
-    def answered(self) -> None:
+    def answered(self, data: bytes) -> None:
         if self._over:
             return
-        rest = self.reader.end()
+        rest = self.reader.feed(data) + self.reader.end() if data else self.reader.end()
         if not self.started:
             self._begin(rest)
-        elif rest:
-            self._owner.more(rest)
+            rest = b""
         self._connection = None
         self.last_at = monotonic()
         self._end(Outcome.FINISHED)
-        self._owner.complete(self)
+        self._owner.complete(self, rest)
 
     def lost(self, failure: Failure) -> None:
         connection, self._connection = self._connection, None

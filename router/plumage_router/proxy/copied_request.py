@@ -155,7 +155,8 @@ class CopiedRequest(RoutedRequest):
         self._last_byte_at = self._pool.tick
         self._events += data.count(b"data: ")
 
-    def complete(self, attempt: Attempt) -> None:
+    def complete(self, attempt: Attempt, data: bytes) -> None:
+        self._events += data.count(b"data: ")
         self._note_answer(attempt.decision.prompt, attempt.reader.usage, attempt.last_at)
         self._end(FINISHED, CopyOutcome.REFUSED if self._status >= 400 else CopyOutcome.COMPLETE)
 

@@ -21,6 +21,7 @@ from plumage_router.http.listener import Listener
 from plumage_router.proxy.engine_access import EngineAccess
 from plumage_router.proxy.flow_control import FlowControl, QueuedRequest
 from plumage_router.proxy.live_tracing import LiveTracing
+from plumage_router.proxy.quota_exchange import QuotaExchange
 from plumage_router.proxy.quotas import Quotas
 from plumage_router.proxy.retry_budget import RetryBudget
 from plumage_router.proxy.stored_responses import StoredResponses
@@ -99,7 +100,8 @@ class PoolState(Listener):
         self.retry_budget = RetryBudget()
         self.stored_responses = StoredResponses(self.fleet)
         process = f"{name}.{secrets.token_hex(4)}"  # another one after a restart
-        self.quotas = Quotas(config.quotas, url=config.directory, pool=config.pool, name=process)
+        self.quotas = Quotas(config.quotas, shared=bool(config.directory))
+        self.quota_exchange = QuotaExchange(self.quotas, url=config.directory, pool=config.pool, name=process)
         self.usage = TenantUsage()
         self.usage_log: UsageLog | None = None
         if config.usage_log:

@@ -576,10 +576,11 @@ class ProxiedRequest(RoutedRequest):
         self._streamed += data.count(b"data: ")
         answer.client.transport.write(chunk(data) if answer.chunked else data)
 
-    def complete(self, attempt: Attempt) -> None:
+    def complete(self, attempt: Attempt, data: bytes) -> None:
+        self._streamed += data.count(b"data: ")
         self._note_answer(attempt.decision.prompt, attempt.reader.usage, attempt.last_at)
         self._end(FINISHED)
-        self._answer.end()
+        self._answer.end(data)
 
     def attempt_failed(self, attempt: Attempt, failure: Failure, cause: Cause) -> None:
         pool = self._pool

@@ -1,21 +1,16 @@
-"""The quotas of a pool's tenants in one router: admits each request, and exchanges numbers with the other routers.
+"""The quotas of a pool's tenants in one router: admits each request, or lets it wait for the other routers' numbers.
 
-A request within the router's share is admitted at once. Another one waits for one exchange with the directory, at most
-`ANSWER` seconds. `plumage.quotas` decides.
+A request within the router's share is admitted at once. `plumage.quotas` decides. `quota_exchange` brings the numbers
+of the other routers, and decides about the requests that wait for them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from plumage.directory.client.connection import UNAVAILABLE, error_text
-from plumage.directory.client.tasks import UnexpectedErrors
-from plumage.directory.sharing.quota_share import QuotaShare, Report
 from plumage.prometheus import exposition
 from plumage.quotas import Ask, Limit, QuotaRefusal, Sharing, Taken, TenantUse
 from plumage.settings.router_config import QuotaConfig
@@ -25,17 +20,7 @@ from plumage_router.request.prompt import Prompt
 
 __all__ = ["Quotas", "Spending"]
 
-log = logging.getLogger(__name__)
-
-ANSWER: Final = 0.25  # seconds until the directory counts as away
-PRESENCE: Final = 5.0  # seconds between messages that this router is there
-_SLICES: Final = 5  # of `ANSWER`: a time in which this process was busy counts as one of them
-_PACE: Final = 0.01  # seconds between exchanges while requests wait for one …
-_CALM_PACE: Final = 0.05  # … and otherwise
-_TURN: Final = 1.0  # seconds between looks at what must be published again
-_METERS_AT_ONCE: Final = 100  # in one exchange, which takes about 10 ms of CPU
 _OTHERS: Final = "*"
-_LOG_EVERY: Final = 60.0  # seconds
 
 
 class Spending:
@@ -75,36 +60,36 @@ class Spending:
 
 
 class Quotas:
-    """limits: each tenant's, with `*` for every other one. url: of the directory; None for a router that counts alone.
+    """limits: each tenant's, with `*` for every other one. shared: the routers of the pool count together.
 
     `refused`: requests by the limit that refused them. `asked`: requests that waited for the other routers.
+    For `QuotaExchange`: `uses` by tenant; `changed_tenants`, whose numbers must be published, in order; `answers`:
+    the directory answers; `routers`: those that count, this one included; `failures` of exchanges; `wake` and `urgent`
+    are set when there is something to publish, and when a request waits.
     """
 
-    def __init__(self, limits: Sequence[QuotaConfig], *, url: str | None, pool: str, name: str) -> None:
+    def __init__(self, limits: Sequence[QuotaConfig], *, shared: bool) -> None:
         self.refused: Counter[Limit] = Counter()
         self.asked = 0
         self.failures = 0
+        self.uses: dict[str, TenantUse] = {}
+        self.changed_tenants: dict[str, None] = {}
+        self.wake, self.urgent = asyncio.Event(), asyncio.Event()
+        self.answers = self._shared = shared
+        self.routers = 1
         self._limits = {quota.tenant: quota.limits() for quota in limits}
         self._models = {quota.tenant: quota.models for quota in limits}
-        self._uses: dict[str, TenantUse] = {}
         self._names: dict[TenantUse, str] = {}
-        self._changed: dict[str, None] = {}  # tenants whose numbers must be published, in order
-        self._wake, self._urgent = asyncio.Event(), asyncio.Event()
-        self._share = QuotaShare(url, pool=pool, name=name) if url else None
-        self._answers = self._share is not None
-        self._routers = 1
-        self._looked_at = self._present_at = self._logged_at = float("-inf")
-        self._mistakes = UnexpectedErrors(f"quotas of pool {pool}")
 
     def __len__(self) -> int:
         """Tenants whose use is counted."""
-        return len(self._uses)
+        return len(self.uses)
 
     def configure(self, limits: Sequence[QuotaConfig]) -> None:
         """Sets other limits. What was used stays."""
         self._limits = {quota.tenant: quota.limits() for quota in limits}
         self._models = {quota.tenant: quota.models for quota in limits}
-        for tenant, use in self._uses.items():
+        for tenant, use in self.uses.items():
             use.limits = self._limits_of(tenant)
             self.changed(use)
 
@@ -139,9 +124,9 @@ class Quotas:
 
     def check(self, tenant: str) -> None:
         """Raises RequestError if the tenant's next request is refused, whatever its size. Counts nothing."""
-        use = self._uses.get(tenant)
-        if use is not None and (refused := use.refusal(1, self._sharing())) is not None:
-            self._wake.set()
+        use = self.uses.get(tenant)
+        if use is not None and (refused := use.refusal(1, self.sharing())) is not None:
+            self.wake.set()
             raise self._over(refused, 1)
 
     def take(self, tenant: str, tokens: int, decided: Callable[[RequestError | None], None]) -> Spending | None:
@@ -152,11 +137,11 @@ class Quotas:
         limits = self._limits_of(tenant)
         if not limits:
             return None
-        use = self._uses.get(tenant)
+        use = self.uses.get(tenant)
         if use is None:
-            use = self._uses[tenant] = TenantUse(limits)
+            use = self.uses[tenant] = TenantUse(limits)
             self._names[use] = tenant
-        sharing = self._sharing()
+        sharing = self.sharing()
         found = use.take(tokens, sharing)
         if isinstance(found, QuotaRefusal):
             raise self._over(found, tokens)
@@ -165,7 +150,7 @@ class Quotas:
         if not asks:
             return Spending(self, use, taken, None)
         self.asked += 1
-        self._urgent.set()
+        self.urgent.set()
 
         def answered(refused: QuotaRefusal | None) -> None:
             spending.decided(ask.taken, refused=refused is not None)
@@ -178,41 +163,18 @@ class Quotas:
 
     def changed(self, use: TenantUse) -> None:
         """Notes that the numbers must be published."""
-        if self._share is not None and (name := self._names.get(use)) is not None:
-            self._changed[name] = None
-            self._wake.set()
+        if self._shared and (name := self._names.get(use)) is not None:
+            self.changed_tenants[name] = None
+            self.wake.set()
 
-    async def run(self) -> None:
-        """Exchanges numbers with the other routers, forever. Without a directory it does nothing."""
-        self._wake.set()  # the other routers see at once that this one is there
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TURN):
-                    await self._wake.wait()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CALM_PACE - _PACE):
-                    await self._urgent.wait()
-            self._wake.clear()
-            self._urgent.clear()
-            began = monotonic()
-            self._look()
-            if self._share is not None and (self._limits or self._uses):
-                await self._exchange(self._share)
-            self._decide_waiting()
-            await asyncio.sleep(max(_PACE, monotonic() - began) if self._answers else _TURN)
+    def forget(self, tenant: str) -> None:
+        """Forgets what a tenant used."""
+        del self._names[self.uses.pop(tenant)]
 
-    async def close(self) -> None:
-        """Decides what still waits, publishes the last numbers, and closes the connection."""
-        if self._share is None:
-            return
-        with contextlib.suppress(*UNAVAILABLE):
-            async with asyncio.timeout(2 * ANSWER):
-                if self._answers:
-                    await self._share.exchange(self._reports(), wall())
-                await self._share.leave()
-        self._answers = False
-        self._decide_waiting()
-        await self._share.close()
+    @property
+    def limited(self) -> bool:
+        """Whether there are quotas, or were lately."""
+        return bool(self._limits or self.uses)
 
     def lines(self) -> Iterator[str]:
         """Returns the metrics in Prometheus' text format."""
@@ -231,12 +193,13 @@ class Quotas:
         now = wall()
         return [
             {"tenant": tenant, "limit": kind.value, "used": use.meters[kind].used(now), "most": most}
-            for tenant, use in sorted(self._uses.items())
+            for tenant, use in sorted(self.uses.items())
             for kind, most in use.limits.items()
         ]
 
-    def _sharing(self) -> Sharing:
-        return Sharing(self._answers, self._routers, wall(), monotonic())
+    def sharing(self) -> Sharing:
+        """What is known of the other routers now."""
+        return Sharing(self.answers, self.routers, wall(), monotonic())
 
     def _limits_of(self, tenant: str) -> dict[Limit, int]:
         found = self._limits.get(tenant)
@@ -251,107 +214,3 @@ class Quotas:
         else:
             reason = "The quota of this key is used up"
         return over_quota(reason, refusal.limit, refusal.most, refusal.seconds)
-
-    def _look(self) -> None:
-        """Forgets, once a second, tenants whose windows are empty. Finds numbers that must be published again."""
-        sharing = self._sharing()
-        if sharing.now - self._looked_at < _TURN:
-            return
-        self._looked_at = sharing.now
-        for tenant, use in list(self._uses.items()):
-            if use.due(sharing):
-                self._changed.setdefault(tenant)
-            elif use.idle:
-                del self._uses[tenant], self._names[use]
-
-    def _reports(self) -> list[Report]:
-        """Returns what to publish now; tenants with waiting requests come first. The rest stays in `_changed`."""
-        sharing = self._sharing()
-        names = sorted(
-            (name for name in self._changed if name in self._uses), key=lambda name: not self._uses[name].asks
-        )
-        self._changed = dict.fromkeys(names)
-        reports: list[Report] = []
-        for name in names:
-            if len(reports) >= _METERS_AT_ONCE:
-                self._wake.set()
-                break
-            use = self._uses[name]
-            reports += [Report(name, meter, meter.mine, meter.window) for meter in use.due(sharing)]
-            for ask in use.asks:
-                ask.published = True
-            del self._changed[name]
-        return reports
-
-    async def _exchange(self, share: QuotaShare) -> None:
-        """Publishes numbers, and reads those of the others.
-
-        The call is not cancelled when it takes longer than a request may wait: its connection would be lost.
-        """
-        call = asyncio.ensure_future(self._call(share))
-        try:
-            for _ in range(_SLICES):
-                await asyncio.wait((call,), timeout=ANSWER / _SLICES)
-                if call.done():
-                    break
-            else:
-                self._away("no answer")
-                self._decide_waiting()
-            if await call:
-                self._back()
-        except Exception as error:
-            if not isinstance(error, UNAVAILABLE):
-                self._mistakes.log_once(error)
-            self._away(error_text(error))
-        finally:
-            call.cancel()
-
-    async def _call(self, share: QuotaShare) -> bool:
-        """Returns whether the server was asked."""
-        now, at = monotonic(), wall()
-        reports = self._reports()
-        presence = now - self._present_at >= PRESENCE or not self._answers
-        try:
-            if presence:
-                self._routers = await share.routers(at)
-                self._present_at = now
-            numbers = await share.exchange(reports, at) if reports else []
-        except BaseException:
-            self._changed |= dict.fromkeys(report.tenant for report in reports)
-            raise
-        sharing = self._sharing()
-        for report, found in zip(reports, numbers, strict=True):
-            report.meter.roll(sharing.wall)
-            if report.meter.window == report.window:
-                report.meter.read(found, report.mine, sharing)
-        return presence or bool(reports)
-
-    def _decide_waiting(self) -> None:
-        """Decides the requests that wait for the other routers, as far as their numbers came or are overdue."""
-        sharing = self._sharing()
-        for use in [use for use in self._uses.values() if use.asks]:
-            for ask, refused in use.decide_asks(sharing, waiting_s=2 * ANSWER):
-                try:
-                    ask.decided(refused)
-                except Exception as error:
-                    self._mistakes.log_once(error)
-            self.changed(use)
-            if use.asks:
-                self._urgent.set()
-
-    def _away(self, reason: str) -> None:
-        self.failures += 1
-        now = monotonic()
-        if self._answers and now - self._logged_at > _LOG_EVERY:
-            self._logged_at = now
-            log.warning("quotas: the directory does not answer (%s); this router admits its own share", reason)
-        self._answers = False
-
-    def _back(self) -> None:
-        if not self._answers:
-            log.info("quotas: the directory answers again")
-            for use in self._uses.values():  # the server may have lost all numbers
-                for meter in use.meters.values():
-                    meter.published = -1
-                self.changed(use)
-        self._answers = True

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from plumage.prometheus import exposition
 
@@ -25,8 +25,7 @@ _REST: Final = ("*", "*")
 _PREFIX: Final = "plumage_router_tenant_"
 
 
-@dataclass(frozen=True, slots=True)
-class TokensUsed:
+class TokensUsed(NamedTuple):
     """Tokens of one request. estimated: the engine did not count them."""
 
     prompt: int

@@ -7,7 +7,7 @@ bytes, and the router looks up its chain of byte chunks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -105,7 +105,7 @@ class _Checked(NamedTuple):
     shown: Mapping[str, Any]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Prompt:
     """A valid request.
 
@@ -135,32 +135,62 @@ class Prompt:
     wanted_usage: WantedUsage
     text: bytes
     chunks: Sequence[int]
-    plain: bool = True
-    digest: bytes | None = None
-    generates: bool = True
-    id_salt: str | None = None
-    previous: str | None = None
-    answer: int | None = None
-    prompts: int = 1
-    answers: int = 1
-    turn: Turn | None = None
-    sorted_tools: bool = False
-    adapter: str = ""
-    background: bool = False
-    boundary: bytes = b""
-    audio_tokens: int = 0
-    method: bytes = b"POST"
-    of_response: bool = False
-    size: int = field(init=False)
-    uses_device: bool = field(init=False)
-    measured: bool = field(init=False)
+    plain: bool
+    digest: bytes | None
+    generates: bool
+    id_salt: str | None
+    previous: str | None
+    answer: int | None
+    prompts: int
+    answers: int
+    turn: Turn | None
+    sorted_tools: bool
+    adapter: str
+    background: bool
+    boundary: bytes
+    audio_tokens: int
+    method: bytes
+    of_response: bool
+    size: int
+    uses_device: bool
+    measured: bool
 
-    def __post_init__(self) -> None:
-        self.size = len(self.text)
-        self.measured = self.generates and not self.background
-        self.uses_device = not self.of_response and self.path not in WITHOUT_DEVICE
-        if not self.uses_device:
-            self.adapter = ""
+    def __init__(  # written out as in `plumage/routing/interface.py`
+        self,
+        path: bytes,
+        model: str,
+        payload: bytes,
+        stream: bool,
+        wanted_usage: WantedUsage,
+        text: bytes,
+        chunks: Sequence[int],
+        plain: bool = True,
+        *,
+        generates: bool = True,
+        id_salt: str | None = None,
+        previous: str | None = None,
+        answer: int | None = None,
+        prompts: int = 1,
+        answers: int = 1,
+        turn: Turn | None = None,
+        sorted_tools: bool = False,
+        adapter: str = "",
+        background: bool = False,
+        boundary: bytes = b"",
+        audio_tokens: int = 0,
+        method: bytes = b"POST",
+        of_response: bool = False,
+    ) -> None:
+        self.path, self.model, self.payload, self.stream = path, model, payload, stream
+        self.wanted_usage, self.text, self.chunks, self.plain = wanted_usage, text, chunks, plain
+        self.digest, self.size = None, len(text)
+        self.generates, self.background, self.measured = generates, background, generates and not background
+        self.id_salt, self.previous, self.method, self.of_response = id_salt, previous, method, of_response
+        self.answer, self.prompts, self.answers = answer, prompts, answers
+        self.turn, self.sorted_tools = turn, sorted_tools
+        self.boundary, self.audio_tokens = boundary, audio_tokens
+        self.uses_device = not of_response and path not in WITHOUT_DEVICE
+        self.adapter = adapter if self.uses_device else ""
 
     def digest_with(self, seed: int) -> bytes:
         """The digest of the path and the bytes that engines get: endpoints may get equal bodies."""

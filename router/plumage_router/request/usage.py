@@ -63,13 +63,18 @@ def stream_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {**kept, "include_usage": True}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Usage:
     """Token counts of the engine; None for those that it did not report."""
 
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    output_tokens: int | None = None
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    output_tokens: int | None
+
+    def __init__(
+        self, prompt_tokens: int | None = None, cached_tokens: int | None = None, output_tokens: int | None = None
+    ) -> None:
+        self.prompt_tokens, self.cached_tokens, self.output_tokens = prompt_tokens, cached_tokens, output_tokens
 
     def read(self, data: bytes) -> None:
         """Reads the counts in `data`."""

@@ -86,7 +86,8 @@ def _class(text: bytes) -> int:
     return sum(share >= bound for bound in _CLASS_BOUNDS)
 
 
-@dataclass(slots=True)
+# As in `routing/interface.py`, `__init__` is written out, so that it is compiled.
+@dataclass(slots=True, init=False)
 class PrefillWork:
     """Prompt tokens that a replica has to compute for one request.
 
@@ -100,7 +101,11 @@ class PrefillWork:
     queued: float
     since: float
     visible: bool
-    counted: bool = True
+    counted: bool
+
+    def __init__(self, load: ReplicaState, tokens: float, queued: float, since: float, visible: bool) -> None:
+        self.load, self.tokens, self.queued, self.since, self.visible = load, tokens, queued, since, visible
+        self.counted = True
 
     def end(self) -> None:
         if self.counted:
@@ -116,7 +121,7 @@ class PrefillWork:
         return self.tokens + REQUEST
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Decision:
     """One decision and its inputs.
 
@@ -142,6 +147,28 @@ class Decision:
     prefill: PrefillWork
     shadow: ShadowChoice | None
     adapter_state: AdapterState | None
+
+    def __init__(
+        self,
+        policy: RoutingPolicy,
+        prompt: Prompt,
+        ticket: Ticket,
+        load: ReplicaState,
+        considered: Sequence[ReplicaState],
+        candidates: int,
+        scores: Sequence[float],
+        hits: Mapping[int, float],
+        depth: int,
+        tokens: float,
+        attempt: int,
+        prefill: PrefillWork,
+        shadow: ShadowChoice | None,
+        adapter_state: AdapterState | None,
+    ) -> None:
+        self.policy, self.prompt, self.ticket, self.load = policy, prompt, ticket, load
+        self.considered, self.candidates, self.scores = considered, candidates, scores
+        self.hits, self.depth, self.tokens = hits, depth, tokens
+        self.attempt, self.prefill, self.shadow, self.adapter_state = attempt, prefill, shadow, adapter_state
 
 
 class Decider:

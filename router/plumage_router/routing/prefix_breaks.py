@@ -88,7 +88,7 @@ class _Run(NamedTuple):
     length: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class _Prompt:
     """text: its first bytes. size: all of its bytes. messages: those that are not the system's."""
 
@@ -96,6 +96,9 @@ class _Prompt:
     size: int
     messages: int
     since: float
+
+    def __init__(self, text: bytes, size: int, messages: int, since: float) -> None:
+        self.text, self.size, self.messages, self.since = text, size, messages, since
 
 
 class PrefixBreaks:

@@ -203,7 +203,7 @@ async def test_stopped_agent_removes_its_entries(directory, pool, router, shared
         await until(lambda: router.hit(prose(30))[0] > 0)
     async with DirectorySync(directory.url, pool=pool, mirror=Mirror(1000), poll_seconds=0.05) as fresh:
         fresh.set_replicas({"chat-0": 0})
-        await fresh.ready()
+        await until(lambda: fresh.caught_up)
         assert not fresh.view("chat-0").cache_known
 
 

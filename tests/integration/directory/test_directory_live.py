@@ -80,7 +80,7 @@ async def test_new_router_reads_snapshot_and_log(world: Any, until: Any) -> None
     writer.publish(held(CHAIN))
     await until(lambda: writer.epoch is not None and not writer.behind)
     router = await world.router()
-    assert await router.ready()
+    await until(lambda: router.caught_up)
     assert in_step(writer, router)
     assert router.mirror.match(CHAIN) == {0: WHOLE}
     assert router.counts["snapshot_new"] == 1

@@ -102,6 +102,37 @@ async def test_stream_is_cut_after_first_byte_without_retry(start: Any, kit: Any
             await anext(stream)
 
 
+async def test_events_and_end_of_one_read_arrive_whole(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    first, last = kit.token("one"), [kit.token("two"), kit.token("three"), b"data: [DONE]\n\n"]
+
+    async def at_once(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD + kit.chunked(first))
+        await asyncio.sleep(0.05)
+        writer.write(b"".join(map(kit.chunked, last)) + b"0\r\n\r\n")
+
+    running.engines[0].answer = at_once
+    for _ in range(2):  # the engine's connection is used again
+        answer = await running.post(kit.chat(stream=True))
+        assert (answer.status, answer.body) == (200, first + b"".join(last))
+    assert [record.outcome for record in running.router.pool.decisions.audit.latest(2)] == ["Finished"] * 2
+
+
+async def test_events_before_a_broken_chunk_arrive(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+
+    async def breaks(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD + kit.chunked(kit.token("one")) + kit.chunked(kit.token("two")) + b"no size\r\n")
+
+    running.engines[0].answer = breaks
+    reader, writer = await running.connect()
+    writer.write(kit.request(kit.chat(stream=True)))
+    everything = await asyncio.wait_for(reader.read(), 30)
+    assert kit.token("one") + kit.token("two") in everything
+    error = json.loads(everything.rpartition(b"data: ")[2].partition(b"\n\n")[0])
+    assert error["error"]["code"] == "truncated"
+
+
 async def test_broken_json_answer_is_cut(start: Any, kit: Any) -> None:
     running = await start(engines=1)
 

@@ -32,13 +32,14 @@ def keys(tmp_path: Path) -> dict[str, str]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The wall clock of the quotas, which a test moves: minutes do not end by themselves."""
     now = [NOON]
-    monkeypatch.setattr("plumage_router.proxy.quotas.wall", lambda: now[0])
+    for module in ("quotas", "quota_exchange"):
+        monkeypatch.setattr(f"plumage_router.proxy.{module}.wall", lambda: now[0])
     return now
 
 
 @pytest.fixture(autouse=True)
 def _often_present(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumage_router.proxy.quotas.PRESENCE", 0.2)
+    monkeypatch.setattr("plumage_router.proxy.quota_exchange.PRESENCE", 0.2)
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def frozen(server: LocalServer) -> Iterator[None]:
 
 def is_published(quotas: Any) -> bool:
     """Whether the other routers know all its numbers."""
-    return all(meter.mine == meter.published for use in quotas._uses.values() for meter in use.due(quotas._sharing()))
+    return all(meter.mine == meter.published for use in quotas.uses.values() for meter in use.due(quotas.sharing()))
 
 
 async def ask(running: Any, kit: Any, key: str = "key-a", **body: Any) -> Any:
@@ -211,7 +212,7 @@ async def test_routers_share_a_quota(start: Any, kit: Any, keys: Any, server: Lo
     quotas = [{"tenant": "alice", "requestsPerMinute": 60}]
     routers = [await start(engines=1, auth=keys, quotas=quotas, directoryUrl=server.url) for _ in range(3)]
     statuses: Counter[int] = Counter()
-    await kit.until(lambda: all(running.router.pool.quotas._routers == 3 for running in routers))
+    await kit.until(lambda: all(running.router.pool.quotas.routers == 3 for running in routers))
     for number in range(120):
         running = routers[number % 6 if number % 6 < 3 else 0]
         statuses[(await ask(running, kit)).status] += 1
@@ -223,7 +224,7 @@ async def test_routers_share_a_quota(start: Any, kit: Any, keys: Any, server: Lo
 async def test_burst_waits_for_the_numbers_of_the_others(start: Any, kit: Any, keys: Any, server: LocalServer) -> None:
     quotas = [{"tenant": "alice", "requestsPerMinute": 40}]
     routers = [await start(engines=1, auth=keys, quotas=quotas, directoryUrl=server.url) for _ in range(2)]
-    await kit.until(lambda: all(running.router.pool.quotas._routers == 2 for running in routers))
+    await kit.until(lambda: all(running.router.pool.quotas.routers == 2 for running in routers))
     answers = await asyncio.gather(*(ask(routers[number % 2], kit) for number in range(100)))
     admitted = sum(answer.status == 200 for answer in answers)
     assert admitted <= 41
@@ -247,7 +248,7 @@ async def test_frozen_directory_delays_no_request_for_long(
     assert quota.failures >= 1
 
     async with asyncio.timeout(30):
-        while not quota._answers:
+        while not quota.answers:
             await ask(running, kit)
     assert quota.document()[0]["used"] >= 21
 
@@ -256,7 +257,7 @@ async def test_frozen_directory_delays_no_request_for_long(
 async def test_client_that_leaves_while_it_waits_takes_nothing(
     start: Any, kit: Any, keys: Any, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plumage_router.proxy.quotas.ANSWER", 60.0)
+    monkeypatch.setattr("plumage_router.proxy.quota_exchange.ANSWER", 60.0)
     running = await with_old_numbers(start, kit, keys, server)
     quota = running.router.pool.quotas
     with frozen(server):

@@ -285,12 +285,6 @@ async def test_silent_client_does_not_delay_the_end(start: Any, kit: Any, certif
         secure.close()
 
 
-async def test_socket_of_the_parent_process_has_tls(start: Any, certificate: PortCertificate) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as inherited:
-        running = await start(engines=1, listen={"fd": inherited.fileno(), "tls": certificate.settings})
-        assert await shown(running, certificate.client())
-
-
 async def test_unix_socket_has_no_tls(start: Any, kit: Any, certificate: PortCertificate, tmp_path: Path) -> None:
     path = tmp_path / "router.sock"
     await start(engines=1, listen={**with_tls(certificate), "uds": str(path)})

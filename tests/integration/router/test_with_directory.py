@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from support.directories import listens
 
+from plumage.directory.mirror import snapshot_loader
 from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import Change, Load, State
 from plumage.directory.server.local_server import LocalServer
+from plumage_router.directory import link
 
 pytestmark = pytest.mark.redis
 
@@ -146,6 +148,51 @@ async def test_directory_outage_costs_no_request(
     await kit.until(lambda: not running.router.pool.directory.degraded, 60)
     assert (await running.post(kit.chat(PROMPT))).status == 200
     await kit.until(lambda: running.router.pool.decider.mirror.match(chunks).get(slot, (0, 0))[0] == len(chunks), 60)
+
+
+async def test_router_is_ready_once_it_has_loaded_the_caches(
+    start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first requests would go anywhere else. Members and replicas are there before."""
+    load, read = asyncio.Event(), snapshot_loader.read_snapshot
+
+    async def read_later(*snapshot: Any) -> None:
+        await load.wait()
+        await read(*snapshot)
+
+    monkeypatch.setattr(snapshot_loader, "read_snapshot", read_later)
+    agents[1].publish([Change(chunk, 1, 60) for chunk in range(1, 50)])
+    await kit.until(lambda: all(one.epoch is not None and not one.behind for one in agents))
+    first = await start(engines=2, directoryUrl=server.url)
+    pool = first.router.pool
+    await kit.until(
+        lambda: pool.membership.listed and pool.fleet.candidates(pool.tick) and "snapshot_new" in counts(pool)
+    )
+    answer = await first.send(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert (answer.status, answer.body) == (503, b"the replicas' caches are being loaded")
+    assert (await first.post(kit.chat())).status == 200, "who asks anyway is served"
+    load.set()
+    await kit.until(lambda: pool.ready)
+    slot = pool.fleet.get("chat-1").slot
+    assert pool.decider.mirror.match([1]).get(slot, (0, 0))[0] == 1
+
+
+async def test_router_is_ready_after_a_while_without_the_caches(
+    start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read_never(*snapshot: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(snapshot_loader, "read_snapshot", read_never)
+    monkeypatch.setattr(link, "_FIRST_LOAD", 1.0)
+    await kit.until(lambda: all(one.epoch is not None and not one.behind for one in agents))
+    running = await start(engines=2, directoryUrl=server.url)
+    await kit.until(lambda: running.router.pool.ready)
+    assert not running.router.pool.directory.sync.caught_up
+
+
+def counts(pool: Any) -> Any:
+    return pool.directory.sync.counts
 
 
 async def test_router_starts_without_directory(start: Any, kit: Any, tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_each_judged_process_is_restarted_before_its_window_and_others_in_it(ext
 
 
 def view(pid: int | None) -> Mapping[str, Any]:
-    return {"router": {"pid": 1}, "directory": None, "replicas": [
+    return {"routers": [{"pid": 1}], "directory": None, "replicas": [
         {"id": "soak-3", "engine": {"pid": pid}, "agent": {"pid": 8}}]}  # fmt: skip
 
 
@@ -196,7 +196,7 @@ def test_restart_ends_the_process_that_runs() -> None:
 
 
 def test_end_without_a_signal_is_a_crash_and_one_of_the_directory_counts_once() -> None:
-    seen = {"router": {"restarts": 2}, "directory": {"restarts": 2}, "replicas": []}
+    seen = {"routers": [{"restarts": 2}], "directory": {"restarts": 2}, "replicas": []}
     asked = [Restart(1.0, "router", kill=False), Restart(2.0, "directory", kill=True)]
     log = "the directory's server was ended by SIGKILL; restarting it in 0.25 s\ndirectory.sock was deleted\n"
     assert _unasked(seen, asked, log) == 1

@@ -28,7 +28,7 @@ def view(ready: int, restarts: int = 0) -> dict[str, Any]:
         {"state": "Ready" if index < ready else "Warming", "engine": child(10 + index), "agent": child(20 + index)}
         for index in range(4)
     ]
-    return {"router": child(1), "directory": child(2) | {"replaced": 0}, "replicas": replicas}
+    return {"routers": [child(1)], "directory": child(2) | {"replaced": 0}, "replicas": replicas}
 
 
 @pytest.fixture

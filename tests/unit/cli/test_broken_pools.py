@@ -27,7 +27,7 @@ REPLICA = {
 }  # fmt: skip
 VIEW: dict[str, Any] = {
     "pool": "chat", "pid": 5, "endpoint": "http://127.0.0.1:9", "started": 1.0, "model": "m", "policy": "Lbgr",
-    "eviction": "Lru", "router": CHILD, "directory": None, "replicas": [REPLICA], "problems": [], "traffic": {},
+    "eviction": "Lru", "routers": [CHILD], "directory": None, "replicas": [REPLICA], "problems": [], "traffic": {},
 }  # fmt: skip
 COMMANDS = {
     "status": (status.app, []),
@@ -117,7 +117,7 @@ def test_silent_pool_is_reported(folder: Path) -> None:
 
 
 def test_starting_pool_is_reported(answering: Answering) -> None:
-    answering(json.dumps(VIEW | {"endpoint": None, "router": None, "replicas": []}).encode() + b"\n")
+    answering(json.dumps(VIEW | {"endpoint": None, "routers": [], "replicas": []}).encode() + b"\n")
     assert "its router has no requests yet" in refused("explain")
     done = CliRunner().invoke(status.app, [])
     assert done.exit_code == 0
@@ -181,7 +181,7 @@ def test_doctor_names_the_pool_and_continues(answering: Answering) -> None:
 
 def test_doctor_names_the_log_of_a_lost_process(folder: Path, answering: Answering) -> None:
     answering(
-        json.dumps(VIEW | {"router": CHILD | {"restarts": 2, "lastExit": "ended with status 1"}}).encode() + b"\n"
+        json.dumps(VIEW | {"routers": [CHILD | {"restarts": 2, "lastExit": "ended with status 1"}]}).encode() + b"\n"
     )
     done = CliRunner().invoke(doctor.app, ["--port", str(free_port())])
     warning = f"warn  the router was restarted 2 times: it ended with status 1 → see {folder}/router.log"

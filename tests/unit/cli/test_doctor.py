@@ -37,7 +37,7 @@ def test_clients_that_change_early_bytes_are_reported(tmp_path: Path, tokens: in
     totals = {"promptTokens": 1000, "prefixLostTokens": {"DateOrNumber": tokens, "Changed": 0}}
     child = {"pid": 1, "state": "Running", "restarts": 0, "lastExit": None}
     replica = {"id": "chat-0", "state": "Ready", "engine": child, "agent": child}
-    view = {"pool": "chat", "endpoint": "http://127.0.0.1:8000", "router": child, "directory": None,
+    view = {"pool": "chat", "endpoint": "http://127.0.0.1:8000", "routers": [child], "directory": None,
             "replicas": [replica], "problems": [], "traffic": {"totals": totals}}  # fmt: skip
     warnings = [one for one in checks.check_pool(view, tmp_path) if one.verdict is Verdict.WARNING]
     assert len(warnings) == found
@@ -53,7 +53,7 @@ def test_problems_of_a_pools_folder_are_reported(tmp_path: Path) -> None:
     view = {
         "pool": "chat",
         "endpoint": "http://127.0.0.1:8000",
-        "router": child,
+        "routers": [child],
         "directory": None,
         "replicas": [replica],
         "problems": [problem],

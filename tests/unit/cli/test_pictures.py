@@ -40,7 +40,7 @@ def view(**traffic: Any) -> dict[str, Any]:
         "model": "tiny-chat",
         "policy": "Lbgr",
         "eviction": "Hotness",
-        "router": process(),
+        "routers": [process()],
         "directory": {"pid": 3, "state": "Running", "restarts": 0},
         "replicas": [
             {"id": "chat-0", "state": "Ready", "engine": process(2), "agent": process()},
@@ -97,7 +97,7 @@ def test_every_process_is_shown() -> None:
         ["engine chat-1", "7", "Running", ""],
         ["agent chat-1", "7", "Waiting", "1"],
     ]
-    elsewhere = {**view(), "directory": None, "router": process() | {"pid": None, "state": "Waiting"}}
+    elsewhere = {**view(), "directory": None, "routers": [process() | {"pid": None, "state": "Waiting"}]}
     shown = text(process_table(elsewhere))
     assert "directory" not in shown
     assert [cell.strip() for cell in shown.splitlines()[4].split("│")[1:4]] == ["router", "–", "Waiting"]
@@ -139,7 +139,7 @@ def test_doctor_reports_the_faults_of_a_pool() -> None:
 
 
 def test_doctor_reports_every_lost_process_with_its_log() -> None:
-    lost = view() | {"router": process(3), "directory": {"pid": 3, "state": "Running", "restarts": 1}}
+    lost = view() | {"routers": [process(3)], "directory": {"pid": 3, "state": "Running", "restarts": 1}}
     lost["replicas"] = [{"id": "chat-2", "state": "Ready", "engine": process(1), "agent": process(4)}]
     ended = "it was ended by SIGKILL"
     assert list(check_pool(lost, FOLDER))[1:] == [
@@ -157,9 +157,9 @@ def test_doctor_reports_every_lost_process_with_its_log() -> None:
 
 
 def test_doctor_reports_processes_that_are_down_but_none_that_start() -> None:
-    starting = view() | {"router": process(0, "Starting"), "replicas": []}
+    starting = view() | {"routers": [process(0, "Starting")], "replicas": []}
     assert [finding.what for finding in check_pool(starting, FOLDER)][1:] == ["pool chat has no replica"]
-    down = view(replicas=[{"id": "chat-0", "why": "Unhealthy"}]) | {"router": process(1, "Waiting"), "replicas": []}
+    down = view(replicas=[{"id": "chat-0", "why": "Unhealthy"}]) | {"routers": [process(1, "Waiting")], "replicas": []}
     assert list(check_pool(down, FOLDER))[2:] == [
         Finding(Verdict.BAD, "the router is down, 1 time so far: it was ended by SIGKILL", "see /run/chat/router.log"),
         Finding(Verdict.WARNING, "chat-0 gets no requests: Unhealthy", "see /run/chat/engine-chat-0.log"),

@@ -57,11 +57,11 @@ async def test_replica_that_cannot_become_ready_ends_the_wait(engine: dict[str, 
 async def test_router_is_ready_once_it_answers() -> None:
     router = child("router")
     router.plan.ready_seconds = 60.0
-    await readiness([], [503, 200]).of_router(router, router.plan, lambda: True)
-    await readiness([], [503]).of_router(router, router.plan, lambda: False)
+    await readiness([], [503, 200]).of_router(router, lambda: True)
+    await readiness([], [503]).of_router(router, lambda: False)
 
 
 async def test_router_that_never_answers_ends_the_wait() -> None:
     router = child("router")
     with pytest.raises(ProcessFailedError, match=r"router was not ready within 0\.1 s"):
-        await readiness([]).of_router(router, router.plan, lambda: True)
+        await readiness([]).of_router(router, lambda: True)

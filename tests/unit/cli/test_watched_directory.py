@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import tempfile
@@ -45,6 +46,18 @@ async def test_replaced_server_did_not_end_by_itself(running: WatchedDirectory) 
     assert (shown["lastExit"], shown["restarts"], shown["replaced"]) == (
         "was replaced, because its socket was deleted", 1, 1,
     )  # fmt: skip
+
+
+async def test_end_that_both_watchers_notice_counts_once(running: WatchedDirectory) -> None:
+    first = running.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: running.restarts == 1, pause=0.005)  # the other one waits before it starts a server
+    await running.restart()
+    second = running.pid
+    await asyncio.sleep(0.6)  # longer than that wait
+    assert running.pid == second != first
+    assert (running.restarts, running.replaced) == (1, 0)
 
 
 async def test_failed_restart_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from plumage_cli.local.pool_view import router_name
+
 __all__ = ["JUDGED", "Restart", "pid_of", "plan", "processes", "restart"]
 
 _ROUTER: Final = (0.05, 0.10, 0.15, 0.20)  # shares of the run; then its stores are filled
@@ -56,7 +58,9 @@ def _in_turn(seconds: float, every: float) -> Iterator[tuple[float, str]]:
 
 def processes(view: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The children in a pool's view, by name: router, directory, engine 0, agent 0 and so on."""
-    found = {role: view[role] for role in ("router", "directory") if view[role]}
+    found = {router_name(number): router for number, router in enumerate(view["routers"])}
+    if view["directory"]:
+        found["directory"] = view["directory"]
     for replica in view["replicas"]:
         number = replica["id"].rpartition("-")[2]
         found |= {f"{role} {number}": replica[role] for role in ("engine", "agent")}

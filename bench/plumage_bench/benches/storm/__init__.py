@@ -1,8 +1,9 @@
 """A local pool under faults and mutated requests: crashes, lost requests, and errors without a code.
 
-A pool of simulated engines is started as a user would start it. Valid clients stream from it. Hostile clients send
-requests that are valid but for one to three mutations. Meanwhile processes are killed or stopped, and files and sockets
-are removed. Requests that a killed router had accepted are lost with it: they are counted separately (decision 0182).
+A pool of simulated engines and three routers is started as a user would start it. Valid clients stream from it. Hostile
+clients send requests that are valid but for one to three mutations. Meanwhile processes are killed or stopped, and
+files and sockets are removed. The supervisor keeps clients' connections while routers are killed (decision 0332).
+Requests that are lost with a router are counted separately.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from plumage_cli.errors import CliError
 __all__ = ["run"]
 
 _QUICK, _WHOLE = (100_000, 100), (1_000_000, 1_000)  # mutated requests and faults
+_ROUTERS = 3
 _EVERY = 3.0  # mean seconds between two faults
 _HONEST, _HOSTILE = 8, 12  # concurrent clients
 _WELL = 120.0  # seconds for the pool to recover at the end
@@ -72,11 +74,15 @@ class _Run:
 
 
 def run(context: Context) -> Report:
-    """Options: mutated, faults."""
+    """Options: mutated, faults, routers."""
     mutated, faults = _QUICK if context.quick else _WHOLE
     mutated = context.count("mutated", mutated, most=10_000_000)
     faults = context.count("faults", faults, most=100_000)
-    with tempfile.TemporaryDirectory(prefix="plm-") as runtime, local_pool(Path(runtime), _POOL, "storm") as pool:
+    routers = f"--routers={context.count('routers', _ROUTERS, most=16)}"
+    with (
+        tempfile.TemporaryDirectory(prefix="plm-") as runtime,
+        local_pool(Path(runtime), _POOL, "storm", routers) as pool,
+    ):
         done = asyncio.run(_storm(context, pool, mutated, faults))
         pool.process.send_signal(signal.SIGINT)
         done.status = pool.process.wait(60)
@@ -91,7 +97,7 @@ async def _storm(context: Context, pool: LocalPool, mutated: int, faults: int) -
         try:
             return pool.view()
         except CliError:  # a fault removed its socket a moment ago
-            return {"router": None, "directory": None, "replicas": []}
+            return {"routers": [], "directory": None, "replicas": []}
 
     with context.progress("mutated requests", mutated) as sent, context.progress("faults", faults) as hurt:
         honest = [Honest(port, random.Random(f"{seed} honest {number}"), stop) for number in range(_HONEST)]
@@ -114,9 +120,8 @@ def _crashes(view: Mapping[str, Any], killed: Mapping[str, int]) -> dict[str, in
     """Processes that ended and that this benchmark did not kill, by role. The supervisor replaces a directory whose
     socket a fault removed before there was a second link to it; that is no crash."""
     restarts: Counter[str] = Counter()
-    for role in ("router", "directory"):
-        restarts[role] += view[role]["restarts"] if view[role] else 0
-    restarts["directory"] -= _replaced(view)
+    restarts["router"] = sum(router["restarts"] for router in view["routers"])
+    restarts["directory"] = (view["directory"]["restarts"] if view["directory"] else 0) - _replaced(view)
     for replica in view["replicas"]:
         for role in ("engine", "agent"):
             restarts[role] += replica[role]["restarts"]

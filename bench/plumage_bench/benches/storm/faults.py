@@ -26,7 +26,8 @@ _PAUSES: Final = (0.3, 1.0, 3.0)  # seconds that a process is stopped
 
 def processes(view: Mapping[str, Any]) -> dict[str, list[int]]:
     """Pids by role, of the processes that the pool's view shows as running."""
-    found = {role: [view[role]["pid"]] for role in ("router", "directory") if view[role] and view[role]["pid"]}
+    found = {"router": [router["pid"] for router in view["routers"] if router["pid"]]}
+    found["directory"] = [view["directory"]["pid"]] if view["directory"] and view["directory"]["pid"] else []
     for role in ("engine", "agent"):
         found[role] = [one[role]["pid"] for one in view["replicas"] if one[role]["pid"] and one["state"] == "Ready"]
     return found

@@ -21,8 +21,9 @@ from plumage.settings.simulator import simulator_settings
 from plumage.settings.vllm import VLLM_READY_SECONDS
 from plumage_cli.local.plan.paths import HOST, LocalPaths
 from plumage_cli.local.plan.vllm import adapter_folders, vllm_settings
+from plumage_cli.local.pool_view import router_name
 
-__all__ = ["ProcessPlan", "ReplicaPlan", "Role", "plan_replica", "plan_router"]
+__all__ = ["ProcessPlan", "ReplicaPlan", "Role", "plan_replica", "plan_router", "reached_at"]
 
 Role = Literal["engine", "agent", "router"]
 
@@ -125,25 +126,26 @@ def plan_router(
     paths: LocalPaths,
     port: int,
     *,
+    number: int = 0,
     host: str = HOST,
     api_keys: Path | None = None,
-    fd: int | None = None,
+    handover_fd: int | None = None,
 ) -> ProcessPlan:
-    """The pool's router, which listens on `host`:`port`. fd: the listening socket, where the supervisor opened it."""
+    """A router of the pool, which listens on `host`:`port`. handover_fd: to a supervisor that passes clients on."""
     settings = router_settings(
         pool,
         model_folder=str(paths.model_folder),
         directory=DirectoryAddress(paths.directory_url),
-        listen=ListenConfig(host=host, port=port, fd=fd),
+        listen=ListenConfig(host=host, port=port, handover_fd=handover_fd),
         membership=paths.membership,
         auth=AuthConfig(admin_key_file=paths.admin_key, api_keys_file=api_keys),
         secrets=paths.secrets,
     ).written()
-    url = f"http://{_reached_at(host)}:{port}"
-    return ProcessPlan("router", "router", "plumage_router", settings, port, url, f"{url}/health")
+    url = f"http://{reached_at(host)}:{port}"
+    return ProcessPlan(router_name(number), "router", "plumage_router", settings, port, url, f"{url}/health")
 
 
-def _reached_at(host: str) -> str:
+def reached_at(host: str) -> str:
     """The host of a URL for a listening address: a wildcard address is replaced by the loopback address."""
     anywhere = {"0.0.0.0": HOST, "::": "::1"}
     reached = anywhere.get(host, host)

@@ -10,7 +10,6 @@ import httpx
 
 from plumage.membership import MemberState
 from plumage_cli.errors import CliError, ProcessFailedError
-from plumage_cli.local.plan.processes import ProcessPlan
 from plumage_cli.local.pool.replica import Replica
 from plumage_cli.local.processes.child import Child
 
@@ -41,13 +40,13 @@ class Readiness:
             await asyncio.sleep(_INTERVAL)
         self._report_ready(replicas, reported)
 
-    async def of_router(self, child: Child, plan: ProcessPlan, has_replicas: Callable[[], bool]) -> None:
+    async def of_router(self, child: Child, has_replicas: Callable[[], bool]) -> None:
         """Wait until the router answers. ProcessFailedError as `of_replicas`."""
-        deadline = time.monotonic() + plan.ready_seconds
+        deadline = time.monotonic() + child.plan.ready_seconds
         while time.monotonic() < deadline:
             _fail_if_hopeless(child)
             try:
-                status = (await self._http.get(plan.ready, timeout=2.0)).status_code
+                status = (await self._http.get(child.plan.ready, timeout=2.0)).status_code
                 if status == 200 or not has_replicas():  # a router without replicas works and answers 503
                     return
             except httpx.HTTPError:

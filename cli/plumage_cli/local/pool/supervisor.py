@@ -12,7 +12,6 @@ import logging
 import os
 import random
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -29,8 +28,9 @@ from plumage_cli.local.folder.cleanup import cleanup_command
 from plumage_cli.local.folder.pool_folder import PoolFolder
 from plumage_cli.local.folder.watcher import FolderWatcher, WatchedSocket
 from plumage_cli.local.plan.paths import HOST, LocalPaths
-from plumage_cli.local.plan.processes import ProcessPlan, plan_replica, plan_router
+from plumage_cli.local.plan.processes import ProcessPlan, plan_replica, plan_router, reached_at
 from plumage_cli.local.plan.vllm import VllmInterpreter, needs_weights
+from plumage_cli.local.pool.connection_keeper import ConnectionKeeper
 from plumage_cli.local.pool.membership_file import MembershipFile
 from plumage_cli.local.pool.readiness import Readiness
 from plumage_cli.local.pool.replica import Replica
@@ -65,23 +65,24 @@ class Supervisor:
         host: str = HOST,
         api_keys: Path | None = None,
         vllm: VllmInterpreter | None = None,
+        routers: int = 1,
         report: Report = log.info,
     ) -> None:
         self.pool = pool
         self.folder = folder
         self.replicas: dict[str, Replica] = {}
-        self.router: Child | None = None
-        self.router_plan: ProcessPlan | None = None
+        self.routers: list[Child] = []
         self.directory: WatchedDirectory | None = None
         self.started = time.time()
         self._listen = (host, port)
-        self._listener: socket.socket | None = None  # the clients' port; it stays open while the router restarts
+        self._most_routers = routers
+        self._keeper: ConnectionKeeper | None = None  # has the clients' port and connections while routers restart
         self._api_keys = api_keys
         self._vllm = vllm
         self._report = report
         self._token = ""
         self._paths: LocalPaths | None = None
-        self._ports = {port}  # the router opens its own last
+        self._ports = {port}
         self._scaling = asyncio.Lock()
         self._http = httpx.AsyncClient(limits=httpx.Limits(max_connections=64), trust_env=False)
         self._readiness = Readiness(self._http, report)
@@ -93,8 +94,8 @@ class Supervisor:
     @property
     def endpoint(self) -> str:
         """The URL for clients."""
-        assert self.router_plan is not None, "started"
-        return self.router_plan.url
+        host, port = self._listen
+        return f"http://{reached_at(host)}:{port}"
 
     @property
     def needs_key(self) -> bool:
@@ -103,7 +104,7 @@ class Supervisor:
 
     async def start(self) -> None:
         """Start everything and wait until it is ready. CliError with what failed, and why. Call `stop` in any case."""
-        self._listener = listen_at(*self._listen)
+        self._keeper = self._accept_clients()
         self._token = self.folder.secret("fleet.token").read_text().strip()
         admin_key = self.folder.secret("admin.key").read_text().strip()
         for name in (ENGINE_KEY, SALT_KEY):
@@ -112,9 +113,9 @@ class Supervisor:
         self._members.start()
         self._watcher.start()
         self._add_replicas(range(self.pool.spec.initial_replicas))
-        self._start_router()
+        self._start_routers()
         await self._until_ready()
-        self._traffic.start(self.endpoint, admin_key)
+        self._traffic.start([router.plan.url for router in self.routers], admin_key)
 
     async def scale(self, replicas: int) -> None:
         """Change the number of replicas. New ones warm up before they serve, deleted ones drain before they end.
@@ -155,10 +156,12 @@ class Supervisor:
         await self._traffic.stop()
         await self._watcher.stop()
         await self._members.stop()
-        if self._listener is not None:
-            self._listener.close()  # the router still has its copy; new clients are refused once it ends
-        if self.router is not None:
-            await self.router.stop(self.pool.spec.rollout.drain_timeout_seconds + _GRACE)
+        if self._keeper is not None:
+            self._keeper.stop_accepting()
+        grace = self.pool.spec.rollout.drain_timeout_seconds + _GRACE
+        await asyncio.gather(*(router.stop(grace) for router in self.routers))
+        if self._keeper is not None:
+            self._keeper.close()
         await asyncio.gather(*(replica.stop(_GRACE) for replica in self.replicas.values()))
         if self.directory is not None:
             await self.directory.stop()
@@ -172,8 +175,7 @@ class Supervisor:
 
     def children(self) -> list[Child]:
         """All processes but the directory's server."""
-        router = [] if self.router is None else [self.router]
-        return router + [child for replica in self.replicas.values() for child in (replica.engine, replica.agent)]
+        return self.routers + [child for replica in self.replicas.values() for child in (replica.engine, replica.agent)]
 
     async def _make_paths(self) -> LocalPaths:
         model, weights = self.pool.spec.model, None
@@ -196,13 +198,28 @@ class Supervisor:
         self._report(f"directory ready (pid {self.directory.pid})")
         return self.directory.url
 
-    def _start_router(self) -> None:
+    def _accept_clients(self) -> ConnectionKeeper:
+        loop, limits = asyncio.get_running_loop(), self.pool.spec.router.limits
+
+        def report(line: str) -> None:
+            loop.call_soon_threadsafe(self._report, line)
+
+        listener = listen_at(*self._listen)
+        return ConnectionKeeper(listener, limits.max_connections, report, routers=self._most_routers)
+
+    def _start_routers(self) -> None:
+        """Each has a port of its own too, where the supervisor asks it for its status."""
         assert self._paths is not None, "start() made them"
-        host, port = self._listen
-        fd = None if self._listener is None else self._listener.fileno()
-        self.router_plan = plan_router(self.pool, self._paths, port, host=host, api_keys=self._api_keys, fd=fd)
-        self.router = self._child(self.router_plan)
-        self.router.start()
+        assert self._keeper is not None, "start() made it"
+        for number in range(self._most_routers):
+            (port,) = self._free_ports(1)
+            plan = plan_router(
+                self.pool, self._paths, port, number=number, host=self._listen[0], api_keys=self._api_keys,
+                handover_fd=self._keeper.child_descriptor(number),
+            )  # fmt: skip
+            self.routers.append(self._child(plan))
+        for router in self.routers:
+            router.start()
 
     def _add_replicas(self, indices: Iterable[int]) -> list[Replica]:
         assert self._paths is not None, "start() made them"
@@ -223,8 +240,7 @@ class Supervisor:
         self._members.write()
 
     def _replica(self, paths: LocalPaths, index: int) -> Replica:
-        engine_port, agent_port = free_ports(2, self._ports, start=random.SystemRandom().randrange(12_000))
-        self._ports |= {engine_port, agent_port}
+        engine_port, agent_port = self._free_ports(2)
         plan = plan_replica(self.pool, paths, index, engine_port, agent_port)
         return Replica(plan, self._child(plan.engine), self._child(plan.agent), self._http, self._members.write)
 
@@ -232,34 +248,46 @@ class Supervisor:
         """A process. Its settings are written before each start if the file was deleted."""
         stem = plan.name.replace(" ", "-")
         config = self.folder.write(f"{stem}.json", plan.settings)
+        number = len(self.routers) if plan.role == "router" else None
         return Child(
             plan,
             config,
             ChildLog(self.folder.path / f"{stem}.log"),
             self._child_changed,
-            prepare=lambda: self._prepare(f"{stem}.json", plan),
-            fds=[self._listener.fileno()] if plan.role == "router" and self._listener is not None else [],
+            prepare=lambda: self._prepare(f"{stem}.json", plan, number),
+            fds=[] if number is None or self._keeper is None else [self._keeper.child_descriptor(number)],
         )
 
-    def _prepare(self, name: str, plan: ProcessPlan) -> None:
-        """Restore the files that a process reads at its start. CliError where one can't be written."""
+    def _free_ports(self, count: int) -> list[int]:
+        found = free_ports(count, self._ports, start=random.SystemRandom().randrange(12_000))
+        self._ports |= {*found}
+        return found
+
+    def _prepare(self, name: str, plan: ProcessPlan, router: int | None) -> None:
+        """Restore the files that a process reads at its start. router: its number, for a router. CliError where a file
+        can't be written."""
         self.folder.restore()
         if not (self.folder.path / name).exists():
             self.folder.write(name, plan.settings)
+        if router is not None and self._keeper is not None:
+            self._keeper.renew(router)
 
     def _child_changed(self, child: Child) -> None:
         for replica in self.replicas.values():
             if replica.engine is child:
                 replica.engine_changed()
+        if child in self.routers and child.pid is None and self._keeper is not None:
+            self._keeper.ended(self.routers.index(child))
         if child.state is ChildState.WAITING:
             self._report(f"{child.plan.name} {child.last_exit}; restarting it")
 
     async def _until_ready(self) -> None:
         await self._readiness.of_replicas(list(self.replicas.values()))
-        assert self.router is not None
-        assert self.router_plan is not None
-        await self._readiness.of_router(self.router, self.router_plan, lambda: bool(self.replicas))
-        self._report(f"router ready at {self.router_plan.url} (pid {self.router.pid})")
+        for router in self.routers:
+            await self._readiness.of_router(router, lambda: bool(self.replicas))
+        pids = ", ".join(str(router.pid) for router in self.routers)
+        what = "router" if len(self.routers) == 1 else f"{len(self.routers)} routers"
+        self._report(f"{what} ready at {self.endpoint} (pid {pids})")
 
     def _coldest(self, count: int) -> list[Replica]:
         """The replicas with the fewest cached tokens used; among equals the youngest."""
@@ -314,12 +342,12 @@ class Supervisor:
         return {
             "pool": self.pool.metadata.name,
             "pid": os.getpid(),
-            "endpoint": self.router_plan.url if self.router_plan else None,
+            "endpoint": self.endpoint if self.routers else None,
             "started": self.started,
             "model": self.pool.spec.model.served_name,
             "policy": self.pool.spec.router.policy,
             "eviction": self.pool.spec.engine.eviction.policy,
-            "router": self.router.view if self.router else None,
+            "routers": [router.view for router in self.routers],
             "directory": self.directory.view if self.directory else None,
             "replicas": [replica.view for replica in self.replicas.values()],
             "traffic": self._traffic.view(directory_runs=self.directory is None or self.directory.running),

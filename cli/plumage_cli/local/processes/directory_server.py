@@ -39,6 +39,7 @@ class WatchedDirectory:
         self.restarts = 0
         self.replaced = 0
         self.last_exit: str | None = None
+        self._counted = False  # the end of the last server is in `restarts`
 
     @property
     def url(self) -> str:
@@ -75,7 +76,7 @@ class WatchedDirectory:
     async def restart(self) -> None:
         """Replace a server whose socket is gone. Agents publish their caches again. CliError if the new one does not
         start; then `_watch` tries again."""
-        self.restarts += 1
+        self._count_end()
         if _exists(self.pid):
             self.replaced += 1
             self.last_exit = "was replaced, because its socket was deleted"
@@ -105,8 +106,14 @@ class WatchedDirectory:
             await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.to_thread(self._server.stop)
 
+    def _count_end(self) -> None:
+        """Counts it once: the folder's watcher and `_watch` may both notice it."""
+        self.restarts += not self._counted
+        self._counted = True
+
     def _start(self) -> None:
         self._server.start()
+        self._counted = False
         with redis.Redis.from_url(self.url, protocol=2) as client:
             info = client.info("server")
         self.pid = int(info["process_id"]) if isinstance(info, dict) else None
@@ -120,11 +127,12 @@ class WatchedDirectory:
                 continue
             failures += 1
             if (code := self._server.exit_code) is not None:  # else the last start failed
-                self.restarts += 1
+                self._count_end()
                 self.last_exit = exit_text(code)
             log.warning("the directory's server %s; restarting it in %.2g s", self.last_exit, backoff(failures))
             await asyncio.sleep(backoff(failures))
-            await self._try(self._start)
+            if not self._server.running:  # `restart` was faster
+                await self._try(self._start)
 
 
 def _exists(pid: int | None) -> bool:

@@ -31,7 +31,7 @@ def require_free(host: str, port: int) -> None:
 
 
 def listen_at(host: str, port: int) -> socket.socket:
-    """A listening socket for the router. While it is open, connections wait in it for the next router."""
+    """A listening socket for the router's clients."""
     require_free(host, port)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

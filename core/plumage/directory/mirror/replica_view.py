@@ -17,7 +17,8 @@ class ReplicaView:
     """wanted: why a snapshot must be read, or None. not_before: no snapshot is read before this time.
 
     unreadable: an epoch that was written in a newer schema, or for another model. reads: reads of its log that ended,
-    with entries or without. load, feed: the tasks that read its snapshot and its log."""
+    with entries or without. load, feed: the tasks that read its snapshot and its log. asked: the server was asked for
+    its heartbeat."""
 
     def __init__(self, pool: str, name: str, reader: LogReader, backoff: Backoff) -> None:
         self.name = name
@@ -32,6 +33,7 @@ class ReplicaView:
         self.load: asyncio.Task[None] | None = None
         self.feed: asyncio.Task[None] | None = None
         self.reads = 0
+        self.asked = False
         self._short: tuple[int, int] | None = None  # last entry and `reads`, when a heartbeat first named later entries
 
     @property

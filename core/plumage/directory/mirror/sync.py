@@ -90,7 +90,6 @@ class DirectorySync:
         self._rng = rng or random.Random()
         self._replicas: dict[str, ReplicaView] = {}
         self._poll_now = asyncio.Event()
-        self._polled = False
         self._started = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = ServerState(self._client, redacted(url), self.counts)
@@ -101,6 +100,11 @@ class DirectorySync:
     @property
     def degraded(self) -> bool:
         return self._server.degraded
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the mirror has the cache of every replica that has a heartbeat."""
+        return all(known.asked and not known.behind for known in self._replicas.values())
 
     # Calls of the router
 
@@ -126,15 +130,6 @@ class DirectorySync:
         if beat is None:
             return ReplicaStatus(cache_known, seen=known.seen)
         return ReplicaStatus(cache_known, beat.state, beat.load, beat.epoch, beat.engine, beat.count, known.seen)
-
-    async def ready(self, within: float = 10.0) -> bool:
-        """Wait until every replica that has a heartbeat is in the mirror. Returns False after `within` seconds."""
-        deadline = time.monotonic() + within
-        while time.monotonic() < deadline:
-            if self._polled and not any(known.behind for known in self._replicas.values()):
-                return True
-            await asyncio.sleep(0.01)
-        return False
 
     # The tasks
 
@@ -184,7 +179,6 @@ class DirectorySync:
         await self._run_upkeep()  # first: polling may fail
         await self._poll()
         await self._run_upkeep()  # again: the poll may have dropped chunks
-        self._polled = True
         await self._pause()
 
     async def _run_upkeep(self) -> None:
@@ -216,6 +210,7 @@ class DirectorySync:
 
     def _read_beat(self, known: ReplicaView, found: Mapping[bytes, bytes], now: float) -> None:
         """Reads the heartbeat of one replica, or its absence."""
+        known.asked = True
         if known.wanted == "dropped":
             return
         if not found:

@@ -1,0 +1,84 @@
+"""A client's connection that the supervisor accepted and keeps a copy of (`plumage.handover`).
+
+It reports what the supervisor needs to pass the connection to the next router, should this one end without an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from plumage.handover import Kind
+from plumage_router.http.downstream import DownstreamConnection, DownstreamHost
+
+__all__ = ["HandedConnection", "Supervisor"]
+
+_LARGEST_REPORT: Final = 1 << 18  # bytes of the client in one message
+
+
+class Supervisor(Protocol):
+    """The other side."""
+
+    def report(self, kind: Kind, connection: int, payload: bytes = b"") -> None: ...
+
+
+class HandedConnection(DownstreamConnection):
+    """number: of the connection, given by the supervisor. received: what an earlier router received of its request."""
+
+    __slots__ = ("_answering", "_copied", "_number", "_received", "_supervisor")
+
+    def __init__(
+        self,
+        host: DownstreamHost,
+        loop: asyncio.AbstractEventLoop,
+        supervisor: Supervisor,
+        number: int,
+        received: bytes,
+    ) -> None:
+        super().__init__(host, loop)
+        self._supervisor = supervisor
+        self._number = number
+        self._received = received
+        self._copied = True  # the supervisor has a copy
+        self._answering = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        received, self._received = self._received, b""
+        if received:  # at once: what the socket has comes after it
+            super().data_received(received)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answering:
+            self._drop()  # the supervisor could not know which bytes belong to which request
+        elif self._copied:
+            for start in range(0, len(data), _LARGEST_REPORT):
+                self._report(Kind.RECEIVED, data[start : start + _LARGEST_REPORT])
+        super().data_received(data)
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        super().connection_lost(error)
+        self._drop()
+
+    def answer_begins(self) -> None:
+        if self._copied and not self._answering:
+            self._answering = True
+            self._report(Kind.ANSWER_BEGINS)
+
+    def done(self, *, keep_alive: bool) -> None:
+        super().done(keep_alive=keep_alive)
+        if not keep_alive or not self._copied:
+            return
+        if self._waiting or self._parser.request is not None or self._refusal is not None:
+            self._drop()
+        else:
+            self._answering = False
+            self._report(Kind.ANSWERED)
+
+    def _report(self, kind: Kind, payload: bytes = b"") -> None:
+        self._supervisor.report(kind, self._number, payload)
+
+    def _drop(self) -> None:
+        if self._copied:
+            self._copied = False
+            self._report(Kind.DROP)
