@@ -70,7 +70,7 @@ def compare(
     ratios = {key: ratio_of(key, before, after, lower=is_lower) for key, is_lower in figures.items()}
     record = {
         "benchmark": f"compare-{name}",
-        "command": shlex.join(["python", "-m", "plumage_bench.compare", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", "plumage_bench.compare", *_without_folder(sys.argv[1:])]),
         "quick": quick,
         "seed": seed,
         "seconds": round(time.perf_counter() - started, 3),
@@ -86,6 +86,16 @@ def compare(
     (out / f"compare-{name}.json").write_text(json.dumps(record, indent=1) + "\n")
     for key, ratio in ratios.items():
         typer.echo(f"{name} {key}: {ratio} of {record['before']}; above 1 is better")
+
+
+def _without_folder(arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments without `--out`, which changes no figure and may be a path of one machine."""
+    left = iter(arguments)
+    for one in left:
+        if one == "--out":
+            next(left, None)
+        elif not one.startswith("--out="):
+            yield one
 
 
 def order_of_runs(

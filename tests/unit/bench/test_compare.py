@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -42,8 +43,11 @@ def test_commits_take_turns_to_run_first() -> None:
     assert [first is after for first, _ in order_of_runs(4, after, before)] == [False, True, False, True]
 
 
-def test_record_has_ratios_intervals_and_both_commits(tmp_path: Path, runs: list[str]) -> None:
+def test_record_has_ratios_intervals_and_both_commits(
+    tmp_path: Path, runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ["HEAD", "decision", "--lower", "cpu_us", "--higher", "rps", "--pairs", "3", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["compare", *words])
     result = CliRunner().invoke(app, words, catch_exceptions=False)
     assert result.exit_code == 0
     record = json.loads((tmp_path / "compare-decision.json").read_text())
@@ -52,6 +56,7 @@ def test_record_has_ratios_intervals_and_both_commits(tmp_path: Path, runs: list
     assert record["before"] == record["commit"].removesuffix("+")
     assert record["seconds"] > 0
     assert {"machine", "versions"} <= record.keys()
+    assert record["command"].endswith(" HEAD decision --lower cpu_us --higher rps --pairs 3"), "without the folder"
     assert runs == ["before", "after", "after", "before", "before", "after"]
 
 
