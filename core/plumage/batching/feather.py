@@ -26,7 +26,8 @@ _TURN: Final = 8  # batches of admissions; with fewer, more of the batches are m
 
 
 class Feather(StoppingQueue):
-    """Chunked Hash Tree × stop policy. One with the attribute `reads_shape` gets the shape of the batch too."""
+    """Chunked Hash Tree × stop policy. One with the attribute `reads_shape` gets the shape of the batch too. One with
+    `adds_all` is not asked, so no question is made."""
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class Feather(StoppingQueue):
         super().__init__(policy, max_wait=max_wait)
         self.tree = ChunkedHashTree(order)
         self._reads_shape = bool(getattr(policy, "reads_shape", False))
+        self._adds_all = bool(getattr(policy, "adds_all", False))
         self._turn: deque[Candidate] = deque()  # who follows the last overdue request, in order of arrival
         self._run = 0  # admissions of this turn, or since one that shared nothing with the one before
         self._peak = 0  # the largest batch of these
@@ -62,8 +64,14 @@ class Feather(StoppingQueue):
         return request_id, state
 
     def _pick(self, now: float) -> RequestId | None:
-        self._turn.clear()  # nobody is overdue
+        if self._turn:
+            self._turn.clear()  # nobody is overdue
         return super()._pick(now)
+
+    def _decide(self) -> RequestId | None:
+        if self._adds_all and (best := self.tree.find_best()) is not None:
+            return best.request_id
+        return super()._decide()
 
     def _overdue(self, oldest: Candidate, now: float) -> RequestId:
         turn = self._turn
@@ -84,28 +92,32 @@ class Feather(StoppingQueue):
         return oldest.request_id
 
     def _joined(self, candidate: Candidate) -> None:
-        super()._joined(candidate)
+        self._decided = None
         self.tree.insert(candidate)
 
     def _left(self, candidate: Candidate) -> None:
-        super()._left(candidate)
+        self._decided = None
         self.tree.remove(candidate.request_id)
 
     def _started(self, candidate: Candidate) -> None:
-        super()._started(candidate)
-        tree, request_id = self.tree, candidate.request_id
+        self._decided = None
+        tree, request_id, vector, last = self.tree, candidate.request_id, candidate.vector, self._last
         if request_id not in tree:
             tree.insert(candidate)
-        if not candidate.vector or candidate.vector[0] not in self._last[:1]:
+        if not (vector and last and vector[0] == last[0]):
             self._run = self._peak = 0
-        self._last = candidate.vector
+        self._last = vector
         self._run += 1
-        self._peak = max(self._peak, len(self._active))  # the batch of now may be small, as it has just ended
-        self._largest = max(self._largest, self._peak)
+        batch = len(self._active)
+        if batch > self._peak:  # the batch of now may be small, as it has just ended
+            self._peak = batch
+            if batch > self._largest:
+                self._largest = batch
         self.tip_loss += tree.add(request_id)
 
     def _ended(self, candidate: Candidate) -> None:
-        super()._ended(candidate)
+        self._decided = None
+        self._finished += 1
         if self._reads_shape and self._ran is None:
             self._ran = self.tree.shape
         self.tree.finish(candidate.request_id)

@@ -31,7 +31,8 @@ class StoppingQueue(WaitingQueue):
     def observe(self, outcome: StepOutcome) -> None:
         self._decided = None
         if outcome.finished != self._finished:
-            outcome = outcome._replace(finished=self._finished)
+            seconds, decoded, prefilled, _, steps, shape = outcome
+            outcome = StepOutcome(seconds, decoded, prefilled, self._finished, steps, shape)
         self.policy.observe(outcome)
         self._finished = 0
 

@@ -18,19 +18,23 @@ Errata of the paper's pseudo-code, each under test by name:
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import OrderedDict
 from enum import Enum
-from heapq import heapify, heappop, heappush, nsmallest
+from heapq import nsmallest
+from operator import attrgetter
 from typing import NamedTuple
 
 from plumage import defaults
 from plumage.batching.interface import BatchShape, Candidate, RequestId, Vector
-from plumage.batching.node import Arrival, Entry, Node, Stage
+from plumage.batching.node import WAITING, Entry, Node, Stage
 from plumage.errors import StateError
 
 __all__ = ["ORDER", "Best", "CandidateOrder", "ChunkedHashTree", "Siblings"]
 
-_SLACK = 64  # requests gone from the arrival heap's middle, tolerated beyond the waiting ones before it is rebuilt
+_ACTIVE, _GONE = Stage.ACTIVE, Stage.GONE
+_SLACK = 64  # requests that have left, tolerated in the list of arrivals beyond the waiting ones
+_ARRIVAL = attrgetter("arrival", "sequence")
 
 
 class CandidateOrder(Enum):
@@ -92,10 +96,12 @@ class ChunkedHashTree:
         self._tip: Node | None = None
         self._entries: dict[RequestId, Entry] = {}
         self._running: OrderedDict[RequestId, Entry] = OrderedDict()  # those active; the first in O(1)
-        self._arrivals: list[Arrival] = []
+        self._arrivals: list[Entry] = []  # in order; those before `_oldest` and others have left
+        self._oldest = 0
         self._sequence = 0
         self._strangers = 0
         self._best: Best | None = None
+        self._due: Node | None = None  # keys from here upwards are refreshed before they are read
 
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._entries
@@ -106,59 +112,69 @@ class ChunkedHashTree:
         """INSERT (Alg. 3): the request waits."""
         if candidate.request_id in self._entries:
             raise StateError(f"request {candidate.request_id!r} is in the tree already")
+        self._refresh_due()
         self._sequence += 1
         node = self._place(candidate.vector or self._stranger())
         entry = Entry(candidate.request_id, candidate.arrival, self._sequence, node)
         self._entries[candidate.request_id] = entry
-        ranked = entry.arrival, entry.sequence, entry
-        self._note_arrival(ranked)
-        node.offer(ranked)
+        self._note_arrival(entry)
+        node.offer(entry)
         self.waiting += 1
         self._best = None
 
     def add(self, request_id: RequestId) -> int:
         """ADDTOBATCH (Alg. 5): a waiting request is active from now on; the tip can only shorten. Returns the levels
         that it lost; the first request of a batch makes it, which loses none."""
-        entry = self._expect(request_id, Stage.WAITING)
+        entry = self._entries.get(request_id)
+        if entry is None or entry.stage is not WAITING:
+            raise _unexpected(request_id, entry, WAITING)
         node = entry.node
-        entry.stage = Stage.ACTIVE
-        node.here_waiting -= 1
+        entry.stage = _ACTIVE
+        node.forget_waiting()
         node.here_active += 1
         self._running[request_id] = entry
         self._levels += node.end
-        self._count(node, -1, 1)
+        self._count_added(node)
         self.waiting -= 1
         self.active += 1
         before = self._tip or node
-        self._tip = self._shared_by_all(before)
-        self._refresh_upwards(node)
-        return before.end - self._tip.end
+        tip = self._tip = self._shared_by_all(before)
+        self._refresh_admitted(node)
+        return before.end - tip.end
 
     def finish(self, request_id: RequestId) -> None:
         """FINISH (Alg. 6): an active request ended; the tip can only lengthen."""
-        entry = self._expect(request_id, Stage.ACTIVE)
+        entry = self._entries.get(request_id)
+        if entry is None or entry.stage is not _ACTIVE:
+            raise _unexpected(request_id, entry, _ACTIVE)
         del self._entries[request_id], self._running[request_id]
-        entry.stage = Stage.GONE
+        entry.stage = _GONE
         node = entry.node
         node.here_active -= 1
         self._levels -= node.end
-        self._count(node, 0, -1)
+        self._refresh_due()
+        keys_change = self._count_finished(node)
         self.active -= 1
         self._lengthen()
-        self._refresh_upwards(self._prune(node))
+        lowest = self._prune(node)
+        if keys_change:
+            self._refresh_upwards(lowest)
+        else:
+            self._best = None
 
     def remove(self, request_id: RequestId) -> None:
         """Removes a waiting request; one that is absent is tolerated."""
         entry = self._entries.get(request_id)
         if entry is None:
             return
-        if entry.stage is not Stage.WAITING:
+        if entry.stage is not WAITING:
             raise StateError(f"request {request_id!r} is active: finish it, do not remove it")
         del self._entries[request_id]
-        entry.stage = Stage.GONE
+        entry.stage = _GONE
         node = entry.node
-        node.here_waiting -= 1
-        self._count(node, -1, 0)
+        self._refresh_due()
+        node.forget_waiting()
+        self._count_removed(node)
         self.waiting -= 1
         self._refresh_upwards(self._prune(node))
 
@@ -173,10 +189,13 @@ class ChunkedHashTree:
 
     def oldest(self) -> tuple[RequestId, float] | None:
         """The waiting request that arrived first, with its arrival."""
-        heap = self._arrivals
-        while heap and heap[0][2].stage is not Stage.WAITING:
-            heappop(heap)
-        return (heap[0][2].request_id, heap[0][0]) if heap else None
+        for at in range(self._oldest, len(self._arrivals)):
+            entry = self._arrivals[at]
+            if entry.stage is WAITING:
+                self._oldest = at
+                return entry.request_id, entry.arrival
+        self._oldest = len(self._arrivals)
+        return None
 
     @property
     def tip_depth(self) -> int:
@@ -208,6 +227,7 @@ class ChunkedHashTree:
 
     def nearest(self, vector: Vector) -> RequestId | None:
         """The waiting request that shares most with a vector; None if none shares a level. O(branchings)."""
+        self._refresh_due()
         node, length = self._root, len(vector)
         while node.end < length and (node is self._root or node.vector[node.end - 1] == vector[node.end - 1]):
             child = node.children.get(vector[node.end])
@@ -224,21 +244,22 @@ class ChunkedHashTree:
             node = node.parent
         if node is None or not node.end:
             return []
-        found: list[Arrival] = []
+        found: list[Entry] = []
         below = [node]
         while below:
             one = below.pop()
             if one.waiting:
-                found += [ranked for ranked in one.here if ranked[2].stage is Stage.WAITING]
+                found += [entry for entry in one.entries() if entry.stage is WAITING]
                 below += one.children.values()
         self.visits += len(found)
-        return [ranked[2].request_id for ranked in nsmallest(most, found)]
+        return [entry.request_id for entry in nsmallest(most, found, key=_ARRIVAL)]
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
     def _find(self) -> Best:
         tip = self._tip
         if tip is None:
+            self._refresh_due()
             return self._first()
         ours = self.order is CandidateOrder.TIP_LOSS
         holder, visits = self._youngest() if ours else self._root, 1
@@ -247,6 +268,8 @@ class ChunkedHashTree:
             assert holder.parent is not None
             holder = holder.parent
         self.visits += visits
+        if self._due is not None and holder.end <= self._due.end:
+            self._refresh_due()
         assert holder.key is not None
         missing, _, _, entry = holder.key
         shared = (holder if holder.end < tip.end else tip) if ours else self._meet(entry.node, tip)
@@ -292,25 +315,45 @@ class ChunkedHashTree:
             self.visits += 1
             child = node.children.get(vector[depth])
             if child is None:
-                child = node.children[vector[depth]] = Node(vector, depth, length, node)
-                return child
+                return node.adopt(Node(vector, depth, length, node))
             depth = child.common(vector)
             node = child if depth == child.end else child.split(depth)
         return node
 
     # -- keeping counts, tip and keys --------------------------------------------------------------------------------
 
-    def _count(self, node: Node, waiting: int, active: int) -> None:
+    def _count_added(self, node: Node) -> None:
+        """A request that ends at `node` waited and is active."""
         at: Node | None = node
-        visits = 0
         while at is not None:
-            at.waiting += waiting
-            at.active += active
-            if active and at.active == (active > 0):  # the first active request of this run, or the last
-                self._distinct += active * (at.end - at.start)
-            visits += 1
+            at.waiting -= 1
+            if not at.active:  # the first active request of this run
+                self._distinct += at.end - at.start
+            at.active += 1
+            self.visits += 1
             at = at.parent
-        self.visits += visits
+
+    def _count_finished(self, node: Node) -> bool:
+        """An active request that ends at `node` ended. Returns whether a node with waiting requests has no active one
+        left: only that changes keys."""
+        at: Node | None = node
+        changed = False
+        while at is not None:
+            at.active -= 1
+            if not at.active:  # the last active request of this run
+                self._distinct -= at.end - at.start
+                changed = changed or at.waiting > 0
+            self.visits += 1
+            at = at.parent
+        return changed
+
+    def _count_removed(self, node: Node) -> None:
+        """A waiting request that ends at `node` left."""
+        at: Node | None = node
+        while at is not None:
+            at.waiting -= 1
+            self.visits += 1
+            at = at.parent
 
     def _lengthen(self) -> None:
         if not self.active:
@@ -341,6 +384,29 @@ class ChunkedHashTree:
             return node.dissolve()
         return node
 
+    def _refresh_admitted(self, node: Node) -> None:
+        """A request that ends here was admitted. Usually a sibling is next, and no key above their parent is read: it
+        is refreshed once for many admissions."""
+        self._best = None
+        parent = node.parent
+        if node.waiting or parent is None:
+            self._refresh_due()
+            self._refresh_upwards(node)
+            return
+        node.key, node.hot = None, True
+        self.visits += 2
+        if parent is self._due:
+            return
+        if parent.parent is not self._due:
+            self._refresh_due()
+        if parent.refresh():
+            self._due = parent.parent
+
+    def _refresh_due(self) -> None:
+        if self._due is not None:
+            node, self._due = self._due, None
+            self._refresh_upwards(node)
+
     def _refresh_upwards(self, node: Node) -> None:
         """Refresh the best descendants from `node` upwards until nothing changes any more."""
         self._best = None
@@ -351,16 +417,18 @@ class ChunkedHashTree:
             at = at.parent
         self.visits += visits
 
-    def _expect(self, request_id: RequestId, stage: Stage) -> Entry:
-        entry = self._entries.get(request_id)
-        if entry is None or entry.stage is not stage:
-            have = "unknown" if entry is None else entry.stage.value
-            raise StateError(f"request {request_id!r} must be {stage.value} here, but is {have}")
-        return entry
+    def _note_arrival(self, entry: Entry) -> None:
+        """Nearly all requests come in the order of their arrival."""
+        arrivals = self._arrivals
+        if not arrivals or entry.arrival >= arrivals[-1].arrival:
+            arrivals.append(entry)
+        else:
+            insort(arrivals, entry, self._oldest, key=_ARRIVAL)
+        if len(arrivals) > _SLACK + 2 * self.waiting:
+            arrivals[:] = [one for one in arrivals if one.stage is WAITING]
+            self._oldest = 0
 
-    def _note_arrival(self, ranked: Arrival) -> None:
-        heap = self._arrivals
-        heappush(heap, ranked)
-        if len(heap) > _SLACK + 2 * self.waiting:
-            heap[:] = [item for item in heap if item[2].stage is Stage.WAITING]
-            heapify(heap)
+
+def _unexpected(request_id: RequestId, entry: Entry | None, stage: Stage) -> StateError:
+    have = "unknown" if entry is None else entry.stage.value
+    return StateError(f"request {request_id!r} must be {stage.value} here, but is {have}")

@@ -30,7 +30,7 @@ class KvMetrics:
     """wall: seconds of the clock that stamps vLLM's requests."""
 
     def __init__(self, scheduler: Scheduler, wall: Callable[[], float] = time) -> None:
-        self.evictions = 0
+        self.evictions = 0  # rises at the first eviction after an admission; more make no difference to latencies
         cost = cost_of(scheduler.vllm_config.model_config.hf_text_config)
         self.known_cost = cost is not None
         self.work = PrefillWork(cost or PrefillCost(0.0, 0.0), SeenBlocks(SEEN_BLOCKS), scheduler.hash_block_size)
@@ -44,37 +44,48 @@ class KvMetrics:
         self._context = 0  # their sum
         self._prefilling: dict[str, bool] = {}  # whether the next step is the request's first since it joined
         self._reached: dict[str, int] = {}  # of running requests: the position that prefill has reached
-        self._count_evictions(scheduler.kv_cache_manager.block_pool)
+        self._pool = scheduler.kv_cache_manager.block_pool
+        self._evict: Callable[[Any], bool] = self._pool._maybe_evict_cached_block
+        self._watches = False
 
-    def _count_evictions(self, pool: Any) -> None:
-        """Counts by an attribute of the object: the order of eviction changes its class, and both must be removable."""
-        own = pool._maybe_evict_cached_block
+    def _watch_evictions(self) -> None:
+        """Note the next eviction, by an attribute of the object: the order of eviction changes its class, and both must
+        be removable. The hook removes itself, because a full cache evicts for each block."""
+        if not self._watches:
+            self._watches = True
+            self._pool._maybe_evict_cached_block = self._evict_noted
 
-        def evict(block: Any) -> bool:
-            evicted: bool = own(block)
-            if evicted:
-                self.evictions += 1
-            return evicted
-
-        pool._maybe_evict_cached_block = evict
+    def _evict_noted(self, block: Any) -> bool:
+        evicted = self._evict(block)
+        if evicted:
+            self.evictions += 1
+            self.restore()
+        return evicted
 
     def restore(self) -> None:
         """Remove the hook of the block pool."""
-        del self._scheduler.kv_cache_manager.block_pool._maybe_evict_cached_block
+        if self._watches:
+            self._watches = False
+            del self._pool._maybe_evict_cached_block
 
     def scheduled(self, output: SchedulerOutput) -> None:
         """vLLM has scheduled a step, and has added its tokens to the requests' computed ones."""
-        preempted = output.preempted_req_ids or ()
-        for request_id in preempted:
-            self._left(request_id)
-        for one in output.scheduled_new_reqs:
-            self._joined(one.req_id)
-        for request_id in output.scheduled_cached_reqs.resumed_req_ids:
-            self._joined(request_id)
-        finished = self._prefilled(output)
-        usage = self._scheduler.kv_cache_manager.usage
-        running = len(self._scheduler.running)
-        self._states.append((output, usage, running, self._context, len(preempted), finished))
+        scheduler, preempted = self._scheduler, output.preempted_req_ids
+        if preempted:
+            for request_id in preempted:
+                self._left(request_id)
+        new, resumed = output.scheduled_new_reqs, output.scheduled_cached_reqs.resumed_req_ids
+        if new or resumed:
+            for one in new:
+                self._joined(one.req_id)
+            for request_id in resumed:
+                self._joined(request_id)
+            self._watch_evictions()
+        finished = 0
+        if self._prefilling or output.total_num_scheduled_tokens != len(output.num_scheduled_tokens):
+            finished = self._prefilled(output)  # other steps only decode, a token for each request
+        usage, running = scheduler.kv_cache_manager.usage, len(scheduler.running)
+        self._states.append((output, usage, running, self._context, len(preempted or ()), finished))
 
     def _joined(self, request_id: str) -> None:
         tokens = self._scheduler.requests[request_id].num_prompt_tokens
@@ -96,14 +107,14 @@ class KvMetrics:
     def _prefilled_one(self, output: SchedulerOutput, request_id: str) -> bool:
         """Count one request's part of the step. Returns whether it completes the prompt."""
         request, tokens = self._scheduler.requests[request_id], output.num_scheduled_tokens[request_id]
-        start, known = request.num_computed_tokens - tokens, request.num_tokens
+        start, known, work = request.num_computed_tokens - tokens, request.num_tokens, self.work
         end = min(start + tokens, known)
         first = self._prefilling.pop(request_id, False)
         if end < known - 1:
             self._prefilling[request_id] = False
         if start >= known - 1 and not first:
             return False  # a token with drafts, or the prompt's last
-        self.work.prefilled(start, end, _names(request.block_hashes[self.work.touched(start, end)]))
+        work.prefilled(start, end, _names(request.block_hashes[work.touched(start, end)]))
         self._reached[request_id] = end
         # A prompt's end with drafts counts as decoding.
         return tokens > 1 and end == known and request_id not in output.scheduled_spec_decode_tokens

@@ -42,8 +42,11 @@ class StepTimes:
 
 
 def _outcome(output: SchedulerOutput, seconds: float) -> StepOutcome:
-    """A request with one token decodes, or with one and its drafts. Counted in C, because it runs at every step."""
+    """A request with one token decodes, or with one and its drafts. Counted in C, because it runs at every step; most
+    steps only decode, and have as many tokens as requests."""
     scheduled, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
+    if len(scheduled) == output.total_num_scheduled_tokens and not drafts:
+        return StepOutcome(seconds, len(scheduled))
     decodes, drafted = list(scheduled.values()).count(1), 0
     for request, tokens in drafts.items():
         decodes += scheduled[request] != 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
 import pytest
@@ -48,6 +49,42 @@ def test_algorithm_7_b_is_the_current_batch_without_new_admissions() -> None:
         waiting.add(waiting.select(now=0.0))
         waiting.observe(StepOutcome(0.01, 1))
     assert seen == [1, 2, 3]
+
+
+class AsksAll:
+    """Always adds, and is asked each time."""
+
+    def decide(self, state: BatchState) -> Decision:
+        return Decision.ADD
+
+    def observe(self, outcome: StepOutcome) -> None:
+        pass
+
+
+@pytest.mark.parametrize("max_wait", [3.0, 100.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_order_is_the_same_whether_or_not_the_policy_is_asked(max_wait: float, seed: int) -> None:
+    rng = random.Random(seed)
+    queues = [Feather(Always(), max_wait=max_wait), Feather(AsksAll(), max_wait=max_wait)]
+    running: list[int] = []
+    for number in range(400):
+        vector = rng.choice("abcd") * rng.randrange(4) + str(rng.randrange(3))
+        for waiting in queues:
+            waiting.insert(candidate(number, vector, arrival=float(number)))
+        while len(running) < 5 and len(queues[0]):
+            one, other = (waiting.select(now=number + 0.5) for waiting in queues)
+            assert one == other
+            running.append(int(str(one)))
+            for waiting in queues:
+                waiting.add(one)
+        for name in [name for name in running if rng.random() < 0.2]:
+            running.remove(name)
+            for waiting in queues:
+                waiting.finish(name)
+        for waiting in queues:
+            waiting.observe(StepOutcome(0.01, len(running)))
+    assert len(queues[0]) == len(queues[1]) > 0
+    assert queues[0].tip_loss == queues[1].tip_loss
 
 
 def groups(vectors: list[str], *, active: int, max_wait: float = 10.0) -> Feather:

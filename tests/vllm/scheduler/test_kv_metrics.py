@@ -76,7 +76,7 @@ def test_prompt_that_was_evicted_is_repeated_work(tiny_model: Path, chunk: int) 
     assert (metrics.work.repeated, metrics.evictions) == (0, 0)
     before = metrics.work.total
     serve(engine, "flood", text(2, 14 * SIZE))
-    assert metrics.evictions >= 3
+    assert metrics.evictions > 0
     assert metrics.work.repeated == 0
     serve(engine, "again", prompt)
     assert engine.cached["again"][0] == 0

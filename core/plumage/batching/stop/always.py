@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from plumage.batching.interface import BatchState, Decision, StepOutcome
 
 __all__ = ["Always"]
@@ -9,6 +11,8 @@ __all__ = ["Always"]
 
 class Always:
     """ADD, always."""
+
+    adds_all: ClassVar = True
 
     def decide(self, state: BatchState) -> Decision:
         return Decision.ADD

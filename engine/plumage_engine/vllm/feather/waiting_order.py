@@ -59,7 +59,8 @@ class WaitingOrder:
         self._active: set[str] = set()
         self._open: Request | None = None
         self._asked = False  # whether the policy was asked before the running step
-        self._unreported: StepOutcome | None = None  # the sum of steps that were not reported yet
+        self._unreported = 0  # steps that were not reported yet, and the sums of their seconds and tokens
+        self._seconds, self._decoded = 0.0, 0
         self._open_waits = False  # whether the policy has the open request as waiting: not if it was ahead
 
     def __len__(self) -> int:
@@ -87,7 +88,7 @@ class WaitingOrder:
         """Has a request that ran or was popped wait again, ahead of all others."""
         request_id = request.request_id
         if request is self._open:
-            self._close(admitted=False)
+            self._close_open([])
         if request_id in self._active:
             self._active.discard(request_id)
             self.queue.finish(request_id)
@@ -110,7 +111,7 @@ class WaitingOrder:
         if self._candidates.pop(request_id, None) is None:
             return
         if self._open is not None and self._open.request_id == request_id:
-            self._close(admitted=False)
+            self._close_open([])
         if request_id in self._active:
             self._active.discard(request_id)
             self.queue.finish(request_id)
@@ -119,7 +120,8 @@ class WaitingOrder:
         """The request to admit next, or None for STOP; never None while requests wait and no request runs."""
         if self._open is not None:
             self._close_open(running)
-        self._report_steps()
+        if self._unreported:
+            self._report_steps()
         self._asked = True
         if self._ahead:
             return next(iter(self._ahead.values()))
@@ -140,7 +142,12 @@ class WaitingOrder:
 
     def _close_open(self, running: list[Request]) -> None:
         """Decide whether the open request was admitted: then it is the last of `running`."""
-        self._close(admitted=bool(running) and running[-1] is self._open)
+        request, self._open = self._open, None
+        assert request is not None
+        if running and running[-1] is request:
+            self._start(request, waits=self._open_waits)
+        elif self._open_waits:
+            self.queue.remove(request.request_id)
 
     def match(self, running: list[Request]) -> None:
         """Make the policy's active requests equal to `running`. O(1) where their numbers are equal."""
@@ -187,29 +194,20 @@ class WaitingOrder:
         Most steps of a full batch have no prefill and no question to the policy before them. Their sum is reported to
         the policy, at the latest before its next choice.
         """
-        kept = self._unreported
-        if self._asked or outcome.prefill_tokens or (kept is not None and kept.steps >= _MAX_SUMMED_STEPS):
+        if self._asked or outcome.prefill_tokens or self._unreported >= _MAX_SUMMED_STEPS:
             self._report_steps()
             self.queue.observe(outcome)
             self._asked = False
-        elif kept is None:
-            self._unreported = outcome
         else:
-            seconds, decoded = kept.seconds + outcome.seconds, kept.decode_tokens + outcome.decode_tokens
-            self._unreported = StepOutcome(seconds, decoded, steps=kept.steps + 1)
+            self._unreported += 1
+            self._seconds += outcome.seconds
+            self._decoded += outcome.decode_tokens
 
     def _report_steps(self) -> None:
-        if self._unreported is not None:
-            self.queue.observe(self._unreported)
-            self._unreported = None
-
-    def _close(self, *, admitted: bool) -> None:
-        request, self._open = self._open, None
-        assert request is not None
-        if admitted:
-            self._start(request, waits=self._open_waits)
-        elif self._open_waits:
-            self.queue.remove(request.request_id)
+        if self._unreported:
+            outcome = StepOutcome(self._seconds, self._decoded, steps=self._unreported)
+            self._unreported, self._seconds, self._decoded = 0, 0.0, 0
+            self.queue.observe(outcome)
 
     def _start(self, request: Request, *, waits: bool) -> None:
         """The request was admitted."""
