@@ -286,6 +286,7 @@ _ALL = (
         options=(
             ("mutated", "this many mutated requests instead of 1,000,000"),
             ("faults", "this many faults instead of 1,000"),
+            ("routers", "this many routers instead of 3"),
         ),
     ),
     Benchmark(
