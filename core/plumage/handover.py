@@ -22,9 +22,10 @@ __all__ = [
     "Kind",
     "Message",
     "MessageReader",
-    "bytes_to_follow",
     "connection_message",
+    "count_in",
     "message",
+    "packed_count",
 ]
 
 MAX_PAYLOAD: Final = 1 << 20
@@ -34,7 +35,7 @@ RECEIVE: Final = 1 << 16
 MAX_FDS: Final = 16
 """Sockets that one call may receive: the system never joins the bytes of two messages that have some."""
 _HEADER: Final = struct.Struct("!BQI")
-_TOTAL: Final = struct.Struct("!Q")
+_COUNT: Final = struct.Struct("!Q")
 
 
 class Kind(IntEnum):
@@ -46,8 +47,10 @@ class Kind(IntEnum):
     """A part of these bytes."""
     RECEIVED = 3
     """The router received these bytes of a request."""
+    REQUEST_BEGINS = 9
+    """A request's first bytes come next. The payload is the number of bytes written to the client (`written_bytes`)."""
     ANSWER_BEGINS = 4
-    """From here on the request is not passed to another router."""
+    """Once more bytes are written than before the request, it is not passed to another router."""
     ANSWERED = 5
     """The answer has ended, and nothing of a next request has arrived."""
     DROP = 6
@@ -75,15 +78,22 @@ def message(kind: Kind, connection: int = 0, payload: bytes = b"") -> bytes:
 
 def connection_message(connection: int, received: int) -> bytes:
     """The message with which a connection is passed on. received: bytes that follow in messages of kind BYTES."""
-    return message(Kind.CONNECTION, connection, _TOTAL.pack(received))
+    return message(Kind.CONNECTION, connection, packed_count(received))
 
 
-def bytes_to_follow(payload: bytes) -> int:
-    """The number in the payload of a CONNECTION. Raises ValueError if there is none."""
+def packed_count(count: int | None) -> bytes:
+    """A number as a payload; nothing if it is not known."""
+    return b"" if count is None else _COUNT.pack(count)
+
+
+def count_in(payload: bytes) -> int | None:
+    """The number in the payload of a CONNECTION or REQUEST_BEGINS. Raises ValueError if it is something else."""
+    if not payload:
+        return None
     try:
-        return int(_TOTAL.unpack(payload)[0])
+        return int(_COUNT.unpack(payload)[0])
     except struct.error as error:
-        raise ValueError(f"a message with a connection has a payload of {len(payload)} bytes") from error
+        raise ValueError(f"a number has a payload of {len(payload)} bytes") from error
 
 
 class MessageReader:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from plumage.handover import Kind
+from plumage.handover import Kind, packed_count
+from plumage.written_bytes import written_bytes
 from plumage_router.http.downstream import DownstreamConnection, DownstreamHost
 
 __all__ = ["HandedConnection", "Supervisor"]
@@ -25,7 +26,7 @@ class Supervisor(Protocol):
 class HandedConnection(DownstreamConnection):
     """number: of the connection, given by the supervisor. received: what an earlier router received of its request."""
 
-    __slots__ = ("_answering", "_copied", "_number", "_received", "_supervisor")
+    __slots__ = ("_answering", "_begun", "_copied", "_number", "_received", "_supervisor")
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class HandedConnection(DownstreamConnection):
         self._number = number
         self._received = received
         self._copied = True  # the supervisor has a copy
+        self._begun = bool(received)  # a request has begun
         self._answering = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -52,6 +54,10 @@ class HandedConnection(DownstreamConnection):
         if self._answering:
             self._drop()  # the supervisor could not know which bytes belong to which request
         elif self._copied:
+            if not self._begun:
+                self._begun = True
+                descriptor = self.transport.get_extra_info("socket").fileno()
+                self._report(Kind.REQUEST_BEGINS, packed_count(written_bytes(descriptor)))
             for start in range(0, len(data), _LARGEST_REPORT):
                 self._report(Kind.RECEIVED, data[start : start + _LARGEST_REPORT])
         super().data_received(data)
@@ -72,7 +78,7 @@ class HandedConnection(DownstreamConnection):
         if self._waiting or self._parser.request is not None or self._refusal is not None:
             self._drop()
         else:
-            self._answering = False
+            self._answering = self._begun = False
             self._report(Kind.ANSWERED)
 
     def _report(self, kind: Kind, payload: bytes = b"") -> None:

@@ -15,7 +15,7 @@ import socket
 from typing import Final, NoReturn
 
 from plumage.errors import ConfigurationError
-from plumage.handover import MAX_FDS, RECEIVE, Kind, Message, MessageReader, bytes_to_follow, message
+from plumage.handover import MAX_FDS, RECEIVE, Kind, Message, MessageReader, count_in, message
 from plumage_router.http.downstream import DownstreamHost
 from plumage_router.http.handed_connection import HandedConnection
 from plumage_router.http.listening_sockets import tune
@@ -99,7 +99,7 @@ class HandedConnections:
         if one.kind is Kind.CONNECTION:
             sock = socket.socket(fileno=self._descriptors.pop(0))
             sock.set_inheritable(False)
-            arriving = self._arriving[one.connection] = (sock, bytes_to_follow(one.payload), bytearray())
+            arriving = self._arriving[one.connection] = (sock, count_in(one.payload) or 0, bytearray())
         elif one.kind is Kind.BYTES:
             arriving = self._arriving[one.connection]
             arriving[2].extend(one.payload)

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage.handover import MAX_PAYLOAD, Kind, Message, MessageReader, bytes_to_follow, connection_message, message
+from plumage.handover import (
+    MAX_PAYLOAD,
+    Kind,
+    Message,
+    MessageReader,
+    connection_message,
+    count_in,
+    message,
+    packed_count,
+)
 
 messages = st.builds(
     Message, st.sampled_from(Kind), st.integers(min_value=0, max_value=2**64 - 1), st.binary(max_size=300)
@@ -41,6 +50,14 @@ def test_unknown_kind_is_refused() -> None:
 
 def test_connection_names_the_bytes_that_follow() -> None:
     (one,) = MessageReader().feed(connection_message(7, 12_345))
-    assert (one.kind, one.connection, bytes_to_follow(one.payload)) == (Kind.CONNECTION, 7, 12_345)
+    assert (one.kind, one.connection, count_in(one.payload)) == (Kind.CONNECTION, 7, 12_345)
+
+
+@pytest.mark.parametrize("count", [None, 0, 2**64 - 1])
+def test_number_may_be_unknown(count: int | None) -> None:
+    assert count_in(packed_count(count)) == count
+
+
+def test_something_else_is_no_number() -> None:
     with pytest.raises(ValueError, match="payload of 3 bytes"):
-        bytes_to_follow(b"abc")
+        count_in(b"abc")

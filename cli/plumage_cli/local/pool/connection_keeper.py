@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from plumage.handover import MAX_PAYLOAD, Kind, Message, MessageReader, connection_message, message
+from plumage.handover import MAX_PAYLOAD, Kind, Message, MessageReader, connection_message, count_in, message
 from plumage.open_files import files_of_router
+from plumage.written_bytes import written_bytes
 from plumage_cli.errors import CliError
 
 __all__ = ["MOST_BYTES", "MOST_ROUTERS", "ConnectionKeeper"]
@@ -38,14 +39,23 @@ _STOP: Final = 5.0  # seconds for the thread to end
 
 @dataclass(slots=True)
 class _Connection:
-    """router: the number of the one that serves it; None while it waits for one. received: of requests without an
-    answer. ended: how many routers ended with them."""
+    """router: the number of the one that serves it; None while it waits for one. received: the present requests' bytes.
+    written: `written_bytes` when these began. ended: how many routers ended with them."""
 
     sock: socket.socket
     router: int | None = None
     received: list[bytes] = field(default_factory=list)
+    written: int | None = None
     answering: bool = False
     ended: int = 0
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the client has a part of the answer, or may have it. A router reports that it answers a moment before
+        it writes."""
+        if not self.answering:
+            return False
+        return not self.received or self.written is None or self.written != written_bytes(self.sock.fileno())
 
 
 class _Router:
@@ -202,12 +212,15 @@ class ConnectionKeeper:
 
     def _keep_or_close(self, number: int, connection: _Connection) -> None:
         connection.router = None
+        if connection.has_answer:
+            self._drop(number)
+            return
+        connection.answering = False
         connection.ended += bool(connection.received)
-        if connection.answering or connection.ended >= MOST_ROUTERS:
-            if not connection.answering:
-                self._report(
-                    f"closed a client's connection: {connection.ended} routers have ended with its request unanswered"
-                )
+        if connection.ended >= MOST_ROUTERS:
+            self._report(
+                f"closed a client's connection: {connection.ended} routers have ended with its request unanswered"
+            )
             self._drop(number)
 
     def _least_busy(self, *, with_room: bool) -> int | None:
@@ -263,10 +276,11 @@ class ConnectionKeeper:
         connection = self._connections.get(one.connection)
         if connection is None:
             return  # dropped
-        if one.kind is Kind.RECEIVED:
+        if one.kind is Kind.REQUEST_BEGINS:
+            connection.written = count_in(one.payload)
+        elif one.kind is Kind.RECEIVED:
             self._add(one.connection, connection, one.payload)
         elif one.kind is Kind.ANSWER_BEGINS:
-            self._forget_bytes(connection)
             connection.answering = True
         elif one.kind is Kind.ANSWERED:
             self._forget_bytes(connection)
@@ -277,6 +291,10 @@ class ConnectionKeeper:
             raise ValueError(f"a router sends no {one.kind.name}")
 
     def _add(self, number: int, connection: _Connection, data: bytes) -> None:
+        if self._bytes + len(data) > MOST_BYTES:
+            for one in self._connections.values():
+                if one.has_answer:
+                    self._forget_bytes(one)
         if self._bytes + len(data) > MOST_BYTES:
             self._drop(number)
             return
