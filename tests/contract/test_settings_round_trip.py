@@ -93,7 +93,7 @@ def test_local_settings_are_read_as_they_were_written(name: str) -> None:
     pool = InferencePool.model_validate({**manifest, "spec": SPECS[name]})
     paths = LocalPaths(Path("/tmp/pool"), Path("/models"), "redis://127.0.0.1:1", vllm=VllmInterpreter("python"))
     replica = plan_replica(pool, paths, 3, 8101, 8201)
-    router = plan_router(pool, paths, 8000, api_keys=Path("/keys"), fd=7)
+    router = plan_router(pool, paths, 8000, api_keys=Path("/keys"), handover_fd=7)
     readers: list[tuple[Any, type[Settings]]] = [
         (replica.agent.settings, AgentConfig),
         (router.settings, RouterConfig),

@@ -9,8 +9,8 @@ import asyncio
 from typing import Final, Protocol
 
 from plumage.handover import Kind, packed_count
-from plumage.written_bytes import written_bytes
 from plumage_router.http.downstream import DownstreamConnection, DownstreamHost
+from plumage_router.http.written_bytes import written_bytes
 
 __all__ = ["HandedConnection", "Supervisor"]
 

@@ -12,10 +12,10 @@ from typing import ClassVar
 import pytest
 
 from plumage.handover import MAX_FDS, RECEIVE, Kind, Message, MessageReader, count_in, message, packed_count
-from plumage.written_bytes import written_bytes
 from plumage_cli.errors import CliError
 from plumage_cli.local.pool import connection_keeper
 from plumage_cli.local.pool.connection_keeper import ConnectionKeeper
+from plumage_router.http.written_bytes import written_bytes
 
 REQUEST = b"POST /v1/completions HTTP/1.1\r\n\r\n"
 

@@ -20,8 +20,8 @@ from typing import Final
 
 from plumage.handover import MAX_PAYLOAD, Kind, Message, MessageReader, connection_message, count_in, message
 from plumage.open_files import files_of_router
-from plumage.written_bytes import written_bytes
 from plumage_cli.errors import CliError
+from plumage_router.http.written_bytes import written_bytes
 
 __all__ = ["MOST_BYTES", "MOST_ROUTERS", "ConnectionKeeper"]
 
