@@ -42,7 +42,7 @@ demo: setup  ## run a pool on this machine, load it, and compare it with round r
 test: setup  ## run every test this machine can run; names what it skipped
 	@BIN="$(BIN)" VLLM_VENV="$(VLLM_VENV)" bash scripts/test.sh $(ARGS)
 
-test-quick: setup  ## run the tests that need neither vLLM nor a Kubernetes API server: four and a half minutes on two cores
+test-quick: setup  ## run the tests that need neither vLLM nor a Kubernetes API server: three minutes on two cores
 	@BIN="$(BIN)" bash scripts/test.sh --quick
 
 test-compiled: setup  ## run the router's tests with its modules compiled to C, as the image has them (needs gcc and Python's headers)
