@@ -45,19 +45,19 @@ class Kind(IntEnum):
     """A client's connection; the payload is the number of bytes that an earlier router received there."""
     BYTES = 2
     """A part of these bytes."""
-    RECEIVED = 3
-    """The router received these bytes of a request."""
-    REQUEST_BEGINS = 9
+    REQUEST_BEGINS = 3
     """A request's first bytes come next. The payload is the number of bytes written to the client (`written_bytes`)."""
-    ANSWER_BEGINS = 4
+    RECEIVED = 4
+    """The router received these bytes of a request."""
+    ANSWER_BEGINS = 5
     """Once more bytes are written than before the request, it is not passed to another router."""
-    ANSWERED = 5
+    ANSWERED = 6
     """The answer has ended, and nothing of a next request has arrived."""
-    DROP = 6
+    DROP = 7
     """The copy of the connection is not needed: it is closed, or the client sends requests before it has answers."""
-    ACCEPT = 7
+    ACCEPT = 8
     """The router takes connections."""
-    PAUSE = 8
+    PAUSE = 9
     """The router has too many connections, or drains. New ones wait in the system's queue."""
 
 

@@ -92,8 +92,11 @@ class HandedConnections:
         if not data:
             _end("the supervisor closed its socket")
         self._descriptors += descriptors
-        for one in self._reader.feed(data):
-            self._take(one)
+        try:
+            for one in self._reader.feed(data):
+                self._take(one)
+        except (ValueError, LookupError) as error:  # what follows can't be read either
+            _end(f"the supervisor's messages can't be read ({error!r})")
 
     def _take(self, one: Message) -> None:
         if one.kind is Kind.CONNECTION:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from plumage.handover import Kind, message
 from plumage.settings.router_config import ListenConfig
 from plumage_cli.local.pool import connection_keeper
 from plumage_cli.local.pool.connection_keeper import MOST_ROUTERS, ConnectionKeeper
@@ -322,3 +323,15 @@ async def test_stopped_router_gets_few_connections(kit: Any, tmp_path: Path) -> 
 def test_supervisor_passes_plain_connections_only() -> None:
     with pytest.raises(ValidationError, match="handoverFd can't be given with tls"):
         ListenConfig.model_validate({"handoverFd": 5, "tls": {"certificateFile": "a", "keyFile": "b"}})
+
+
+async def test_router_ends_when_it_cannot_read_the_supervisor(supervised: Supervised, kit: Any) -> None:
+    """Its clients get another one. It could not know any more which bytes belong to which connection."""
+    reader, writer = await supervised.connect()
+    writer.write(kit.request(kit.chat("hello")))
+    await supervised.at_engine(1)
+    supervised.keeper._routers[0].sock.sendall(message(Kind.DROP, 1))
+    assert await asyncio.wait_for(supervised._processes[0].wait(), 30) == 1
+    await supervised.start_router()
+    supervised.release.set()
+    assert (await asyncio.wait_for(kit.read_answer(reader), 30)).status == 200

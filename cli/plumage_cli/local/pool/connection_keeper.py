@@ -28,9 +28,9 @@ __all__ = ["MOST_BYTES", "MOST_ROUTERS", "ConnectionKeeper"]
 log = logging.getLogger(__name__)
 
 MOST_BYTES: Final = 256 << 20
-"""Of requests without an answer, in all connections. One that exceeds it is lost if its router is killed."""
+"""Of requests in all connections, until their answers end. One that exceeds it is lost if its router is killed."""
 MOST_ROUTERS: Final = 3
-"""That may end with the same request, which may be why they end. Then its connection is closed."""
+"""Routers that end with the same request until its connection is closed: the request may be the cause."""
 _ACCEPT_AT_ONCE: Final = 64
 _RECEIVE: Final = 1 << 18  # bytes at once
 _RETRY: Final = 0.1  # seconds until connections are accepted again after the system refused one
