@@ -38,7 +38,6 @@ What differs from the printed form:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import exp, expm1, inf
 from typing import ClassVar
 
@@ -73,8 +72,8 @@ _DOUBT = 0.5  # `Backlog.doubt` of a replica without streams, whose progress is 
 _TESTED = 20  # outcomes after which a replica's weights count in the fleet's
 
 
-# What `choose` reads of a slot: both values of `Backlog.bounds`, c_miss, trust in hits, the four weights θ.
-_Known = tuple[float, float, float, float, float, float, float, float]
+# What a score reads of a slot: c_miss, trust in hits, the four weights θ.
+_Known = tuple[float, float, float, float, float, float]
 
 
 class Lbgr:
@@ -86,6 +85,10 @@ class Lbgr:
         self._rng = rng
         self.settings = settings or LbgrSettings()
         self._replicas: list[Replica] = []
+        # By slot. Both values of `Backlog.bounds` have lists of their own: compiled code reads a float from a list
+        # faster than a tuple's first float, and `_at_its_turn` reads nothing else.
+        self._done_at: list[float] = []
+        self._behind: list[float] = []
         self._known: list[_Known] = []
         self._foreign = 0.0
         self._arrivals = 0.0
@@ -108,8 +111,9 @@ class Lbgr:
     def choose(self, query: Query, replicas: Sequence[ReplicaState]) -> Choice:
         home, copying = self._former_home(query, replicas)
         considered = self._shortlist.of(query.hits, replicas, home)
-        if self._queued.any_at(query.now):
-            query = self._at_its_turn(query, [replica.slot for replica in considered])
+        if self._queued.any_at(query.now) and self._any_long(considered, query.now):
+            slots = [replica.slot for replica in considered]
+            query = self._at_its_turn(query, slots)
         try:
             scores = self._scores(query, considered, len(replicas), copying)
         except IndexError:
@@ -126,25 +130,39 @@ class Lbgr:
         former = self._former.of(query, max(hits.values(), default=0.0))
         if former is None:
             return None, 0.0
-        held = max([hits[replica.slot] for replica in replicas if replica.slot in hits], default=0.0)
+        held = self._shortlist.most_held(hits, replicas)
         return (former, 0.0) if held < MOST_HELD * query.tokens else (None, self.settings.copying)
 
-    def _at_its_turn(self, query: Query, slots: Sequence[int]) -> Query:
+    def _any_long(self, replicas: Sequence[ReplicaState], now: float) -> bool:
+        """Whether a request would wait in a long queue of one of them."""
+        done_at, behind, long = self._done_at, self._behind, self.settings.long_queue
+        end, known = now + long, len(done_at)
+        for replica in replicas:
+            slot = replica.slot
+            if slot < known and (done_at[slot] > end or behind[slot] > long):
+                return True
+        return False
+
+    def _at_its_turn(self, query: Query, slots: list[int]) -> Query:
         """The query with the hits that are expected when its turn comes at each of `slots`."""
-        known, now, long = self._known, query.now, self.settings.long_queue
-        end = now + long
+        done_at, behinds, now, known = self._done_at, self._behind, query.now, len(self._known)
+        waits: dict[int, float] = {}
         for slot in slots:
-            if slot < len(known) and (known[slot][0] > end or known[slot][1] > long):
-                break
-        else:
-            return query
-        waits = {slot: max(known[slot][0] - now, known[slot][1]) if slot < len(known) else 0.0 for slot in slots}
-        return replace(query, hits=self._queued.expected(query, waits))
+            wait = 0.0
+            if slot < known:
+                wait, behind = done_at[slot] - now, behinds[slot]
+                if wait < behind:
+                    wait = behind
+            waits[slot] = wait
+        return Query(
+            now, query.tokens, self._queued.expected(query, waits), query.chunks, query.text, query.stream, query.ends,
+            query.cached_chunks,
+        )  # fmt: skip
 
     def _scores(self, query: Query, replicas: Sequence[ReplicaState], candidates: int, copying: float) -> list[float]:
         """Returns one score for each of `replicas`, which are all or some of the `candidates`. One loop without calls,
         because it runs once per replica and request."""
-        known, hits, now = self._known, query.hits, query.now
+        done, behinds, known, hits, now = self._done_at, self._behind, self._known, query.hits, query.now
         c_hit, tokens = self.settings.c_hit, query.tokens / 1000.0
         recent = self._recent.scaled
         crowd, spread = self._prices(now, candidates)
@@ -158,8 +176,8 @@ class Lbgr:
         scores = []
         for replica in replicas:
             slot = replica.slot
-            done_at, behind, c_miss, trust, per_hit, per_miss, per_work, bias = known[slot]
-            work = done_at - now
+            c_miss, trust, per_hit, per_miss, per_work, bias = known[slot]
+            work, behind = done[slot] - now, behinds[slot]
             if work < behind:
                 work = behind
             work += replica.foreign_work
@@ -217,9 +235,11 @@ class Lbgr:
             self._grow(slot + 1)
         replica, settings = self._replicas[slot], self.settings
         held = min(query.hits.get(slot, 0.0), query.tokens)
-        if self._queued.any_at(now):
-            query = self._at_its_turn(query, (slot,))
-        done_at, behind, c_miss, trust, per_hit, per_miss, per_work, bias = self._known[slot]
+        done_at, behind = self._done_at[slot], self._behind[slot]
+        long = settings.long_queue
+        if self._queued.any_at(now) and (done_at > now + long or behind > long):
+            query = self._at_its_turn(query, [slot])
+        c_miss, trust, per_hit, per_miss, per_work, bias = self._known[slot]
         hit = min(query.hits.get(slot, 0.0), query.tokens)
         considered = choice.considered
         work = max(done_at - now, behind) + (considered[0].foreign_work if len(considered) == 1 else self._foreign)
@@ -406,7 +426,9 @@ class Lbgr:
         self._recent.grow(slots)
         while len(self._replicas) < slots:
             self._replicas.append(self._new_replica())
-            self._known.append((0.0,) * 8)
+            self._done_at.append(0.0)
+            self._behind.append(0.0)
+            self._known.append((0.0,) * 6)
             self._publish(len(self._replicas) - 1)
 
     def _new_replica(self) -> Replica:
@@ -447,8 +469,8 @@ class Lbgr:
     def _publish(self, slot: int) -> None:
         replica = self._replicas[slot]
         backlog = replica.backlog
-        done_at, behind = backlog.bounds()
-        self._known[slot] = (done_at, behind, backlog.c_miss, replica.trust, *replica.ttft.weights)
+        self._done_at[slot], self._behind[slot] = backlog.bounds()
+        self._known[slot] = (backlog.c_miss, replica.trust, *replica.ttft.weights)
 
 
 def _mean_weights(peers: Sequence[RecursiveLeastSquares]) -> Features:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 
 from plumage.routing.interface import Query
@@ -25,7 +25,6 @@ _GROWTH = 1.2
 _MOST_SIZE = 1 << 20  # first chunks' sizes
 _DOUBTED = 8.0  # 1k tokens: weight of the prior, which is that half of the held tokens are still found
 _MEMORY = 0.98  # of each graded answer
-_NONE: dict[int, float] = {}  # always empty
 
 
 def _sizes() -> Iterator[int]:
@@ -73,24 +72,29 @@ class QueuedPrefixes:
         if self._expiring:
             self._expire(now)
 
-    def expected(self, query: Query, waits: Mapping[int, float]) -> dict[int, float]:
+    def expected(self, query: Query, waits: dict[int, float]) -> dict[int, float]:
         """slot → tokens of the prompt that it will hold at the request's turn. waits: slot → seconds of work."""
         chunks, ends, now, long, survival = query.chunks, query.ends, query.now, self._long, self.survival
         count = len(chunks)
         per_unit = query.tokens / (ends[count] if ends and count else max(count, 1))
-        noted = [(depth, chunks[depth - 1]) for depth in self._noted(ends) if depth <= count]
-        hits = {}
+        depths = [depth for depth in self._noted(ends) if depth <= count]
+        noted = [chunks[depth - 1] for depth in depths]
+        now_held, untils = dict(query.hits), self._until  # a plain dictionary is read faster by compiled code
+        hits: dict[int, float] = {}
+        place = -1  # of the deepest noted chunk that a queue shares; the next queue's is searched from there
         for slot, wait in waits.items():
-            held = query.hits.get(slot, 0.0)
+            held = now_held.get(slot, 0.0)
             if wait > long:
-                depth = 0  # leading chunks that a request in the slot's queue shares
-                until = self._until.get(slot) or _NONE
-                for deeper, chunk in noted:
-                    if until.get(chunk, 0.0) <= now:
-                        break
-                    depth = deeper
-                held = max(held * survival, per_unit * (ends[depth] if ends else depth))
-            if held:
+                held *= survival
+                until = untils.get(slot)
+                if until:
+                    place = _deepest(until, noted, now, place)
+                    if place >= 0:
+                        depth = depths[place]
+                        shared = per_unit * (ends[depth] if ends else depth)
+                        if shared > held:
+                            held = shared
+            if held > 0.0:
                 hits[slot] = held
         return hits
 
@@ -124,3 +128,15 @@ class QueuedPrefixes:
             until = self._until.get(slot)
             if until is not None and until.get(chunk, 0.0) <= turn:
                 until.pop(chunk, None)
+
+
+def _deepest(until: dict[int, float], noted: list[int], now: float, guess: int) -> int:
+    """The place in `noted` of the deepest chunk that a queued request has; -1 for none. A request with a chunk has all
+    chunks before it, so the search may start at any place."""
+    place, last = guess, len(noted) - 1
+    while place >= 0 and until.get(noted[place], 0.0) <= now:
+        place -= 1
+    if place == guess:
+        while place < last and until.get(noted[place + 1], 0.0) > now:
+            place += 1
+    return place

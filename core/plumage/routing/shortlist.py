@@ -38,15 +38,26 @@ class Shortlist:
         """
         if len(replicas) <= self._most:
             return replicas
-        if replicas is not self._replicas:
-            self._replicas, self._by_slot = replicas, {replica.slot: replica for replica in replicas}
-        known = self._by_slot
+        known = self._known(replicas)
         kept = {slot: known[slot] for slot in self._deepest(hits, self._most // 2) if slot in known}
         if home in known:
             kept[home] = known[home]
         for replica in self._draw(replicas, self._most - len(kept)):
             kept[replica.slot] = replica
         return list(kept.values())
+
+    def most_held(self, hits: Mapping[int, float], replicas: Sequence[ReplicaState]) -> float:
+        """The most tokens that one of `replicas` holds; 0 if none holds any."""
+        if len(replicas) <= self._most:
+            return max([hits[replica.slot] for replica in replicas if replica.slot in hits], default=0.0)
+        known = self._known(replicas)
+        return max([tokens for slot, tokens in hits.items() if slot in known], default=0.0)
+
+    def _known(self, replicas: Sequence[ReplicaState]) -> dict[int, ReplicaState]:
+        """`replicas` by slot."""
+        if replicas is not self._replicas:
+            self._replicas, self._by_slot = replicas, {replica.slot: replica for replica in replicas}
+        return self._by_slot
 
     def _deepest(self, hits: Mapping[int, float], most: int) -> Iterable[int]:
         """The slots that hold most. Equals at the bound, which may be the whole fleet, are drawn."""
