@@ -19,7 +19,6 @@ from plumage.autoscaling import Autoscaler, coldest_first
 from plumage_bench.harness import Context, Figure, Report, ResultTable
 from plumage_bench.ours import Ours
 from plumage_bench.routing.contenders import OURS
-from plumage_bench.routing.scenario import WORKER
 from plumage_bench.virtual_time.elastic import ElasticFleet, Look
 from plumage_bench.workloads.arrivals import Arrival
 from plumage_bench.workloads.prompts import BlockNames, Prompt
@@ -74,8 +73,7 @@ CASES = (
 
 
 REPLICA = Ours(
-    WORKER
-    | {
+    {
         "engine.simulator.blockSize": BLOCK,
         "engine.simulator.cacheBlocks": CACHE_TOKENS // BLOCK,
         "engine.simulator.maxNumSeqs": 8,

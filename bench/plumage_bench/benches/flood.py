@@ -35,7 +35,6 @@ __all__ = ["CELLS", "CONTENDERS", "Cell", "Contender", "Mixed", "hit_ratio", "ru
 
 BLOCK: Final = 16
 WORKERS: Final = 4
-CACHE_BLOCKS: Final = 12_288  # of each worker
 TENANTS: Final = 8
 PROMPT: Final = 4096  # tokens of one of the flood's
 ANSWER: Final = 128
@@ -79,7 +78,6 @@ class Contender:
         return Ours(
             {
                 "engine.simulator.blockSize": BLOCK,
-                "engine.simulator.cacheBlocks": CACHE_BLOCKS,
                 **({} if self.eviction is None else {"engine.eviction.policy": self.eviction}),
             }
         )

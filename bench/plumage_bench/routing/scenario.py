@@ -52,14 +52,12 @@ from plumage_bench.workloads import (
 from plumage_engine.simulator.engine.device import GPU, QUADRATIC_ATTENTION, Device, StepShape, make_device
 from plumage_engine.simulator.engine.settings import EngineSettings
 
-__all__ = ["DEVICES", "WORKER", "Figures", "Scenario", "Shape", "measure", "pooled", "serve"]
+__all__ = ["DEVICES", "Figures", "Scenario", "Shape", "measure", "pooled", "serve"]
 
 Shape = GspShape | LongdocShape | FewshotShape | MultiturnShape | ArticleShape | HotspotShape | AdaptersShape
 
 DEVICES = ("stated", "quadratic", "mixed", "windowed", "measured")
 """windowed and measured: their prefill does not follow the formula that Lbgr learns (decision 0202)."""
-WORKER = {"engine.feather.policy": "Fcfs", "engine.batchLimit": "Static"}
-"""The engine settings that routing benchmarks use for all contenders, so that only routing differs."""
 _LONG = 8192
 _LONG_PAIRS = _LONG * _LONG / 2
 _QUADRATIC_SCALE = (_LONG * GPU.row + _LONG_PAIRS * GPU.pair) / (2 * _LONG * GPU.row)
@@ -68,15 +66,15 @@ _MIXED_SPEEDS = (0.7, 0.9, 1.1, 1.5)  # time scales; the mean speed is 0.99 of t
 
 @dataclass(frozen=True)
 class Scenario:
-    """rate: requests a second for the whole fleet. cache_tokens: of each worker, 200k as in KVRouting. in_one_piece:
-    share of the requests that do not stream."""
+    """rate: requests a second for the whole fleet. cache_tokens: of each worker, 200k as in KVRouting. max_num_seqs:
+    None for the manifest's default. in_one_piece: share of the requests that do not stream."""
 
     shape: Shape
     rate: float
     workers: int = 4
     device: str = "stated"
     cache_tokens: int = 200_000
-    max_num_seqs: int = 256
+    max_num_seqs: int | None = None
     in_one_piece: float = 0.0
 
     def source(self, seed: int) -> Source:
@@ -102,15 +100,15 @@ class Scenario:
         return [ours.engine(_device(self.device, slot)) for slot in range(self.workers)]
 
     def ours(self, eviction: str) -> Ours:
-        """An engine of the fleet: KVRouting's worker, first come first served, for all contenders."""
+        """An engine of the fleet: the default manifest's but for its eviction, for all contenders."""
         size = self.shape.block_size
+        limit = {} if self.max_num_seqs is None else {"engine.simulator.maxNumSeqs": self.max_num_seqs}
         return Ours(
-            WORKER
-            | {
+            {
                 "engine.simulator.blockSize": size,
                 "engine.simulator.cacheBlocks": self.cache_tokens // size,
-                "engine.simulator.maxNumSeqs": self.max_num_seqs,
                 "engine.eviction.policy": eviction,
+                **limit,
             }
         )
 

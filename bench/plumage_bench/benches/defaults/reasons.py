@@ -10,16 +10,7 @@ from typing import Final
 
 __all__ = ["REASONS"]
 
-_QUEUE: Final = {
-    "engine.feather.policy": "only routing differs between contenders, and the others have no FEATHER",
-    "engine.batchLimit": "only routing differs between contenders, so all have one limit",
-}
-_ROUTED: Final = {
-    **_QUEUE,
-    "engine.simulator.maxNumSeqs": "all contenders have one limit",
-}
 _SMALL: Final = {
-    **_QUEUE,
     "engine.simulator.cacheBlocks": "a cache that a short load fills",
     "engine.simulator.maxNumSeqs": "replicas so small that a short load makes a pool grow and shrink",
 }
@@ -35,14 +26,11 @@ _TIER: Final = {
 _CACHE: Final = {"engine.simulator.cacheBlocks": "24 GiB of the modelled GPU"}
 
 REASONS: Final[Mapping[str, Mapping[str, str]]] = {
-    **dict.fromkeys(("gsp", "multiturn", "longdoc", "fewshot", "scale", "routers", "hotspot", "adapters"), _ROUTED),
     "trace": {
-        **_ROUTED,
         "engine.simulator.blockSize": "the trace names blocks of 512 tokens",
         "engine.simulator.cacheBlocks": "512,000 tokens a worker, a part of the trace",
     },
     "quality": {
-        **_ROUTED,
         "engine.simulator.cacheBlocks": "a cache for the size of the workloads",
         "engine.simulator.device.timeScalePercent": "so that two cores serve its requests a second easily",
     },
@@ -52,7 +40,6 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         **_CACHE,
         "engine.simulator.maxNumSeqs": "more than its cache holds, so that the adaptive limit has an effect",
     },
-    "flood": _CACHE,
     "drift": {
         "engine.simulator.hostBlocks": "of its second pool, which has host memory",
         "engine.hostMemory.admission": "of its second pool: a manifest without host memory must not set it",

@@ -21,7 +21,6 @@ from typing import Any, Final
 from plumage_bench.benches.trace.mooncake import BLOCK
 from plumage_bench.benches.trace.synthetic import synthetic_trace
 from plumage_bench.ours import Ours
-from plumage_bench.routing.scenario import WORKER
 from plumage_bench.workloads import (
     FEWSHOT_SUITES,
     ClosedLoop,
@@ -41,7 +40,6 @@ from plumage_bench.workloads import (
 __all__ = ["CASES", "Case"]
 
 _BLOCK_SIZE: Final = 16  # of the engines
-_MAX_NUM_SEQS: Final = 256
 _GSP: Final = GspShape(groups=32, queries=16)
 _MULTITURN: Final = MultiturnShape(at_once=64)
 _LONGDOC: Final = LongdocShape(documents=80)
@@ -74,11 +72,9 @@ class Case:
     def ours(self, changed: Mapping[str, Any] | None = None) -> Ours:
         """The pool. Its engines are those of the routing benchmarks, and the same for all contenders."""
         return Ours(
-            WORKER
-            | {
+            {
                 "engine.simulator.blockSize": _BLOCK_SIZE,
                 "engine.simulator.cacheBlocks": self.cache_tokens // _BLOCK_SIZE,
-                "engine.simulator.maxNumSeqs": _MAX_NUM_SEQS,
                 "engine.simulator.device.timeScalePercent": self.percent,
             }
             | dict(changed or {})

@@ -21,7 +21,6 @@ from plumage_bench.benches.trace.processes import Trace
 from plumage_bench.ours import Ours
 from plumage_bench.quantiles import quantile
 from plumage_bench.routing.contenders import BASELINES, OURS, Contender, equal
-from plumage_bench.routing.scenario import WORKER
 from plumage_bench.virtual_time.fleet import FleetRun, Served, run_fleet
 from plumage_bench.workloads import Prompt, Timed
 from plumage_engine.simulator.engine.device import Device
@@ -82,13 +81,11 @@ def _prefill_seconds(device: Device, tokens: int) -> float:
 
 
 def worker(eviction: str) -> Ours:
-    """A worker of the fleet: KVRouting's, with as many running requests as fit."""
+    """A worker of the fleet: the default manifest's, with the trace's blocks and a cache for a part of the trace."""
     return Ours(
-        WORKER
-        | {
+        {
             "engine.simulator.blockSize": BLOCK,
             "engine.simulator.cacheBlocks": CACHE_BLOCKS,
-            "engine.simulator.maxNumSeqs": 256,
             "engine.eviction.policy": eviction,
         }
     )
