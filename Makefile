@@ -45,9 +45,9 @@ test: setup  ## run every test this machine can run; names what it skipped
 test-quick: setup  ## run the tests that need neither vLLM nor a Kubernetes API server: three minutes on two cores
 	@BIN="$(BIN)" bash scripts/test.sh --quick
 
-test-compiled: setup  ## run the router's tests with its modules compiled to C, as the image has them (needs gcc and Python's headers)
+test-compiled: setup  ## run tests of router and engine with their modules compiled to C, as the images have them (needs gcc and Python's headers)
 	@$(BIN)/python scripts/compile_modules.py build/compiled
-	@PYTHONPATH="$(CURDIR)/build/compiled" $(BIN)/python -m pytest -q tests/unit/routing tests/contract/test_own_policies.py tests/integration/router $(ARGS)
+	@PYTHONPATH="$(CURDIR)/build/compiled" $(BIN)/python -m pytest -q tests/unit/routing tests/unit/blocks tests/unit/eviction tests/unit/simulator tests/contract/test_own_policies.py tests/integration/router $(ARGS)
 
 cluster: setup  ## start a Kubernetes cluster of its own, without Docker: eval "$$(make -s cluster)" (NODES=2; tests/cluster/README.md)
 	@BIN="$(BIN)" bash scripts/cluster.sh up --nodes $(NODES)

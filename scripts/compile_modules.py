@@ -4,7 +4,7 @@
 A process with FOLDER in front of its PYTHONPATH runs them. They are compiled again only when a source changed.
 
 It is also a build hook of hatchling: with HATCH_BUILD_HOOK_ENABLE_CUSTOM=true a wheel has the compiled modules. That is
-how the image is built. Without them Python runs the sources, which are the same program (decision 0304).
+how the images are built; PLUMAGE_COMPILED=engine compiles the modules of that list alone, for the image with vLLM. Without them Python runs the sources, which are the same program (decision 0304).
 """
 
 from __future__ import annotations
@@ -57,8 +57,11 @@ class CompiledModules(BuildHookInterface):
 
 def sources() -> list[Path]:
     """The modules to compile, relative to the root. SystemExit names one that does not exist."""
-    found = []
-    for name in PROJECT["tool"]["plumage"]["compiled"]:
+    found, lists = [], PROJECT["tool"]["plumage"]["compiled"]
+    part = os.environ.get("PLUMAGE_COMPILED")
+    if part is not None and part not in lists:
+        sys.exit(f"compile: PLUMAGE_COMPILED must be one of {', '.join(lists)}, and is {part!r}")
+    for name in [*lists["engine"], *lists["router"]] if part is None else lists[part]:
         path = Path(*name.split(".")).with_suffix(".py")
         package = next(one for one in PACKAGES if one.name == path.parts[0])
         if not (ROOT / package.parent / path).is_file():

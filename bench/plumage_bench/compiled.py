@@ -1,4 +1,4 @@
-"""Runs a benchmark of the router with its compiled modules, as the image has them.
+"""Runs a benchmark with the compiled modules of router and engine, as the images have them.
 
 The process compiles them into `build/compiled` (scripts/compile_modules.py) and replaces itself by the same command
 there. Where they can not be compiled the sources run; a line before the run and the run's record say so.
@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
@@ -36,8 +37,8 @@ def go_compiled(benchmark: Benchmark, module: str, arguments: Sequence[str], con
     if not benchmark.compiled:
         return
     before = _stamp()
-    if subprocess.run([sys.executable, _CHECKOUT / "scripts" / "compile_modules.py", _FOLDER], check=False).returncode:
-        console.print("[yellow]The router runs from its sources, slower than in the image: see above.[/yellow]")
+    if subprocess.run([_with_compiler(), _CHECKOUT / "scripts" / "compile_modules.py", _FOLDER], check=False).returncode:
+        console.print("[yellow]The sources run, slower than in the image: see above.[/yellow]")
         return
     here = Path(str(plumage.routing.lbgr.__file__)).is_relative_to(_FOLDER)
     if here and _stamp() == before:
@@ -50,6 +51,12 @@ def go_compiled(benchmark: Benchmark, module: str, arguments: Sequence[str], con
     os.environ |= {_TRIED: "1", "PYTHONPATH": path if here else str(_FOLDER) if not path else f"{_FOLDER}:{path}"}
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
+
+
+def _with_compiler() -> str:
+    """This Python if it has mypyc, else the developer's: vLLM's environment has none."""
+    developers = _CHECKOUT / ".venv" / "bin" / "python"
+    return str(developers) if find_spec("mypyc") is None and developers.exists() else sys.executable
 
 
 def _stamp() -> str:

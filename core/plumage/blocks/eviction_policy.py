@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from plumage.blocks.run import Run
+from plumage.blocks.run import Name, Run
 
 __all__ = ["EvictionPolicy"]
 
@@ -25,7 +25,7 @@ class EvictionPolicy(Protocol):
     at_once: int
     """The most blocks that a run loses by one choice. Then the policy chooses again."""
 
-    def recall(self, hashes: Sequence[int]) -> Sequence[int]:
+    def recall(self, hashes: Sequence[Name]) -> Sequence[int]:
         """Blocks `hashes`, a chain, are about to be cached. Returns the lengths, ascending, at which to cut it into
         runs, because the policy remembers different histories for the parts. Usually empty: one run."""
         ...
@@ -58,7 +58,7 @@ class EvictionPolicy(Protocol):
         """`run` is in use again, so it is no evictable leaf any more."""
         ...
 
-    def shrink(self, run: Run, evicted: Sequence[int]) -> None:
+    def shrink(self, run: Run, evicted: Sequence[Name]) -> None:
         """The evictable leaf lost the blocks `evicted` from its end. If it has none left, it is no longer cached."""
         ...
 

@@ -9,8 +9,12 @@ a run that it inserted makes that run longer.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from typing import Any
 
-__all__ = ["Run"]
+__all__ = ["Name", "Run"]
+
+Name = Any
+"""What names a block: its hash. An integer in the simulator, bytes in vLLM; `Any`, so that compiled code takes both."""
 
 
 class Run:
@@ -37,7 +41,7 @@ class Run:
         "uses",
     )
 
-    def __init__(self, hashes: list[int], parent: Run | None, now: float, owner: Hashable = None) -> None:
+    def __init__(self, hashes: list[Name], parent: Run | None, now: float, owner: Hashable = None) -> None:
         self.hashes = hashes
         self.parent = parent
         self.start: int = 0 if parent is None else parent.start + len(parent.hashes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 
 from plumage.blocks.eviction_policy import EvictionPolicy
-from plumage.blocks.run import Run
+from plumage.blocks.run import Name, Run
 from plumage.errors import StateError
 
 __all__ = ["PrefixTree"]
@@ -25,12 +25,12 @@ class PrefixTree:
         self.cached = 0
         self.in_use = 0
         self.leaves: dict[Run, None] = {}
-        self._run_of: dict[int, Run] = {}
+        self._run_of: dict[Name, Run] = {}
 
-    def __contains__(self, block: int) -> bool:
+    def __contains__(self, block: Name) -> bool:
         return block in self._run_of
 
-    def match(self, hashes: Sequence[int]) -> int:
+    def match(self, hashes: Sequence[Name]) -> int:
         """How many leading blocks of the chain `hashes` are cached."""
         run_of = self._run_of
         low, high = 0, len(hashes)
@@ -46,7 +46,7 @@ class PrefixTree:
                 high = middle
         return high
 
-    def run_ending(self, block: int) -> Run:
+    def run_ending(self, block: Name) -> Run:
         """The run that ends with `block`. If `block` lies inside a run, the run is split. StateError if it is not
         cached."""
         run = self._run_of.get(block)
@@ -56,7 +56,7 @@ class PrefixTree:
             return run
         return self._split(run, run.hashes.index(block) + 1)
 
-    def run_at(self, block: int) -> Run | None:
+    def run_at(self, block: Name) -> Run | None:
         """The run that contains `block`, without a split."""
         return self._run_of.get(block)
 
@@ -101,7 +101,7 @@ class PrefixTree:
             used.fresh = False
             policy.access(used, now)
 
-    def add(self, hashes: list[int], parent: Run | None, now: float, owner: Hashable = None) -> Run:
+    def add(self, hashes: list[Name], parent: Run | None, now: float, owner: Hashable = None) -> Run:
         """Cache new blocks below the end of `parent`, which the caller uses. The caller's hold moves to their end.
         owner: of the request; blocks below one of an owner have that one."""
         cuts = self.policy.recall(hashes)
@@ -114,7 +114,7 @@ class PrefixTree:
             top = cut
         return self._append(hashes[top:], parent, now, owner)
 
-    def evict(self, run: Run, blocks: int) -> list[int]:
+    def evict(self, run: Run, blocks: int) -> list[Name]:
         """Remove up to `blocks` blocks from the end of the evictable leaf `run`. Returns them, deepest last."""
         keep = max(0, len(run.hashes) - blocks)
         evicted = run.hashes[keep:]
@@ -128,7 +128,7 @@ class PrefixTree:
             self._unlink(run)
         return evicted
 
-    def evict_last(self, run: Run) -> int:
+    def evict_last(self, run: Run) -> Name:
         """Remove and return the last block of the evictable leaf `run`: `evict` of one block, in half the time."""
         block = run.hashes.pop()
         self.cached -= 1
@@ -152,7 +152,7 @@ class PrefixTree:
         """Every run once, parents before children."""
         return iter(sorted(set(self._run_of.values()), key=lambda run: run.start))
 
-    def _append(self, hashes: list[int], parent: Run | None, now: float, owner: Hashable) -> Run:
+    def _append(self, hashes: list[Name], parent: Run | None, now: float, owner: Hashable) -> Run:
         run = Run(hashes, parent, now, owner if parent is None or parent.owner is None else parent.owner)
         run.holds = run.busy = 1
         if parent is not None:
@@ -165,7 +165,7 @@ class PrefixTree:
         self.policy.insert(run, now)
         return run
 
-    def _extend(self, run: Run, hashes: list[int], now: float) -> None:
+    def _extend(self, run: Run, hashes: list[Name], now: float) -> None:
         run.hashes.extend(hashes)
         run.used = now
         self._run_of.update(dict.fromkeys(hashes, run))

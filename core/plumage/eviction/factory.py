@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from plumage import defaults
 from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.errors import ConfigurationError
-from plumage.eviction.hotness_formula import Hotness
+from plumage.eviction.hotness_formula import WEIGHTS, Hotness
 from plumage.eviction.hotness_paper import HotnessPaper
 from plumage.eviction.lru import Lru
 from plumage.eviction.rlt import Rlt
@@ -19,6 +19,11 @@ from plumage.options import check_options, option_names
 from plumage.randomness import Randomness
 
 __all__ = ["POLICY_NAMES", "make_policy", "policy_options"]
+
+
+def _hotness(capacity: int, *, weights: Sequence[float] = WEIGHTS, memory: float = 8.0) -> EvictionPolicy:
+    """The constructor's own parameters: a compiled class does not show them."""
+    return Hotness(capacity, weights, memory=memory)
 
 
 def _hotness_paper(
@@ -45,7 +50,7 @@ def _hotness_paper(
 _MAKERS: dict[str, tuple[Callable[..., EvictionPolicy], tuple[str, ...]]] = {
     "Lru": (Lru, ()),
     "Rlt": (Rlt, ("capacity", "rng")),
-    "Hotness": (Hotness, ("capacity",)),
+    "Hotness": (_hotness, ("capacity",)),
     "HotnessPaper": (_hotness_paper, ("capacity", "rng")),
 }
 _METHODS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+from plumage.blocks.run import Name
 from plumage.front import Front
 
 __all__ = ["Ghosts"]
@@ -18,7 +19,7 @@ class Ghosts(Generic[Note]):
 
     def __init__(self, capacity: int) -> None:
         self._capacity = max(1, capacity)
-        self._notes: dict[int, Note] = {}
+        self._notes: dict[Name, Note] = {}
         self._front = Front(self._notes, self._capacity)
 
     def __len__(self) -> int:
@@ -27,22 +28,25 @@ class Ghosts(Generic[Note]):
     def __contains__(self, block: object) -> bool:
         return block in self._notes
 
-    def remember(self, hashes: Sequence[int], note: Note) -> None:
+    def remember(self, hashes: Sequence[Name], note: Note) -> None:
         """Store `note` for each block of `hashes`."""
         notes, front = self._notes, self._front
         for block in hashes:
             if block in notes:
                 del notes[block]
                 front.left(block)
-        notes.update(dict.fromkeys(hashes[: self._capacity], note))
+        if len(hashes) == 1:
+            notes[hashes[0]] = note
+        else:
+            notes.update(dict.fromkeys(hashes[: self._capacity], note))
         for _ in range(len(notes) - self._capacity):
             front.drop()
 
-    def get(self, block: int) -> Note | None:
+    def get(self, block: Name) -> Note | None:
         """The note about `block`, or None."""
         return self._notes.get(block)
 
-    def cuts(self, hashes: Sequence[int]) -> list[int]:
+    def cuts(self, hashes: Sequence[Name]) -> list[int]:
         """The lengths at which the note changes along the chain `hashes`, up to the first block without a note."""
         notes = self._notes
         last = notes.get(hashes[0])

@@ -25,13 +25,14 @@ need none, and few-shot suites a large one. In this policy:
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from plumage.blocks.run import Run
+from plumage.blocks.run import Name, Run
 from plumage.errors import ConfigurationError
-from plumage.eviction.base import ScoredPolicy
 from plumage.eviction.ghosts import Ghosts
+from plumage.eviction.leaf_heap import LeafHeap
 from plumage.eviction.owners import Owners
 from plumage.eviction.shadows import Shadows
 
@@ -61,8 +62,8 @@ def _unknown(name: Any) -> float | None:
     return None
 
 
-class Hotness(ScoredPolicy):
-    """A run's `rank` is its frequency.
+class Hotness:
+    """A run's `rank` is its frequency. It derives from no class, so that it can be compiled.
 
     pooled: returns the uses of a run by all replicas, by the hash of its first block, or None if unknown. It is called
         when a run becomes idle.
@@ -75,11 +76,12 @@ class Hotness(ScoredPolicy):
     def __init__(self, capacity: int, weights: Sequence[float] = WEIGHTS, *, memory: float = 8.0) -> None:
         if not 0 < memory <= 64:
             raise ConfigurationError(f"hotness needs memory above 0 and up to 64 caches, got {memory}")
-        super().__init__()
+        self.at_once = sys.maxsize
         self.pooled: Callable[[Any], float | None] = _unknown
         self._capacity = capacity
         self._shadows = Shadows(capacity, weights, memory)
         self._owners = Owners(capacity, memory)
+        self._leaves = LeafHeap()
         self._memory: Ghosts[_Past] = Ghosts(max(_LEAST_MEMORY, int(capacity * memory)))
         self._time = 0
         self._cached = 0
@@ -91,11 +93,16 @@ class Hotness(ScoredPolicy):
         """The time, in cache sizes, that a doubling of frequency counts for now."""
         return self._shadows.weight / self._capacity
 
+    @property
+    def leaves(self) -> int:
+        """The number of evictable leaves."""
+        return len(self._leaves)
+
     def score(self, run: Run) -> float:
         past = self._idle[run]
         return past.since + self._shadows.weight * past.worth
 
-    def recall(self, hashes: Sequence[int]) -> Sequence[int]:
+    def recall(self, hashes: Sequence[Name]) -> Sequence[int]:
         return self._memory.cuts(hashes)
 
     def insert(self, run: Run, now: float) -> None:
@@ -153,20 +160,29 @@ class Hotness(ScoredPolicy):
         self._idle[run] = _Past(run.rank, gap, self._time, worth, since)
         self._shadows.idle(since, worth, len(run.hashes), self._cached)
 
-    def shrink(self, run: Run, evicted: Sequence[int]) -> None:
+    def release(self, run: Run) -> None:
+        self._leaves.join(run, self.score(run))
+
+    def hold(self, run: Run) -> None:
+        self._leaves.leave(run)
+
+    def shrink(self, run: Run, evicted: Sequence[Name]) -> None:
         self._cached -= len(evicted)
         self._memory.remember(evicted, self._idle[run])
-        super().shrink(run, evicted)
         if not run.hashes:
+            self._leaves.leave(run)
             del self._idle[run]
+
+    def need(self, blocks: int) -> None:
+        return
 
     def victim(self, now: float) -> Run:
         if self._shadows.choose(self._time):
-            self.rescore()
-        return super().victim(now)
+            self._leaves.rescore(self.score)
+        return self._leaves.first()
 
     def clear(self) -> None:
-        super().clear()
+        self._leaves.clear()
         self._idle.clear()
         self._gaps.clear()
         self._memory.clear()

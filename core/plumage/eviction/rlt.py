@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 from plumage.blocks.run import Run
 from plumage.errors import ConfigurationError, StateError
-from plumage.eviction.base import NO_VICTIM, QuietPolicy
+from plumage.eviction.base import QuietPolicy
+from plumage.eviction.leaf_heap import NO_VICTIM
 from plumage.randomness import Randomness
 
 __all__ = ["LeafSet", "Rlt"]

@@ -25,7 +25,7 @@ _STALE = 1024  # scores without blocks that may be in the order beside as many a
 
 class Shadow:
     """A simulated cache with one weight. weight: blocks of time that a unit of worth adds. Blocks in use are in `size`
-    but have no score."""
+    but have no score. `size` is without the blocks of `Shadows.new`, which all simulated caches have."""
 
     __slots__ = ("_counts", "_order", "_stale", "size", "weight")
 
@@ -68,7 +68,7 @@ class Shadow:
         counts[score] = held + blocks
 
     def trim(self, room: int) -> None:
-        """Drop the lowest scores until `room` blocks are left, or only those in use."""
+        """Drop the lowest scores until `size` is `room`, or only blocks in use are left."""
         counts, order = self._counts, self._order
         while self.size > room and order:
             count, over = counts.get(order[0]), self.size - room
@@ -100,6 +100,7 @@ class Shadows:
         self._every = max(1, capacity // _CHOICES)
         self._chosen = 0
         self._at = 0
+        self._new = 0
         self.weight = self._shadows[0].weight
 
     def again(self, used: float, worth: float, blocks: int) -> None:
@@ -110,12 +111,12 @@ class Shadows:
 
     def new(self, blocks: int) -> None:
         """Blocks without a known history are cached, in use."""
-        for shadow in self._shadows:
-            shadow.size += blocks
+        self._new += blocks
 
     def idle(self, used: float, worth: float, blocks: int, room: int) -> None:
         """Blocks are no longer in use. room: blocks that the real cache has now, which also bounds the simulated
         ones."""
+        room -= self._new
         for shadow in self._shadows:
             shadow.put(used, worth, blocks)
             if shadow.size > room:
@@ -138,5 +139,6 @@ class Shadows:
 
     def reset(self) -> None:
         """Empties the simulated caches. The counts of hits stay."""
+        self._new = 0
         for shadow in self._shadows:
             shadow.reset()

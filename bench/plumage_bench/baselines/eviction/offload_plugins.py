@@ -17,7 +17,8 @@ from typing import Final
 
 from plumage.blocks.run import Run
 from plumage.errors import StateError
-from plumage.eviction.base import NO_VICTIM, QuietPolicy, ScoredPolicy
+from plumage.eviction.base import QuietPolicy, ScoredPolicy
+from plumage.eviction.leaf_heap import NO_VICTIM
 
 __all__ = ["Evoke", "MarconiOffload"]
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from plumage.blocks.run import Run
 from plumage.errors import StateError
-from plumage.eviction.base import NO_VICTIM, QuietPolicy
+from plumage.eviction.base import QuietPolicy
+from plumage.eviction.leaf_heap import NO_VICTIM
 
 __all__ = ["Sieve"]
 

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 from plumage.blocks.run import Run
 from plumage.errors import ConfigurationError, StateError
-from plumage.eviction.base import NO_VICTIM, QuietPolicy, ScoredPolicy
+from plumage.eviction.base import QuietPolicy, ScoredPolicy
 from plumage.eviction.ghosts import Ghosts
+from plumage.eviction.leaf_heap import NO_VICTIM
 from plumage_bench.baselines.eviction.classic import Fifo
 
 __all__ = ["TwoQ"]

@@ -51,7 +51,6 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "vllm-feather": _ORDER,
     "vllm-order": _ORDER,
-    "vllm-overhead": {"engine.eviction.policy": "it measures the queue's CPU time, beside vLLM's own eviction"},
     "vllm-pressure": {
         "engine.feather.policy": "it measures the batch limit alone",
         "engine.eviction.policy": "it measures the batch limit alone",

@@ -1,7 +1,7 @@
-"""`vllm-overhead`: CPU time of FEATHER's scheduler beside vLLM's own, with a device that takes no time.
+"""`vllm-overhead`: CPU time of vLLM's engine core with the plugin beside stock, with a device that takes no time.
 
-There are three engine cores, each in its own process, over a virtual GPU without cost: stock, with the plugin (FEATHER
-and the adaptive limit as in the default manifest), and stock again. A round queues many requests, serves the first of
+There are three engine cores, each in its own process, over a virtual GPU without cost: stock, with the plugin and all
+that the default manifest turns on (FEATHER, the adaptive limit, eviction by hotness), and stock again. A round queues many requests, serves the first of
 them, and discards the rest. A request's cost is its share of queueing and serving, in CPU time of the process. The
 engines alternate within a round, and the two stock engines show the noise. Hashing of prompts is excluded: vLLM does it
 in another thread, and all engines need it.
@@ -20,8 +20,7 @@ from plumage_bench.pairs import PairedRatio, paired_ratio
 __all__ = ["run"]
 
 _DEVICE = {"clock": "Wall", "timeScale": 0, "numBlocks": 12_501, "vocabulary": "All"}
-OURS = Ours({"engine.eviction.policy": "Lru"}, "VLLM")
-"""FEATHER and the adaptive limit as in a pool. `vllm-eviction` measures the cost of the eviction order."""
+OURS = Ours(runtime="VLLM")
 _ENGINE = {"max_model_len": 8192, "block_size": 16, "max_num_seqs": 64, "max_num_batched_tokens": 8192}
 _ROUNDS = 5
 """Rounds of each load, by three processes."""
@@ -85,7 +84,7 @@ def _table(found: Mapping[str, _Rounds]) -> ResultTable:
         rows.append([name, min(rounds.stock), min(rounds.plugin), str(over), str(noise)])
     return ResultTable(
         "CPU microseconds a request in vLLM's engine core, device without cost",
-        ("load", "stock, least", "FEATHER, least", "FEATHER ÷ stock", "stock ÷ stock"),
+        ("load", "stock, least", "plugin, least", "plugin ÷ stock", "stock ÷ stock"),
         rows,
         f"{SHORT.groups} groups, {SHORT.shared} shared tokens and {SHORT.tail} of their own, {SHORT.answer} tokens of "
         f"answer, batch {_ENGINE['max_num_seqs']}; ratios are geometric means of pairs.",

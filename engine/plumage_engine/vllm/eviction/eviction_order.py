@@ -67,6 +67,11 @@ class EvictionOrder:
         """
         if group in self._groups and first < end:
             above = blocks[first - 1].block_hash if first else None
+            if end - first == 1 and above is not None and not self._others:
+                block = blocks[first]
+                if block.block_hash is not None and self.tree.store_one(block.block_hash, above, self._clock()):
+                    self.state[block.block_id] = _HELD
+                    return
             self.inserted(blocks[first:end], above, root=not first, owner=owner)
 
     def inserted(self, blocks: Sequence[KVCacheBlock], parent: Name, *, root: bool, owner: str | None = None) -> None:
@@ -164,6 +169,11 @@ class EvictionOrder:
         queue = self._pool.free_block_queue
         if not 0 < blocks <= queue.num_free_blocks:
             return
+        if blocks == 1 and not (self._others or self._copies.spare):
+            head = queue.fake_free_list_head
+            if head.next_free_block.block_hash is not None:
+                self._one_leaf(head)
+            return
         last, found = skip_uncached(queue, blocks)
         if self._copies.spare and found < blocks:
             spare = self._spare(blocks - found)
@@ -187,19 +197,29 @@ class EvictionOrder:
         """Up to `wanted` blocks, already removed from the tree, so that their parents may follow them."""
         self.policy.need(wanted)
         names = self._single_names(wanted) if self.policy.at_once == 1 else self._names(wanted)
-        cached, state = self._pool.cached_block_hash_to_block._cache, self.state
-        found = []
-        for name in names:
-            block = cached[name]
-            if type(block) is dict or block.ref_cnt:
-                block = self._free_copy(name)
-                if block is None:
-                    continue
-            state[block.block_id] = _UNKNOWN
-            self._others.pop(block.block_id, None)
-            found.append(block)
+        found = [block for name in names if (block := self._evicted(name)) is not None]
         self._counters.add("evictions", len(found), self._label)
         return found
+
+    def _one_leaf(self, head: KVCacheBlock) -> None:
+        """Move one block to the front, as `_leaves` does: what a request that decodes asks for, every few steps."""
+        policy, tree = self.policy, self.tree
+        policy.need(1)
+        block = self._evicted(tree.evict_last(policy.victim(self._clock()))) if tree.leaves else None
+        if block is not None:
+            self._counters.add("evictions", 1, self._label)
+            move_behind((block,), head)
+
+    def _evicted(self, name: Name) -> KVCacheBlock | None:
+        """The free block of a name that has just left the tree; None for one whose copies are in use."""
+        block = self._pool.cached_block_hash_to_block._cache[name]
+        if type(block) is dict or block.ref_cnt:
+            block = self._free_copy(name)
+            if block is None:
+                return None
+        self.state[block.block_id] = _UNKNOWN
+        self._others.pop(block.block_id, None)
+        return block
 
     def _names(self, wanted: int) -> list[Name]:
         tree, policy, now = self.tree, self.policy, self._clock()
