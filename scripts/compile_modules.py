@@ -4,7 +4,8 @@
 A process with FOLDER in front of its PYTHONPATH runs them. They are compiled again only when a source changed.
 
 It is also a build hook of hatchling: with HATCH_BUILD_HOOK_ENABLE_CUSTOM=true a wheel has the compiled modules. That is
-how the images are built; PLUMAGE_COMPILED=engine compiles the modules of that list alone, for the image with vLLM. Without them Python runs the sources, which are the same program (decision 0304).
+how the images are built; PLUMAGE_COMPILED=engine compiles the modules of that list alone, for the image with vLLM.
+Without them Python runs the sources, which are the same program (decision 0304).
 """
 
 from __future__ import annotations

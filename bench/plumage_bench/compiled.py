@@ -37,7 +37,9 @@ def go_compiled(benchmark: Benchmark, module: str, arguments: Sequence[str], con
     if not benchmark.compiled:
         return
     before = _stamp()
-    if subprocess.run([_with_compiler(), _CHECKOUT / "scripts" / "compile_modules.py", _FOLDER], check=False).returncode:
+    if subprocess.run(
+        [_with_compiler(), _CHECKOUT / "scripts" / "compile_modules.py", _FOLDER], check=False
+    ).returncode:
         console.print("[yellow]The sources run, slower than in the image: see above.[/yellow]")
         return
     here = Path(str(plumage.routing.lbgr.__file__)).is_relative_to(_FOLDER)

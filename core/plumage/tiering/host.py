@@ -15,7 +15,7 @@ from math import inf
 
 from plumage import defaults
 from plumage.blocks.events import CPU, EventSink, Removed, Stored
-from plumage.blocks.run import Run
+from plumage.blocks.run import Name, Run
 from plumage.blocks.tree import PrefixTree
 from plumage.errors import ConfigurationError
 from plumage.hotness.node_uses import NodeUses, UsesSource
@@ -200,7 +200,7 @@ class HostTier:
             self._sink(Removed(tuple(entry.hashes), CPU))
 
 
-def _above(run: Run, index: int) -> int | None:
+def _above(run: Run, index: int) -> Name | None:
     """The block before block `index` of `run`."""
     if index:
         return run.hashes[index - 1]

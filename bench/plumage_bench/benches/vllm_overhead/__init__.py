@@ -1,10 +1,10 @@
 """`vllm-overhead`: CPU time of vLLM's engine core with the plugin beside stock, with a device that takes no time.
 
 There are three engine cores, each in its own process, over a virtual GPU without cost: stock, with the plugin and all
-that the default manifest turns on (FEATHER, the adaptive limit, eviction by hotness), and stock again. A round queues many requests, serves the first of
-them, and discards the rest. A request's cost is its share of queueing and serving, in CPU time of the process. The
-engines alternate within a round, and the two stock engines show the noise. Hashing of prompts is excluded: vLLM does it
-in another thread, and all engines need it.
+that the default manifest turns on (FEATHER, the adaptive limit, eviction by hotness), and stock again. A round queues
+many requests, serves the first of them, and discards the rest. A request's cost is its share of queueing and serving,
+in CPU time of the process. The engines alternate within a round, and the two stock engines show the noise. Hashing of
+prompts is excluded: vLLM does it in another thread, and all engines need it.
 """
 
 from __future__ import annotations
