@@ -192,7 +192,7 @@ class ElasticFleet(Hooks):
         number = len(self._arrivals)
         self._arrivals.append(arrival)
         self.fleet.arrive(
-            SimRequest(number, prompt.tokens, prompt.blocks, prompt.output_tokens, arrival.at, prompt.output_blocks, ())
+            SimRequest(number, prompt.tokens, prompt.blocks, prompt.output_tokens, arrival.at, prompt.output_blocks)
         )
 
     def route(self, request: SimRequest, now: float) -> int:

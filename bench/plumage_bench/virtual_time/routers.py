@@ -280,7 +280,7 @@ class _Fleet(Hooks):
         prompt, number = arrival.prompt, len(self._arrivals)
         self._arrivals.append(arrival)
         self.fleet.arrive(
-            SimRequest(number, prompt.tokens, prompt.blocks, prompt.output_tokens, arrival.at, prompt.output_blocks, ())
+            SimRequest(number, prompt.tokens, prompt.blocks, prompt.output_tokens, arrival.at, prompt.output_blocks)
         )
 
     def route(self, request: SimRequest, now: float) -> int:
