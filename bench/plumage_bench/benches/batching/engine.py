@@ -154,8 +154,6 @@ def ours_of(load: Load, contender: Contender) -> Ours:
             "engine.simulator.cacheBlocks": load.cache_blocks,
             "engine.simulator.maxNumSeqs": load.batch,
             "engine.simulator.maxBatchedTokens": BUDGET,
-            "engine.eviction.policy": "Lru",
-            "engine.batchLimit": "Static",
             **{f"engine.feather.{name}": value for name, value in feather.items()},
         }
     )

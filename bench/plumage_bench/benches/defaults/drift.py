@@ -184,16 +184,15 @@ def _eviction(engine: EngineSettings, capacity: int = 64) -> Any:
 
 
 def _feather() -> Iterator[Made]:
-    from plumage_bench.benches.vllm_feather.contenders import ENGINE, PRODUCT
+    from plumage_bench.benches.vllm_feather.contenders import PRODUCT
 
-    yield Made("plugin", PRODUCT.settings(), Ours(ENGINE, "VLLM").plugin(), ENGINE)
+    yield Made("plugin", PRODUCT.settings(), Ours(runtime="VLLM").plugin())
 
 
 def _order() -> Iterator[Made]:
-    from plumage_bench.benches.vllm_feather.contenders import ENGINE
     from plumage_bench.benches.vllm_order.loads import PRODUCT
 
-    yield Made("plugin", PRODUCT.settings(), Ours(ENGINE, "VLLM").plugin(), ENGINE)
+    yield Made("plugin", PRODUCT.settings(), Ours(runtime="VLLM").plugin())
 
 
 def _plugin(module: str) -> Callable[[], Iterator[Made]]:

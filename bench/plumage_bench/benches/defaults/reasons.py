@@ -14,16 +14,11 @@ _SMALL: Final = {
     "engine.simulator.cacheBlocks": "a cache that a short load fills",
     "engine.simulator.maxNumSeqs": "replicas so small that a short load makes a pool grow and shrink",
 }
-_ORDER: Final = {
-    "engine.eviction.policy": "one engine serves all contenders in turn, with vLLM's own eviction",
-    "engine.batchLimit": "one engine serves all contenders in turn, with vLLM's own limit",
-}
 _TIER: Final = {
     "engine.hostMemory.capacity": "it measures host memory, which the default manifest has not",
     "engine.feather.policy": "only the memories differ between contenders",
     "engine.batchLimit": "only the memories differ between contenders",
 }
-_CACHE: Final = {"engine.simulator.cacheBlocks": "24 GiB of the modelled GPU"}
 
 REASONS: Final[Mapping[str, Mapping[str, str]]] = {
     "trace": {
@@ -37,7 +32,6 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
     "autoscale": _SMALL,
     "victim": _SMALL,
     "kvmetrics": {
-        **_CACHE,
         "engine.simulator.maxNumSeqs": "more than its cache holds, so that the adaptive limit has an effect",
     },
     "drift": {
@@ -49,8 +43,6 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         "engine.hostMemory": "of the pool with host memory",
         "engine.simulator.hostBlocks": "of the pool with host memory",
     },
-    "vllm-feather": _ORDER,
-    "vllm-order": _ORDER,
     "vllm-pressure": {
         "engine.feather.policy": "it measures the batch limit alone",
         "engine.eviction.policy": "it measures the batch limit alone",
@@ -59,8 +51,6 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         "engine.simulator.cacheBlocks": "so large that nothing is evicted",
         "engine.simulator.maxNumSeqs": "FEATHER's batch",
         "engine.simulator.maxBatchedTokens": "FEATHER's budget of a step",
-        "engine.eviction.policy": "it measures the order alone; nothing is evicted",
-        "engine.batchLimit": "it measures the order alone",
     },
     "fidelity": {"engine.batchLimit": "the simulator is compared with vLLM at one batch limit"},
     "vllm-hostmem": _TIER,

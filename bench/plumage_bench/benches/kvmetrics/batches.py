@@ -18,7 +18,6 @@ from math import log2
 from plumage.kv_metrics import Saturation
 from plumage.routing import make_policy
 from plumage_bench.benches.kvmetrics import sessions
-from plumage_bench.benches.kvmetrics.fleets import CACHE_BLOCKS
 from plumage_bench.benches.kvmetrics.observer import Observed, Window
 from plumage_bench.ours import Ours
 from plumage_bench.virtual_time.fleet import run_fleet
@@ -87,7 +86,6 @@ def ours(limit: int, eviction: str) -> Ours:
     return Ours(
         {
             "engine.simulator.blockSize": sessions.BLOCK,
-            "engine.simulator.cacheBlocks": CACHE_BLOCKS,
             "engine.simulator.maxNumSeqs": limit or _OVERSIZED,
             "engine.batchLimit": "Static" if limit else "Adaptive",
             "engine.eviction.policy": eviction,

@@ -12,10 +12,9 @@ from plumage_bench.ours import Ours
 from plumage_bench.virtual_time.fleet import run_fleet
 from plumage_bench.workloads import OpenLoop, Source
 
-__all__ = ["BY_EVICTION", "CACHE_BLOCKS", "CONTEXTS", "MIX", "OURS", "PARTS", "WORKERS", "Load", "Row", "measure"]
+__all__ = ["BY_EVICTION", "CONTEXTS", "MIX", "OURS", "PARTS", "WORKERS", "Load", "Row", "measure"]
 
 WORKERS = 4
-CACHE_BLOCKS = 12_288  # 196,608 tokens, 24 GiB of the modelled GPU
 _BATCH = 256
 _MIXED = 3_000  # requests
 
@@ -68,7 +67,6 @@ class Row:
         return Ours(
             {
                 "engine.simulator.blockSize": sessions.BLOCK,
-                "engine.simulator.cacheBlocks": CACHE_BLOCKS,
                 "engine.simulator.maxNumSeqs": _BATCH,
                 "engine.eviction.policy": self.eviction,
                 **({} if self.queue is None else {"engine.feather.policy": self.queue}),

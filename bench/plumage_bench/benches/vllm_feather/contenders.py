@@ -1,7 +1,7 @@
 """The contenders of `vllm-feather`: vLLM without changes, the parts of FEATHER one by one, the product, the baselines.
 
 Each is made from a manifest (`ours.py`), except for vLLM's order with a sorted batch and the experimental policies,
-which no manifest has. One engine serves all, with vLLM's own eviction order and limit of running requests.
+which no manifest has. One engine serves all, with the default manifest's eviction and limit of running requests.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from plumage_bench.ours import Ours
 
 __all__ = ["AGAIN", "ALWAYS", "CEILINGS", "CONTENDERS", "FCFS", "LEARNED", "OFF", "ORDER", "PRODUCT", "Contender"]
 
-ENGINE = {"engine.eviction.policy": "Lru", "engine.batchLimit": "Static"}
-"""The manifest fields that the experiment sets for every contender."""
 _AGEING = 120  # seconds; so large that a loaded machine with two cores does not reach it
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """overrides: of the manifest, besides `ENGINE`. lab: a `feather` setting of the plugin that no manifest has,
+    """overrides: of the manifest. lab: a `feather` setting of the plugin that no manifest has,
     instead of overrides. homogeneous: all its requests are of one group. learns: its first round is not counted. only:
     cells in which it runs; () for all."""
 
@@ -37,7 +35,7 @@ class Contender:
     @property
     def ours(self) -> Ours:
         """Its manifest."""
-        return Ours({**ENGINE, **self.overrides}, "VLLM")
+        return Ours(self.overrides, "VLLM")
 
     def settings(self) -> dict[str, Any]:
         """The plugin's settings, as in JSON."""
@@ -78,7 +76,7 @@ SORTED = (
     Contender("order sorted", _waits("ChtOrder", orderBatch=True), only=_PARTS),
 )
 PRODUCT = Contender("product", only=(*_MAIN, "no sharing, 1k"))
-"""The default manifest's order with its ageing bound; eviction and batch limit are `ENGINE`'s."""
+"""The default manifest."""
 _ALONE = replace(ORDER, label="one group", homogeneous=True, only=_PARTS)
 CEILINGS = (
     _ALONE,

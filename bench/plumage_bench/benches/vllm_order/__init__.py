@@ -4,7 +4,7 @@ The cells are those in which FEATHER's order alone was not enough: prefixes of t
 lengths, a step of the rate, and a cache with room for a fifth of the prefixes. Engine, clock, prompts and pairs are as
 in `vllm-feather`.
 
-`product` has the default manifest's order and ageing bound; eviction and batch limit are vLLM's. All others have a
+`product` is the default manifest; all contenders have its eviction and batch limit. All others have a
 bound that is not reached. `order` is the tree's order, `predictive` stops by a fit of the step time, `marginal` while
 the batch decodes faster than a mixed one. `oracle` gets each request's group from the client, serves one group at a
 time, and the fullest one next. With several levels it knows the deepest one only.
