@@ -106,7 +106,7 @@ def compile_into(folder: Path) -> None:
 
 def digest(packages: Sequence[Path]) -> str:
     """Of the packages' sources, and of what else the compiled modules follow from."""
-    found = hashlib.sha256(f"{SUFFIX} mypy {version('mypy')}\n".encode())
+    found = hashlib.sha256(f"{SUFFIX} mypy {version('mypy')} {os.environ.get('PLUMAGE_COMPILED')}\n".encode())
     files = sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
     for path in [*files, ROOT / "pyproject.toml", Path(__file__)]:
         found.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())

@@ -123,7 +123,8 @@ case "$base" in
   *) refuse "BASE must be registry or debootstrap, and is '$base'" ;;
 esac
 [ "$compile" = true ] || build_base="$plumage_base"
-compiling=(--build-arg "COMPILE=$compile")
+compiling=(--build-arg "COMPILE=$compile") engine_compiling=()
+[ -z "${COMPILE:-}" ] || engine_compiling=(--build-arg "COMPILE=$COMPILE")  # else where its base has a compiler
 [ -z "$build_base" ] || compiling+=(--build-arg "BUILD_IMAGE=$build_base")
 step "$tool builds $version; base: $base"
 
@@ -135,15 +136,15 @@ for what; do
       [ "$base" = registry ] || [ -n "$engine_base" ] || refuse \
         "the engine image stands on vllm/vllm-openai, and no registry answers: name a copy by ENGINE_BASE=IMAGE," \
         "or make_images.sh cpu-engine for vLLM's CPU build (3.5 GB), or make_images.sh plumage for all but vLLM."
-      image plumage-engine images/engine/Dockerfile "$engine_base" ;;
+      image plumage-engine images/engine/Dockerfile "$engine_base" "${engine_compiling[@]}" ;;
     cpu-engine)
       wheels="${WHEELS:-../shared/wheels}"
       context=(); [ ! -d "$wheels" ] || context=(--build-context "wheels=$(cd "$wheels" && pwd)")
       image plumage-vllm-cpu images/engine/cpu.Dockerfile "$plumage_base" "${context[@]}"
-      image plumage-engine images/engine/Dockerfile "$repository/plumage-vllm-cpu:$tag" ;;
+      image plumage-engine images/engine/Dockerfile "$repository/plumage-vllm-cpu:$tag" "${engine_compiling[@]}" ;;
     engine-without-vllm)
       image plumage-without-vllm images/engine/without-vllm.Dockerfile "$plumage_base"
-      image plumage-engine-without-vllm images/engine/Dockerfile "$repository/plumage-without-vllm:$tag" ;;
+      image plumage-engine-without-vllm images/engine/Dockerfile "$repository/plumage-without-vllm:$tag" "${engine_compiling[@]}" ;;
     *) refuse "there is no image '$what': plumage, engine, cpu-engine or engine-without-vllm" ;;
   esac
 done

@@ -25,7 +25,8 @@ _STALE = 1024  # scores without blocks that may be in the order beside as many a
 
 class Shadow:
     """A simulated cache with one weight. weight: blocks of time that a unit of worth adds. Blocks in use are in `size`
-    but have no score. `size` is without the blocks of `Shadows.new`, which all simulated caches have."""
+    but have no score. `size` is less by the blocks of `Shadows.new`, which count for all simulated caches. So it may be
+    negative."""
 
     __slots__ = ("_counts", "_order", "_stale", "size", "weight")
 

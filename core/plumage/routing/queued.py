@@ -81,14 +81,13 @@ class QueuedPrefixes:
         noted = [chunks[depth - 1] for depth in depths]
         now_held, untils = dict(query.hits), self._until  # a plain dictionary is read faster by compiled code
         hits: dict[int, float] = {}
-        place = -1  # of the deepest noted chunk that a queue shares; the next queue's is searched from there
         for slot, wait in waits.items():
             held = now_held.get(slot, 0.0)
             if wait > long:
                 held *= survival
                 until = untils.get(slot)
                 if until:
-                    place = _deepest(until, noted, now, place)
+                    place = _deepest(until, noted, now)
                     if place >= 0:
                         depth = depths[place]
                         shared = per_unit * (ends[depth] if ends else depth)
@@ -130,13 +129,17 @@ class QueuedPrefixes:
                 until.pop(chunk, None)
 
 
-def _deepest(until: dict[int, float], noted: list[int], now: float, guess: int) -> int:
+def _deepest(until: dict[int, float], noted: list[int], now: float) -> int:
     """The place in `noted` of the deepest chunk that a queued request has; -1 for none. A request with a chunk has all
-    chunks before it, so the search may start at any place."""
-    place, last = guess, len(noted) - 1
-    while place >= 0 and until.get(noted[place], 0.0) <= now:
-        place -= 1
-    if place == guess:
-        while place < last and until.get(noted[place + 1], 0.0) > now:
-            place += 1
-    return place
+    chunks before it, so half of the places are left after each look-up. Where the bound dropped a request's first
+    chunks, a shallower place may be found."""
+    if not noted or until.get(noted[0], 0.0) <= now:
+        return -1
+    low, high = 0, len(noted)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if until.get(noted[middle], 0.0) > now:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -45,28 +45,23 @@ class KvMetrics:
         self._prefilling: dict[str, bool] = {}  # whether the next step is the request's first since it joined
         self._reached: dict[str, int] = {}  # of running requests: the position that prefill has reached
         self._pool = scheduler.kv_cache_manager.block_pool
-        self._evict: Callable[[Any], bool] = self._pool._maybe_evict_cached_block
-        self._watches = False
 
     def _watch_evictions(self) -> None:
         """Note the next eviction, by an attribute of the object: the order of eviction changes its class, and both must
         be removable. The hook removes itself, because a full cache evicts for each block."""
-        if not self._watches:
-            self._watches = True
-            self._pool._maybe_evict_cached_block = self._evict_noted
+        self._pool._maybe_evict_cached_block = self._evict_noted
 
     def _evict_noted(self, block: Any) -> bool:
-        evicted = self._evict(block)
+        evicted: bool = type(self._pool)._maybe_evict_cached_block(self._pool, block)
         if evicted:
             self.evictions += 1
             self.restore()
         return evicted
 
     def restore(self) -> None:
-        """Remove the hook of the block pool."""
-        if self._watches:
-            self._watches = False
-            del self._pool._maybe_evict_cached_block
+        """Remove the hook of the block pool. It runs inside vLLM's allocation, where an error would end the engine, so
+        a hook that something else removed is no error."""
+        vars(self._pool).pop("_maybe_evict_cached_block", None)
 
     def scheduled(self, output: SchedulerOutput) -> None:
         """vLLM has scheduled a step, and has added its tokens to the requests' computed ones."""

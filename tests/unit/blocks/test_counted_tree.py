@@ -49,7 +49,10 @@ class Slow:
         end = min(len(blocks), done + self.rng.randint(1, 4))
         if end == done or (done and blocks[done - 1] not in self.parent):
             return
-        known = self.tree.store(blocks[done:end], blocks[done - 1] if done else None, self.now)
+        if end - done == 1 and done and self.tree.store_one(blocks[done], blocks[done - 1], self.now):
+            known = 0
+        else:
+            known = self.tree.store(blocks[done:end], blocks[done - 1] if done else None, self.now)
         assert known == sum(block in self.parent for block in blocks[done:end])
         for above, block in zip([None, *blocks], blocks, strict=False):
             if block in blocks[done:end]:

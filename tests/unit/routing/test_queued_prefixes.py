@@ -63,6 +63,18 @@ def test_note_ends_with_its_turn_and_with_its_replica() -> None:
     assert not queued.expected(_query(32.0), {0: 5.0})
 
 
+def test_what_the_bound_dropped_is_found_alike_in_any_order() -> None:
+    queued = QueuedPrefixes(long=2.0, most=25)
+    queued.sent(_query(0.0, chunks=range(5)), 0, wait=100.0)
+    for slot in (0, 1):
+        queued.sent(_query(0.0, chunks=range(10)), slot, wait=50.0)
+    for number in range(3):
+        queued.sent(_query(0.0, chunks=(1000 + number,)), 2, wait=50.0)
+    asked = _query(1.0, chunks=range(10))
+    one, other = (dict.fromkeys(slots, 60.0) for slots in ((0, 1), (1, 0)))
+    assert queued.expected(asked, one) == queued.expected(asked, other)
+
+
 def test_short_queues_are_not_noted() -> None:
     queued = QueuedPrefixes(long=2.0)
     queued.sent(_query(0.0), 0, wait=1.9)

@@ -237,6 +237,17 @@ def test_failure_leaves_vllm_as_it_was(tiny_model: Path) -> None:
     assert engine.scheduler.plumage.kv_metrics() == {}
 
 
+def test_hook_that_something_else_removed_ends_no_engine(tiny_model: Path) -> None:
+    """It runs inside vLLM's allocation of blocks, where no guard catches an error."""
+    engine = made(tiny_model, Clock(), blocks=9)
+    later = KvMetrics(engine.scheduler)  # made while the first one waits for an eviction
+    serve(engine, "first", text(1, 4 * SIZE))
+    later._watch_evictions()
+    serve(engine, "second", text(2, 6 * SIZE))
+    assert later.evictions == 1
+    assert "_maybe_evict_cached_block" not in vars(engine.pool)
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_real_engine_counts_what_its_prompts_imply(start_engine: Callable[..., Engine], asynchronous: bool) -> None:
     """Two prompts share 256 tokens. The second arrives when the first is cached."""

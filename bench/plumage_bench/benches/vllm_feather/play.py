@@ -53,6 +53,7 @@ class Bench:
     def __init__(self, engine: Engine, cell: Cell, contenders: Sequence[Contender], device: str) -> None:
         from plumage.settings.plugin_config import PluginSettings
         from plumage_engine.vllm.compat.scheduler import FCFSRequestQueue
+        from plumage_engine.vllm.eviction.ordered_pool import OrderedPool
         from plumage_engine.vllm.feather import row_order
         from plumage_engine.vllm.features import Features
 
@@ -61,13 +62,21 @@ class Bench:
         """The clock within a run: to wait for a GPU after each step would end its asynchronous scheduling."""
         self._order = row_order
         self._parts: dict[str, tuple[Any, Any]] = {}
+        self._limits: dict[str, int] = {}  # of running requests, by contender: each has an adaptive limit of its own
+        self._leads = FCFS.label
+        engine.scheduler.max_num_active_reqs = cell.batch  # another cell may have lowered it
         for contender in {one.label: one for one in (FCFS, *contenders)}.values():  # `warm` needs FCFS
             engine.scheduler.waiting = FCFSRequestQueue()
-            features = Features(engine.scheduler, PluginSettings.model_validate(contender.settings()))
+            # The engine has ordered its eviction already, for all contenders.
+            settings = PluginSettings.model_validate({**contender.settings(), "eviction": None})
+            features = Features(engine.scheduler, settings)
             guard = features.guards.get("feather")
             if contender.orders and (guard is None or not guard.on):
                 raise RuntimeError(f"{contender.label} is off: {guard.reason if guard else 'no guard'}")
             self._parts[contender.label] = (features, engine.scheduler.waiting)
+        pool = engine.scheduler.kv_cache_manager.block_pool
+        if FCFS.settings()["eviction"] is not None and not isinstance(pool, OrderedPool):
+            raise RuntimeError("the engine does not evict as the default manifest does: its log has the reason")
 
     def play(self, contender: Contender, seed: int) -> Played:
         """Serve the cell's load once under `contender`."""
@@ -107,8 +116,11 @@ class Bench:
 
     def _led_by(self, contender: Contender) -> Any:
         """Give the engine this contender's queue and features, which learn from the steps."""
-        features, self.engine.scheduler.waiting = self._parts[contender.label]
-        self.engine.scheduler.plumage = features
+        scheduler = self.engine.scheduler
+        self._limits[self._leads], self._leads = scheduler.max_num_active_reqs, contender.label
+        scheduler.max_num_active_reqs = self._limits.get(contender.label, self.cell.batch)
+        features, scheduler.waiting = self._parts[contender.label]
+        scheduler.plumage = features
         self._order.enabled = contender.sorts
         return features
 

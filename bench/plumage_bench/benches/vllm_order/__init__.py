@@ -4,8 +4,8 @@ The cells are those in which FEATHER's order alone was not enough: prefixes of t
 lengths, a step of the rate, and a cache with room for a fifth of the prefixes. Engine, clock, prompts and pairs are as
 in `vllm-feather`.
 
-`product` is the default manifest; all contenders have its eviction and batch limit. All others have a
-bound that is not reached. `order` is the tree's order, `predictive` stops by a fit of the step time, `marginal` while
+`product` is the default manifest. All contenders have its eviction and batch limit, and the others an ageing bound that
+is not reached. `order` is the tree's order, `predictive` stops by a fit of the step time, `marginal` while
 the batch decodes faster than a mixed one. `oracle` gets each request's group from the client, serves one group at a
 time, and the fullest one next. With several levels it knows the deepest one only.
 `DFS-W` sorts the queue by the weight of branches, `LPM` by the cached prefix. `one group` has the same requests, all
