@@ -51,8 +51,8 @@ def test_setting_that_a_benchmark_leaves_out_is_drift() -> None:
 def test_named_difference_is_drift_too() -> None:
     """Until 2026-11-29 `drift` left out what an experiment names, though its target says all settings."""
     lines = drift()
-    assert "vllm-feather: engine.batchLimit = Static" in lines
-    assert "gsp: engine.feather.policy = Fcfs" in lines
+    assert "fidelity: engine.batchLimit = Static" in lines
+    assert "vllm-hostmem: engine.feather.policy = Fcfs" in lines
     assert len(lines) == len(named())
 
 
@@ -73,7 +73,8 @@ def test_each_benchmark_declares_ours_or_declares_none() -> None:
 
 
 def test_overrides_list_what_differs_from_the_default_manifest() -> None:
-    assert overrides("vllm-feather") == {"engine.eviction.policy": "Lru", "engine.batchLimit": "Static"}
+    assert overrides("vllm-pressure") == {"engine.eviction.policy": "Lru", "engine.feather.policy": "Fcfs"}
+    assert not overrides("vllm-feather"), "all its contenders have the default manifest's engine"
     assert overrides("cht") == {}
     assert "engine.eviction.policy" not in overrides("gsp"), "Hotness is the default"
 

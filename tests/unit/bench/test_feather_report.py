@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from plumage.defaults import BATCH_LIMIT, EVICTION_POLICY
 from plumage_bench.benches.vllm_feather.cells import Cell
 from plumage_bench.benches.vllm_feather.contenders import ALWAYS, CONTENDERS, FCFS, OFF, ORDER, PRODUCT
 from plumage_bench.benches.vllm_feather.report import Played, later, report
@@ -82,7 +83,9 @@ def test_plugin_takes_the_settings_of_each_contender(contender: object) -> None:
     assert contender in CONTENDERS
     settings = read_settings({"plumage": contender.settings()}, {})  # type: ignore[attr-defined]
     assert settings is not None
-    assert settings.eviction is None
+    assert settings.eviction is not None
+    assert settings.eviction.policy == EVICTION_POLICY
+    assert settings.batch_limit == BATCH_LIMIT
 
 
 def test_contenders_differ_by_the_setting_of_their_label() -> None:
