@@ -19,7 +19,7 @@ SWITCH = "integrations.inferenceExtension"
 LABELS = {"app": "engines"}
 # Each of some long prompts twice, one after the other. Prints the status of each answer, and the cached share.
 ASK = """
-import json, sys, urllib.error, urllib.request
+import json, socket, sys, time, urllib.error, urllib.request
 host, prompts = sys.argv[1], int(sys.argv[2])
 
 def ask(number):
@@ -35,6 +35,13 @@ def ask(number):
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 
+# A Service's new endpoint reaches the rules of this pod's node a moment after it is ready.
+for _ in range(100):
+    try:
+        socket.create_connection((host, 8000), 5).close()
+        break
+    except OSError:
+        time.sleep(0.2)
 print(json.dumps([[ask(number), ask(number)] for number in range(prompts)]))
 """
 
