@@ -8,7 +8,7 @@ from typing import Any
 from plumage import defaults
 from plumage.blocks.eviction_policy import EvictionPolicy
 from plumage.errors import ConfigurationError
-from plumage.eviction.hotness_formula import WEIGHTS, Hotness
+from plumage.eviction.hotness_formula import MEMORY, WEIGHTS, Hotness
 from plumage.eviction.hotness_paper import HotnessPaper
 from plumage.eviction.lru import Lru
 from plumage.eviction.rlt import Rlt
@@ -21,7 +21,7 @@ from plumage.randomness import Randomness
 __all__ = ["POLICY_NAMES", "make_policy", "policy_options"]
 
 
-def _hotness(capacity: int, *, weights: Sequence[float] = WEIGHTS, memory: float = 8.0) -> EvictionPolicy:
+def _hotness(capacity: int, *, weights: Sequence[float] = WEIGHTS, memory: float = MEMORY) -> EvictionPolicy:
     """The constructor's own parameters: a compiled class does not show them."""
     return Hotness(capacity, weights, memory=memory)
 

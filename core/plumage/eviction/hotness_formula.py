@@ -36,11 +36,13 @@ from plumage.eviction.leaf_heap import LeafHeap
 from plumage.eviction.owners import Owners
 from plumage.eviction.shadows import Shadows
 
-__all__ = ["WEIGHTS", "Hotness"]
+__all__ = ["MEMORY", "WEIGHTS", "Hotness"]
 
 WEIGHTS = (1.0, 0.0, 4.0, 8.0, 16.0)
 """1 is first: before hits show a difference, new prompts that are used once do not displace prefixes that were
 reused."""
+MEMORY = 8.0
+"""Cache sizes of evicted blocks whose history is kept."""
 _MOST = 255.0  # largest frequency of a run; 65,535 changed no hit (0205)
 _SLOWNESS = 0.2  # doublings of frequency that offset a doubling of the gap; ⅛ to ¼ give equal results
 _LEAST_MEMORY = 32_768  # blocks
@@ -73,7 +75,7 @@ class Hotness:
         simulated cache count.
     """
 
-    def __init__(self, capacity: int, weights: Sequence[float] = WEIGHTS, *, memory: float = 8.0) -> None:
+    def __init__(self, capacity: int, weights: Sequence[float] = WEIGHTS, *, memory: float = MEMORY) -> None:
         if not 0 < memory <= 64:
             raise ConfigurationError(f"hotness needs memory above 0 and up to 64 caches, got {memory}")
         self.at_once = sys.maxsize

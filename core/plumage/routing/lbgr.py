@@ -85,8 +85,8 @@ class Lbgr:
         self._rng = rng
         self.settings = settings or LbgrSettings()
         self._replicas: list[Replica] = []
-        # By slot. Both values of `Backlog.bounds` have lists of their own: compiled code reads a float from a list
-        # faster than a tuple's first float, and `_at_its_turn` reads nothing else.
+        # By slot. Both values of `Backlog.bounds` have lists of their own, since `_any_long` reads nothing else.
+        # Compiled code checks every item of a tuple to read one.
         self._done_at: list[float] = []
         self._behind: list[float] = []
         self._known: list[_Known] = []

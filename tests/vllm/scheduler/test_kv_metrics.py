@@ -240,8 +240,8 @@ def test_failure_leaves_vllm_as_it_was(tiny_model: Path) -> None:
 def test_hook_that_something_else_removed_ends_no_engine(tiny_model: Path) -> None:
     """It runs inside vLLM's allocation of blocks, where no guard catches an error."""
     engine = made(tiny_model, Clock(), blocks=9)
-    later = KvMetrics(engine.scheduler)  # made while the first one waits for an eviction
     serve(engine, "first", text(1, 4 * SIZE))
+    later = KvMetrics(engine.scheduler)  # made while the first one waits for an eviction
     later._watch_evictions()
     serve(engine, "second", text(2, 6 * SIZE))
     assert later.evictions == 1
