@@ -102,7 +102,7 @@ class MessageReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Message]:
+    def feed(self, data: bytes | memoryview) -> Iterator[Message]:
         """The messages that are complete. Raises ValueError if the stream is damaged."""
         buffer = self._buffer
         buffer += data

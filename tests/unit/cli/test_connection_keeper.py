@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
@@ -169,6 +170,24 @@ def test_bytes_of_begun_answers_make_room_for_others(
         router.report(Kind.RECEIVED, other, b"z" * 90)
         until(lambda: other not in keeper._connections)
         second.close()
+    sock.close()
+
+
+def test_messages_need_no_large_objects_which_would_fragment_the_heap(
+    keeper: ConnectionKeeper, client: socket.socket
+) -> None:
+    router = Router(keeper)
+    number, sock, _ = router.take()
+    router.begin(number, sock, b"x")
+    until(lambda: keeper._connections[number].received)
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            router.report(Kind.RECEIVED, number, b"x" * 900)
+        until(lambda: len(keeper._connections[number].received) == 21)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
     sock.close()
 
 

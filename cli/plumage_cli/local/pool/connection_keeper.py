@@ -112,6 +112,7 @@ class ConnectionKeeper:
         self._refused = False  # the system had no descriptor for the last connection
         self._routers: dict[int, _Router] = {}
         self._calls: deque[Callable[[], None]] = deque()  # for the thread
+        self._received = memoryview(bytearray(_RECEIVE))  # a new object for each message would fragment the heap
         self._closing = False
         self._wakes, self._wake = socket.socketpair()
         self._wakes.setblocking(False)
@@ -250,20 +251,20 @@ class ConnectionKeeper:
         """Sends and receives. Returns whether more may be received."""
         router.flush()
         try:
-            data = router.sock.recv(_RECEIVE)
-            for one in router.reader.feed(data):
+            size = router.sock.recv_into(self._received)
+            for one in router.reader.feed(self._received[:size]):
                 self._take(router, one)
         except BlockingIOError:
             return False
         except OSError:
-            data = b""
+            size = 0
         except ValueError as error:
             log.error("the router's messages can't be read: %s", error)
-            data = b""
-        if not data:
+            size = 0
+        if not size:
             router.sock.close()  # a router that still runs ends then
             self._routers.pop(number, None)
-        return bool(data)
+        return size > 0
 
     def _take(self, router: _Router, one: Message) -> None:
         if one.kind is Kind.ACCEPT:
