@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,7 +15,8 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 from support.agents import until
 
-from plumage.batching.stop.shared import LearnedTable
+from plumage.batching.stop.shared import LearnedTable, merged
+from plumage.batching.stop.step_time import StepTime
 from plumage.directory.client.tasks import end
 from plumage.directory.schema import SCHEMA_VERSION, PoolKeys
 from plumage.directory.server.local_server import LocalServer
@@ -80,6 +82,23 @@ async def test_new_engine_starts_from_shared_table(directory, pool, make_engine)
             assert third.counts["applied"] == 0
     async with Redis.from_url(directory.url) as client:
         assert await client.pttl(PoolKeys(pool).tables(table(old)["fingerprint"])) > 0
+
+
+async def test_new_engine_predicts_by_the_fit_of_another(directory, pool, make_engine) -> None:
+    old, new = (make_engine(feather={"policy": "Predictive"}) for _ in range(2))
+    rng, fit = random.Random(1), StepTime()
+    for _ in range(1000):
+        x = [1.0, rng.randint(1, 64), rng.choice([0, 100]), *(rng.randint(0, 2000) for _ in range(3))]
+        fit.learn(x, 5e-3 + 2e-4 * x[1] + 3e-5 * x[3])
+    rows = [[*row] for row in merged([fit.rows()])]
+    assert send_table(old, rows=rows) == 204
+    assert send_table(old, rows=rows[1:]) == 400
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(linked(directory, pool, old, "r0"))
+        await until(lambda: first.counts["sent"] >= 1)
+        second = await stack.enter_async_context(linked(directory, pool, new, "r1"))
+        await until(lambda: second.counts["applied"] == 1)
+    assert table(new)["rows"] == rows
 
 
 async def test_corrupt_and_newer_tables_are_refused_and_counted(directory, pool, make_engine) -> None:

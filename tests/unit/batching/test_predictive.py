@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 from math import inf, nan
 
 import pytest
 
 from plumage.batching.interface import BatchShape, BatchState, Decision, StepOutcome
 from plumage.batching.stop import Predictive
+from plumage.batching.stop.shared import STEPS, checked, experience, merged
 from plumage.batching.stop.step_time import COEFFICIENTS, StepTime
+from plumage.batching.stop.table import Row
+from plumage.errors import ConfigurationError
 
 LAW = dict(zip(COEFFICIENTS, (5e-3, 2e-4, 1e-4, 3e-5, 1e-6, 2e-5), strict=True))
 
@@ -105,6 +109,70 @@ def test_single_short_step_hardly_moves_the_fit(first: int, wrong: float) -> Non
         fit.learn(x, wrong if number == first else seconds(x))
     x = [1.0, 32.0, 0.0, 500.0, 500.0, 500.0]
     assert fit.predict(x)[0] == pytest.approx(seconds(x), rel=0.1)
+
+
+def learned(seed: int, steps: int = 3000) -> StepTime:
+    rng, fit = random.Random(seed), StepTime()
+    for _ in range(steps):
+        x = step(rng)
+        fit.learn(x, seconds(x) * rng.gauss(1.0, 0.03))
+    return fit
+
+
+def test_new_engine_predicts_by_the_fit_of_others() -> None:
+    fresh = StepTime()
+    start = merged([learned(seed).rows() for seed in range(3)])
+    fresh.merge(start)
+    x = [1.0, 32.0, 0.0, 500.0, 500.0, 500.0]
+    predicted, error = fresh.predict(x)
+    assert predicted == pytest.approx(seconds(x), rel=0.05)
+    assert 0.0 < error < 0.1 * predicted
+    assert experience(fresh.rows()) == STEPS
+    assert list(fresh.rows()) == start
+
+
+def test_own_steps_outweigh_the_fit_of_others() -> None:
+    rng, fit = random.Random(9), StepTime()
+    fit.merge(merged([learned(1).rows()]))
+    for _ in range(3000):
+        x = step(rng)
+        fit.learn(x, 2.0 * seconds(x))
+    x = [1.0, 32.0, 0.0, 500.0, 500.0, 500.0]
+    assert fit.predict(x)[0] == pytest.approx(2.0 * seconds(x), rel=0.1)
+
+
+def test_fit_without_steps_shares_nothing() -> None:
+    assert list(StepTime().rows()) == []
+    assert experience(StepTime().rows()) == 0.0
+
+
+def test_fit_of_a_batch_that_never_changes_is_valid() -> None:
+    """Its sums depend on one another, and no step had a prefill."""
+    fit, fresh = StepTime(), StepTime()
+    for _ in range(3000):
+        fit.learn([1.0, 64.0, 0.0, 100.0, 0.0, 1948.0], 0.05)
+    fresh.merge(checked(list(fit.rows())))
+    assert experience(fresh.rows()) == experience(fit.rows())
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [*itertools.product((0, 1, 6, 7, 26), (nan, inf, -1e9)), (0, 1e-9), (7, 1e-9), (1, 1e9), (6, 1e9), (26, 1e9)],
+)
+def test_sums_that_contradict_one_another_change_nothing(place: int, wrong: float) -> None:
+    rows, fit = list(learned(1).rows()), learned(2)
+    before = list(fit.rows())
+    rows[place] = (*rows[place][:5], wrong)
+    with pytest.raises(ConfigurationError):
+        fit.merge(rows)
+    assert list(fit.rows()) == before
+
+
+@pytest.mark.parametrize("change", [lambda rows: rows[1:], lambda rows: [*rows[:-1], (*rows[-1][:4], 1.0, rows[-1][5])],
+                                    lambda rows: [*rows, (3, 1, 2, "Add", 10.0, 5000.0)], lambda rows: []])  # fmt: skip
+def test_rows_of_no_fit_are_refused(change: Callable[[list[Row]], list[Row]]) -> None:
+    with pytest.raises(ConfigurationError):
+        Predictive().merge(change(list(learned(1, 100).rows())))
 
 
 LEVELS, TAIL = 32, 1

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from plumage.batching.interface import Decision
-from plumage.batching.stop import Heuristic, QLearning, QLearningPaper, Ucb, UcbPaper
-from plumage.batching.stop.shared import CELL, MOST_ROWS, SharesTable, checked, merged, pack, unpack
+from plumage.batching.stop import Heuristic, Predictive, QLearning, QLearningPaper, Ucb, UcbPaper
+from plumage.batching.stop.shared import CELL, MOST_ROWS, SharesTable, checked, experience, merged, pack, unpack
 from plumage.errors import ConfigurationError
 
 ROWS = [(3, 1, 2, "Add", 10.0, 5000.0), (3, 1, 2, "Stop", 30.0, 30000.0)]
@@ -60,6 +60,10 @@ def test_echo_is_no_experience() -> None:
     assert merged([small] * 50) == small
 
 
+def test_experience_counts_the_choices() -> None:
+    assert experience(ROWS) == 40.0
+
+
 @pytest.mark.parametrize("policy", [Ucb(), QLearning(random.Random(1))])
 def test_learning_policy_takes_a_table(policy: SharesTable) -> None:
     assert isinstance(policy, SharesTable)
@@ -68,6 +72,10 @@ def test_learning_policy_takes_a_table(policy: SharesTable) -> None:
     with pytest.raises(ConfigurationError):
         policy.merge([(3, 1, 2, "Maybe", 1.0, 1.0)])
     assert [row[:5] for row in policy.rows()] == [row[:5] for row in ROWS]
+
+
+def test_predicting_policy_shares_its_fit() -> None:
+    assert isinstance(Predictive(), SharesTable)
 
 
 @pytest.mark.parametrize("policy", [Heuristic(), UcbPaper(), QLearningPaper(random.Random(1))])

@@ -18,12 +18,13 @@ least 5 % of its time; the second twice as much, the third three times. All char
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import ClassVar, Final, NamedTuple
 
 from plumage.batching.interface import BatchShape, BatchState, Decision, StepOutcome
 from plumage.batching.stop.step_time import StepTime
+from plumage.batching.stop.table import Row
 
 __all__ = ["Predictive"]
 
@@ -84,6 +85,14 @@ class Predictive:
         self._steps += steps
         x = _features(shape.requests, shape.levels, shape.distinct, shape.tip, outcome.prefill_tokens / steps)
         self.step_time.learn(x, outcome.seconds / steps, steps)
+
+    def rows(self) -> Iterator[Row]:
+        """The sums of the fit, as `shared` passes them on."""
+        return self.step_time.rows()
+
+    def merge(self, rows: Iterable[Row]) -> None:
+        """Adds the steps of other engines. ConfigurationError for invalid rows."""
+        self.step_time.merge(rows)
 
     def _gain(self, slow: _Features, fast: _Features) -> _Gain:
         """Compares the second with the first. Without a fit it has no range that decides anything."""

@@ -2,7 +2,8 @@
 
 An engine that started from shared tables reports their experience again with its own, so counts are not added up. For
 each cell the pool has the mean of all means, weighted by count, and the largest count. In a new engine a shared cell
-counts for `CELL` choices at most, so that its own experience soon outweighs it. Pure: bytes in, rows out.
+counts for `CELL` choices at most, and a fit of the step time for `STEPS` steps, so that its own experience soon
+outweighs them. Pure: bytes in, rows out.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from plumage.batching.stop.step_time import SUM, StepTime
 from plumage.batching.stop.table import ActionTable, Row
 from plumage.errors import ConfigurationError
 
-__all__ = ["CELL", "MOST_ROWS", "LearnedTable", "SharesTable", "checked", "merged", "pack", "unpack"]
+__all__ = ["CELL", "MOST_ROWS", "STEPS", "LearnedTable", "SharesTable", "checked", "experience", "merged", "pack",
+           "unpack"]  # fmt: skip
 
 CELL = 32.0
+STEPS = 512.0
+"""A fit weighs its last thousand steps, and steps in a row are much alike."""
 MOST_ROWS = 4096
 
 
@@ -32,7 +37,7 @@ class LearnedTable(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class SharesTable(Protocol):
-    """A stop policy that learns in a table."""
+    """A stop policy that learns in a table, or in the sums of a fit."""
 
     def rows(self) -> Iterator[Row]: ...
 
@@ -51,8 +56,16 @@ def checked(rows: list[Row]) -> list[Row]:
         raise ConfigurationError(f"a learned table of {len(rows)} rows; at most {MOST_ROWS} are possible")
     if any(not 0 <= part <= 64 for row in rows for part in row[:3]):
         raise ConfigurationError("a learned table's states must be small whole numbers")
-    ActionTable.from_rows(rows)
+    if any(row[3] == SUM for row in rows):
+        StepTime().merge(rows)
+    else:
+        ActionTable.from_rows(rows)
     return rows
+
+
+def experience(rows: Iterable[Row]) -> float:
+    """The choices that a table has counted, or the steps of a fit."""
+    return sum(count for one, other, _, name, count, _ in rows if name != SUM or one == other == 0)
 
 
 def pack(rows: Iterable[Row]) -> bytes:
@@ -78,7 +91,7 @@ def merged(tables: Iterable[Iterable[Row]]) -> list[Row]:
             cell[2] += value
     found: list[Row] = []
     for (batch, loss, peers, action), (largest, total, value) in sorted(cells.items()):
-        count = min(largest, CELL)
+        count = min(largest, STEPS if action == SUM else CELL)
         if count > 0.0:
             found.append((batch, loss, peers, action, count, value / total * count))
     return found

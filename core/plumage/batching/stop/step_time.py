@@ -14,14 +14,19 @@ weight, so the fit follows a device that changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import exp, inf, isfinite, log, sqrt
+from collections.abc import Iterable, Iterator, Sequence
+from math import exp, inf, isclose, isfinite, log, sqrt
 from typing import Final
 
-__all__ = ["COEFFICIENTS", "StepTime"]
+from plumage.batching.stop.table import Row
+from plumage.errors import ConfigurationError
+
+__all__ = ["COEFFICIENTS", "SUM", "StepTime"]
 
 COEFFICIENTS: Final = ("step", "request", "prefill_token", "distinct_level", "level_of_all", "level_of_some")
 """Seconds for each of these."""
+SUM: Final = "StepTime"
+"""What the rows of a fit have as their action."""
 _COUNT: Final = len(COEFFICIENTS)
 _DISTINCT, _ALL, _SOME = 3, 4, 5
 _LEAST: Final = 32.0  # steps, by weight, from which on there is a fit
@@ -33,6 +38,7 @@ _OUTLIER: Final = 3.0  # a step that took this many times the predicted time, or
 _FIRST: Final = 8  # steps that only show how long a step is
 _SHORTEST: Final = 1e-5  # seconds; no step of a model is shorter
 _SHORT: Final = 0.2  # of the mean, the least that a step counts as before there is a fit
+_ROUNDING: Final = 1e-6  # by which sums that are divided and added up again may contradict one another
 
 
 class StepTime:
@@ -44,7 +50,7 @@ class StepTime:
         self._seen, self._mean = 0, 0.0  # steps before there is a fit, and the mean logarithm of their seconds
         self._products = [[0.0] * _COUNT for _ in range(_COUNT)]  # Σ x·xᵀ of x ÷ seconds; the upper triangle
         self._sums = [0.0] * _COUNT  # Σ x ÷ seconds
-        self._since = _EVERY
+        self._since: float = _EVERY
         self._coefficients: tuple[float, ...] = (0.0,) * _COUNT
         self._covariance: list[list[float]] | None = None
         self._noise = inf
@@ -80,6 +86,26 @@ class StepTime:
             for other in range(index, _COUNT):
                 row[other] = row[other] * kept + own * scaled[other]
         self._since += steps
+        self._solve()
+
+    def rows(self) -> Iterator[Row]:
+        """The sums of the steps as rows of a learned table: (i, j, 0, SUM, steps by weight, Σ xᵢ·xⱼ ÷ seconds²). With
+        j = 6 the last is Σ xᵢ ÷ seconds. Nothing before the first step that counts."""
+        if self._weight > 0.0:
+            for index in range(_COUNT):
+                for other in range(index, _COUNT):
+                    yield index, other, 0, SUM, self._weight, self._products[index][other]
+                yield index, _COUNT, 0, SUM, self._weight, self._sums[index]
+
+    def merge(self, rows: Iterable[Row]) -> None:
+        """Adds the steps of other engines. ConfigurationError, and no change, if no fit can have such rows."""
+        steps, products, sums = _read(rows)
+        self._weight += steps
+        for index in range(_COUNT):
+            self._sums[index] += sums[index]
+            for other in range(index, _COUNT):
+                self._products[index][other] += products[index][other]
+        self._since = inf
         self._solve()
 
     def predict(self, x: Sequence[float]) -> tuple[float, float]:
@@ -140,6 +166,43 @@ class StepTime:
 
     def _product(self, one: int, other: int) -> float:
         return self._products[min(one, other)][max(one, other)]
+
+
+def _read(rows: Iterable[Row]) -> tuple[float, list[list[float]], list[float]]:
+    """(steps, Σ x·xᵀ, Σ x) of the rows. ConfigurationError if a row is missing, or sums contradict one another."""
+    found: dict[tuple[int, int], float] = {}
+    steps = 0.0
+    for index, other, _, name, weight, value in rows:
+        if name != SUM or not isfinite(value) or not 0.0 < weight < inf or (steps and not isclose(weight, steps)):
+            raise ConfigurationError(f"a fitted step time has sums of equal weights, not {name} {value}")
+        steps, found[index, other] = weight, value
+    wanted = {(index, other) for index in range(_COUNT) for other in range(index, _COUNT + 1)}
+    if found.keys() != wanted:
+        raise ConfigurationError(f"a fitted step time has {len(wanted)} sums, not {len(found)}")
+    full = [[found[min(i, j), max(i, j)] for j in range(_COUNT)] for i in range(_COUNT)]
+    for index, row in enumerate(full):
+        row.append(found[index, _COUNT])
+    full.append([*(row[_COUNT] for row in full), steps])
+    if not _is_sum_of_squares(full):
+        raise ConfigurationError("the sums of a fitted step time contradict one another")
+    return steps, [row[:_COUNT] for row in full[:_COUNT]], full[_COUNT][:_COUNT]
+
+
+def _is_sum_of_squares(matrix: list[list[float]]) -> bool:
+    """Whether the matrix can be Σ x·xᵀ: no elimination step leaves a negative diagonal."""
+    rows = [list(row) for row in matrix]
+    least = [value[index] * _ROUNDING for index, value in enumerate(rows)]
+    for column, head in enumerate(rows):
+        pivot = head[column]
+        if pivot < -least[column]:
+            return False
+        for row in range(column + 1, len(rows)):
+            if pivot > least[column]:
+                factor = rows[row][column] / pivot
+                rows[row] = [value - factor * own for value, own in zip(rows[row], head, strict=True)]
+            elif rows[row][column] ** 2 > _ROUNDING * matrix[row][row] * matrix[column][column]:
+                return False
+    return True
 
 
 def _inverse(matrix: list[list[float]]) -> list[list[float]]:

@@ -18,7 +18,7 @@ __all__ = ["ActionTable", "Row", "Seen"]
 
 ACTIONS = (Decision.ADD, Decision.STOP)
 Row = tuple[int, int, int, str, float, float]
-"""(b, Δ, w, action, count, summed reward)"""
+"""(b, Δ, w, action, count, summed reward); of a fit see `StepTime.rows`."""
 
 
 class Seen(NamedTuple):

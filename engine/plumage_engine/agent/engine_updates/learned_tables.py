@@ -1,4 +1,4 @@
-"""Shares learned batching tables between engines, through the directory.
+"""Shares what stop policies have learned between engines, through the directory: tables, or a fit of the step time.
 
 The agent reads the table of its engine's stop policy and stores it beside those of engines with the same fingerprint.
 It offers the merged table to an engine that it sees for the first time, unless that engine has learned enough.
@@ -13,7 +13,7 @@ import random
 from collections import Counter
 
 from plumage.backoff import Backoff
-from plumage.batching.stop.shared import LearnedTable, checked, merged, pack, unpack
+from plumage.batching.stop.shared import LearnedTable, checked, experience, merged, pack, unpack
 from plumage.batching.stop.table import Row
 from plumage.directory.client.connection import close, connect
 from plumage.directory.client.tasks import run_forever
@@ -25,7 +25,7 @@ from plumage_engine.agent.engine.client import EngineClient, EngineDownError
 __all__ = ["LearnedTablesSync"]
 
 PERIOD = 5.0
-ENOUGH = 200.0  # choices; an engine that has made so many needs no shared table
+ENOUGH = 200.0  # choices, or steps; an engine that has made so many needs no shared table
 
 
 class LearnedTablesSync:
@@ -101,7 +101,7 @@ class LearnedTablesSync:
 
     async def _offer_merged(self, table: LearnedTable, offers: SharedHash) -> None:
         start = merged(self._readable(offers))
-        if start and sum(row[4] for row in table.rows) < ENOUGH:
+        if start and experience(table.rows) < ENOUGH:
             accepted = await self._engine.offer_table(LearnedTable(table.fingerprint, table.policy, start, table.life))
             self._own["applied" if accepted else "refused"] += 1
 
