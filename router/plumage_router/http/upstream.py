@@ -343,6 +343,9 @@ class ConnectionPool:
             self._hand_over(connection, receiver)
 
     def _hand_over(self, connection: UpstreamConnection, receiver: Receiver) -> None:
+        if connection.transport.is_closing():  # the engine ended as it accepted the connection
+            receiver.unreachable(Failure.CONNECT_FAILED)
+            return
         try:
             sock = connection.transport.get_extra_info("socket")
             if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):

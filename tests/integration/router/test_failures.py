@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from plumage_router.fleet.breaker import BreakerState
+from plumage_router.http.upstream import ConnectionPool, UpstreamConnection
 
 
 async def _dies(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -23,6 +24,28 @@ async def test_gone_engine_is_retried_elsewhere(start: Any, kit: Any) -> None:
     answers = [await running.post(kit.chat(stream=n % 2 == 0)) for n in range(6)]
     assert [answer.status for answer in answers] == [200] * 6
     assert running.router.pool.metrics.retries["connect_refused"] == 1, "its breaker opened at once"
+
+
+async def test_connection_that_ends_as_it_opens_is_retried(
+    start: Any, kit: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has ended before the router may send on it."""
+    running = await start(engines=2)
+    begin, ended = ConnectionPool._begin_connecting, 0
+
+    async def ends_first(pool: ConnectionPool) -> tuple[asyncio.Transport, UpstreamConnection]:
+        nonlocal ended
+        made = await begin(pool)
+        if not ended:
+            ended = 1
+            made[0].abort()
+            await kit.until(lambda: made[1] not in pool._all)
+        return made
+
+    monkeypatch.setattr(ConnectionPool, "_begin_connecting", ends_first)
+    assert (await running.post(kit.chat())).status == 200
+    assert running.router.pool.metrics.retries["connect_failed"] == ended == 1
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_death_before_first_byte_is_retried(start: Any, kit: Any) -> None:
