@@ -46,6 +46,9 @@ class CandidateOrder(Enum):
       where least-missing picks a short stranger over a long sibling.
     - The shared levels bring a mixed batch, which has no tip to lose, back to one group. All its groups miss equally
       little, and by arrival they would stay mixed.
+    - What the last admission has does not count as missing, although it may have ended: the cache has it still. An empty
+      batch goes on with those that share most with it. Otherwise a batch that ends together leaves a part of a group
+      behind, whose prefix is computed again (decision 0339).
     """
 
     TIP_LOSS = "TipLoss"
@@ -101,6 +104,8 @@ class ChunkedHashTree:
         self._sequence = 0
         self._strangers = 0
         self._best: Best | None = None
+        self.last: Vector = ()  # of the request that was admitted last
+        self._last_runs = False
         self._due: Node | None = None  # keys from here upwards are refreshed before they are read
 
     def __contains__(self, request_id: object) -> bool:
@@ -133,6 +138,8 @@ class ChunkedHashTree:
         node.forget_waiting()
         node.here_active += 1
         self._running[request_id] = entry
+        self.last = node.vector if len(node.vector) == node.end else node.vector[: node.end]
+        self._last_runs = True
         self._levels += node.end
         self._count_added(node)
         self.waiting -= 1
@@ -147,6 +154,8 @@ class ChunkedHashTree:
         entry = self._entries.get(request_id)
         if entry is None or entry.stage is not _ACTIVE:
             raise _unexpected(request_id, entry, _ACTIVE)
+        if self._last_runs and next(reversed(self._running)) == request_id:
+            self._last_runs = False
         del self._entries[request_id], self._running[request_id]
         entry.stage = _GONE
         node = entry.node
@@ -182,7 +191,8 @@ class ChunkedHashTree:
 
     def find_best(self) -> Best | None:
         """FINDBEST (Alg. 4): the waiting request that fits the batch best; None when none waits. Cached until the next
-        mutation (§4.2.7). With an empty batch it is the oldest (ours) or the one of the fewest chunks (the paper's)."""
+        mutation (§4.2.7). With an empty batch it is one that shares most with the last admission, or the oldest where
+        none does (ours), or the one of the fewest chunks (the paper's)."""
         if self._best is None and self.waiting:
             self._best = self._find()
         return self._best
@@ -270,10 +280,34 @@ class ChunkedHashTree:
         self.visits += visits
         if self._due is not None and holder.end <= self._due.end:
             self._refresh_due()
-        assert holder.key is not None
-        missing, _, _, entry = holder.key
+        missing, entry = self._least_missing(holder, ours and not self._last_runs)
         shared = (holder if holder.end < tip.end else tip) if ours else self._meet(entry.node, tip)
         return Best(entry.request_id, tip.end, shared.end, shared.waiting - 1 if shared.end else 0, missing)
+
+    def _least_missing(self, holder: Node, with_last: bool) -> tuple[int, Entry]:
+        """The best below an active node, and its levels that no active request has. with_last: those that the last
+        admission has do not count, although it has ended."""
+        best = holder.key
+        assert best is not None
+        missing, _, _, entry = best
+        last, node = self.last, holder
+        length, active = len(last), node.end
+        if not with_last or length < active or (active and last[active - 1] != node.vector[active - 1]):
+            return missing, entry
+        while node.end < length:
+            child = node.children.get(last[node.end])
+            if child is None or child.key is None:
+                break
+            self.visits += 1
+            shared = child.common(last)
+            if child.active:
+                active = child.end
+            elif (key := (child.key[0] - shared, *child.key[1:])) < best:
+                best, missing, entry = key, child.key[0] - active, key[3]
+            if shared < child.end:
+                break
+            node = child
+        return missing, entry
 
     def _youngest(self) -> Node:
         """Where the request ends that was admitted last, of those active."""
@@ -284,6 +318,8 @@ class ChunkedHashTree:
         if self.order is CandidateOrder.PAPER:
             assert self._root.key is not None
             entry = self._root.key[3]
+        elif (near := self.nearest(self.last)) is not None:
+            entry = self._entries[near]
         else:
             oldest = self.oldest()
             assert oldest is not None
