@@ -46,9 +46,9 @@ class CandidateOrder(Enum):
       where least-missing picks a short stranger over a long sibling.
     - The shared levels bring a mixed batch, which has no tip to lose, back to one group. All its groups miss equally
       little, and by arrival they would stay mixed.
-    - What the last admission has does not count as missing, although it may have ended: the cache has it still. An empty
-      batch goes on with those that share most with it. Otherwise a batch that ends together leaves a part of a group
-      behind, whose prefix is computed again (decision 0339).
+    - What the last admission has does not count as missing after its end: the cache has it still. An empty batch goes
+      on with those that share most with it. The oldest would leave the rest of a group behind until its prefix is
+      evicted (decision 0339).
     """
 
     TIP_LOSS = "TipLoss"
@@ -104,8 +104,7 @@ class ChunkedHashTree:
         self._sequence = 0
         self._strangers = 0
         self._best: Best | None = None
-        self.last: Vector = ()  # of the request that was admitted last
-        self._last_runs = False
+        self._last: Entry | None = None  # the last admission, which may have ended
         self._due: Node | None = None  # keys from here upwards are refreshed before they are read
 
     def __contains__(self, request_id: object) -> bool:
@@ -138,8 +137,7 @@ class ChunkedHashTree:
         node.forget_waiting()
         node.here_active += 1
         self._running[request_id] = entry
-        self.last = node.vector if len(node.vector) == node.end else node.vector[: node.end]
-        self._last_runs = True
+        self._last = entry
         self._levels += node.end
         self._count_added(node)
         self.waiting -= 1
@@ -154,8 +152,6 @@ class ChunkedHashTree:
         entry = self._entries.get(request_id)
         if entry is None or entry.stage is not _ACTIVE:
             raise _unexpected(request_id, entry, _ACTIVE)
-        if self._last_runs and next(reversed(self._running)) == request_id:
-            self._last_runs = False
         del self._entries[request_id], self._running[request_id]
         entry.stage = _GONE
         node = entry.node
@@ -206,6 +202,14 @@ class ChunkedHashTree:
                 return entry.request_id, entry.arrival
         self._oldest = len(self._arrivals)
         return None
+
+    @property
+    def last(self) -> Vector:
+        """Of the request that was admitted last, also after its end; () before the first."""
+        if self._last is None:
+            return ()
+        node = self._last.node
+        return node.vector if len(node.vector) == node.end else node.vector[: node.end]
 
     @property
     def tip_depth(self) -> int:
@@ -280,21 +284,22 @@ class ChunkedHashTree:
         self.visits += visits
         if self._due is not None and holder.end <= self._due.end:
             self._refresh_due()
-        missing, entry = self._least_missing(holder, ours and not self._last_runs)
+        missing, entry = self._least_missing(holder)
         shared = (holder if holder.end < tip.end else tip) if ours else self._meet(entry.node, tip)
         return Best(entry.request_id, tip.end, shared.end, shared.waiting - 1 if shared.end else 0, missing)
 
-    def _least_missing(self, holder: Node, with_last: bool) -> tuple[int, Entry]:
-        """The best below an active node, and its levels that no active request has. with_last: those that the last
-        admission has do not count, although it has ended."""
+    def _least_missing(self, holder: Node) -> tuple[int, Entry]:
+        """The best below an active node, with its levels that no active request has. In our order, those that the last
+        admission has do not count for the choice."""
         best = holder.key
-        assert best is not None
+        assert best is not None and self._last is not None
         missing, _, _, entry = best
-        last, node = self.last, holder
-        length, active = len(last), node.end
-        if not with_last or length < active or (active and last[active - 1] != node.vector[active - 1]):
+        if self._last.stage is _ACTIVE or self.order is CandidateOrder.PAPER:
             return missing, entry
-        while node.end < length:
+        last, node, active = self.last, holder, holder.end
+        if active and last[active - 1 : active] != holder.vector[active - 1 : active]:
+            return missing, entry
+        while node.end < len(last):
             child = node.children.get(last[node.end])
             if child is None or child.key is None:
                 break
