@@ -292,7 +292,8 @@ class ChunkedHashTree:
         """The best below an active node, with its levels that no active request has. In our order, those that the last
         admission has do not count for the choice."""
         best = holder.key
-        assert best is not None and self._last is not None
+        assert best is not None
+        assert self._last is not None  # it made the batch
         missing, _, _, entry = best
         if self._last.stage is _ACTIVE or self.order is CandidateOrder.PAPER:
             return missing, entry
