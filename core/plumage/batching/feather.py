@@ -16,7 +16,7 @@ from collections import deque
 from typing import Final
 
 from plumage.batching.base import MAX_WAIT
-from plumage.batching.interface import BatchShape, BatchState, Candidate, RequestId, StepOutcome, StopPolicy, Vector
+from plumage.batching.interface import BatchShape, BatchState, Candidate, RequestId, StepOutcome, StopPolicy
 from plumage.batching.stopping import Question, StoppingQueue
 from plumage.batching.tree import ORDER, CandidateOrder, ChunkedHashTree
 
@@ -44,7 +44,6 @@ class Feather(StoppingQueue):
         self._run = 0  # admissions of this turn, or since one that shared nothing with the one before
         self._peak = 0  # the largest batch of these
         self._largest = 1  # the largest batch so far
-        self._last: Vector = ()  # of the request that was admitted last
         self._ran: BatchShape | None = None  # the batch of the step that runs, once a request of it has ended
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -80,7 +79,7 @@ class Feather(StoppingQueue):
                 if self._waiting.get(turn[0].request_id) is turn[0]:
                     return turn[0].request_id
                 turn.popleft()
-            near = self.tree.nearest(self._last)
+            near = self.tree.nearest(self.tree.last)
             if near is not None and now - self._waiting[near].arrival >= self.max_wait:
                 return near
         self._run, self._peak = 0, len(self._active)
@@ -101,12 +100,11 @@ class Feather(StoppingQueue):
 
     def _started(self, candidate: Candidate) -> None:
         self._decided = None
-        tree, request_id, vector, last = self.tree, candidate.request_id, candidate.vector, self._last
+        tree, request_id, vector, last = self.tree, candidate.request_id, candidate.vector, self.tree.last
         if request_id not in tree:
             tree.insert(candidate)
         if not (vector and last and vector[0] == last[0]):
             self._run = self._peak = 0
-        self._last = vector
         self._run += 1
         batch = len(self._active)
         if batch > self._peak:  # the batch of now may be small, as it has just ended

@@ -46,6 +46,9 @@ class CandidateOrder(Enum):
       where least-missing picks a short stranger over a long sibling.
     - The shared levels bring a mixed batch, which has no tip to lose, back to one group. All its groups miss equally
       little, and by arrival they would stay mixed.
+    - What the last admission has does not count as missing after its end: the cache has it still. An empty batch goes
+      on with those that share most with it. The oldest would leave the rest of a group behind until its prefix is
+      evicted (decision 0339).
     """
 
     TIP_LOSS = "TipLoss"
@@ -101,6 +104,7 @@ class ChunkedHashTree:
         self._sequence = 0
         self._strangers = 0
         self._best: Best | None = None
+        self._last: Entry | None = None  # the last admission, which may have ended
         self._due: Node | None = None  # keys from here upwards are refreshed before they are read
 
     def __contains__(self, request_id: object) -> bool:
@@ -133,6 +137,7 @@ class ChunkedHashTree:
         node.forget_waiting()
         node.here_active += 1
         self._running[request_id] = entry
+        self._last = entry
         self._levels += node.end
         self._count_added(node)
         self.waiting -= 1
@@ -182,7 +187,8 @@ class ChunkedHashTree:
 
     def find_best(self) -> Best | None:
         """FINDBEST (Alg. 4): the waiting request that fits the batch best; None when none waits. Cached until the next
-        mutation (§4.2.7). With an empty batch it is the oldest (ours) or the one of the fewest chunks (the paper's)."""
+        mutation (§4.2.7). With an empty batch it is one that shares most with the last admission, or the oldest where
+        none does (ours), or the one of the fewest chunks (the paper's)."""
         if self._best is None and self.waiting:
             self._best = self._find()
         return self._best
@@ -196,6 +202,14 @@ class ChunkedHashTree:
                 return entry.request_id, entry.arrival
         self._oldest = len(self._arrivals)
         return None
+
+    @property
+    def last(self) -> Vector:
+        """Of the request that was admitted last, also after its end; () before the first."""
+        if self._last is None:
+            return ()
+        node = self._last.node
+        return node.vector if len(node.vector) == node.end else node.vector[: node.end]
 
     @property
     def tip_depth(self) -> int:
@@ -270,10 +284,36 @@ class ChunkedHashTree:
         self.visits += visits
         if self._due is not None and holder.end <= self._due.end:
             self._refresh_due()
-        assert holder.key is not None
-        missing, _, _, entry = holder.key
+        missing, entry = self._least_missing(holder)
         shared = (holder if holder.end < tip.end else tip) if ours else self._meet(entry.node, tip)
         return Best(entry.request_id, tip.end, shared.end, shared.waiting - 1 if shared.end else 0, missing)
+
+    def _least_missing(self, holder: Node) -> tuple[int, Entry]:
+        """The best below an active node, with its levels that no active request has. In our order, those that the last
+        admission has do not count for the choice."""
+        best = holder.key
+        assert best is not None
+        assert self._last is not None  # it made the batch
+        missing, _, _, entry = best
+        if self._last.stage is _ACTIVE or self.order is CandidateOrder.PAPER:
+            return missing, entry
+        last, node, active = self.last, holder, holder.end
+        if active and last[active - 1 : active] != holder.vector[active - 1 : active]:
+            return missing, entry
+        while node.end < len(last):
+            child = node.children.get(last[node.end])
+            if child is None or child.key is None:
+                break
+            self.visits += 1
+            shared = child.common(last)
+            if child.active:
+                active = child.end
+            elif (key := (child.key[0] - shared, *child.key[1:])) < best:
+                best, missing, entry = key, child.key[0] - active, key[3]
+            if shared < child.end:
+                break
+            node = child
+        return missing, entry
 
     def _youngest(self) -> Node:
         """Where the request ends that was admitted last, of those active."""
@@ -284,6 +324,8 @@ class ChunkedHashTree:
         if self.order is CandidateOrder.PAPER:
             assert self._root.key is not None
             entry = self._root.key[3]
+        elif (near := self.nearest(self.last)) is not None:
+            entry = self._entries[near]
         else:
             oldest = self.oldest()
             assert oldest is not None

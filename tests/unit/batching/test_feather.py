@@ -248,3 +248,12 @@ def test_batch_that_ends_together_does_not_end_its_turn() -> None:
     vectors = ["aa"] + ["bb"] * 40 + ["aa"] * 39
     order = served(groups(vectors, active=0), now=1_000.0, size=20, together=True)
     assert [vectors[number] for number in order] == ["aa"] * 40 + ["bb"] * 40  # type: ignore[call-overload]
+
+
+def test_group_that_did_not_fit_is_completed_by_the_next_batch() -> None:
+    """Ten groups of five in batches of eight that end together, while nobody is overdue."""
+    vectors = ["abcdefghij"[number * 7 % 10] * 2 for number in range(50)]
+    order = served(groups(vectors, active=0), now=0.0, size=8, together=True)
+    assert sorted(order) == list(range(50))  # type: ignore[type-var]
+    letters = [vectors[number][0] for number in order]  # type: ignore[call-overload]
+    assert sum(one != other for one, other in pairwise(letters)) == 9

@@ -180,6 +180,33 @@ def test_mixed_batch_goes_on_with_the_group_of_the_last_admission() -> None:
     assert tree.find_best() == ("a2", 4, 4, 0, 0)
 
 
+def test_empty_batch_goes_on_with_the_group_of_the_last_admission() -> None:
+    tree = ChunkedHashTree()
+    for name, text in (("a1", "aaaa"), ("b1", "bbbb")):
+        put(tree, name, text)
+        tree.add(name)
+    put(tree, "c1", "cccc", arrival=0.0)
+    put(tree, "b2", "bbbb", arrival=1.0)
+    tree.finish("b1")
+    tree.finish("a1")
+    assert tree.find_best() == ("b2", 4, 4, 0, 4)
+    tree.remove("b2")
+    assert tree.find_best() == ("c1", 4, 4, 0, 4), "nobody shares with it: the oldest"
+
+
+def test_what_the_last_admission_had_does_not_count_as_missing() -> None:
+    tree = ChunkedHashTree()
+    for name, text in (("a1", "aaaa"), ("b1", "bbbb")):
+        put(tree, name, text)
+        tree.add(name)
+    put(tree, "c1", "ccc", arrival=0.0)
+    put(tree, "b2", "bbbbxx", arrival=1.0)
+    tree.finish("b1")
+    assert tree.find_best() == ("b2", 4, 0, 0, 6), "of its six levels the batch has none, and b1 had four"
+    put(tree, "c2", "c", arrival=2.0)
+    assert tree.find_best().request_id == "c2"
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     texts=st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=12),

@@ -16,6 +16,7 @@ class ReferenceTree:
         self.waiting: dict[object, Candidate] = {}
         self.running: dict[object, Candidate] = {}
         self.sequence: dict[object, int] = {}
+        self.admitted: tuple[object, ...] = ()  # the vector of the last admission, which may have ended
 
     def insert(self, candidate: Candidate) -> None:
         self.sequence[candidate.request_id] = len(self.sequence)
@@ -23,6 +24,7 @@ class ReferenceTree:
 
     def add(self, request_id: object) -> None:
         self.running[request_id] = self.waiting.pop(request_id)
+        self.admitted = self.vector(self.running[request_id])
 
     def finish(self, request_id: object) -> None:
         del self.running[request_id]
@@ -58,6 +60,9 @@ class ReferenceTree:
             depth += 1
         return depth
 
+    def shared_with_batch(self, candidate: Candidate) -> int:
+        return max(self.shared_with(self.vector(one), candidate) for one in self.running.values())
+
     def find_best(self) -> Best | None:
         if not self.waiting:
             return None
@@ -70,10 +75,12 @@ class ReferenceTree:
             age = (candidate.arrival, self.sequence[candidate.request_id])
             if self.order is CandidateOrder.PAPER:
                 return (missing(candidate), *age)
+            of_last = self.shared_with(self.admitted, candidate)
             if not self.running:
-                return age
+                return (-of_last, missing(candidate) if of_last else 0, *age)
             loss = len(tip) - self.shared_with(tip, candidate)
-            return (loss, -self.shared_with(self.last, candidate), missing(candidate), *age)
+            new = len(self.vector(candidate)) - max(of_last, self.shared_with_batch(candidate))
+            return (loss, -self.shared_with(self.last, candidate), new, *age)
 
         best = min(self.waiting.values(), key=rank)
         vector = self.vector(best)
