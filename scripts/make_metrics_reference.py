@@ -111,7 +111,7 @@ def _of_the_operator() -> str:
     metrics.certificate_expires = 0.0
     for counts in (metrics.errors, metrics.actions, metrics.refusals):
         counts["x"] += 1  # a count without a value has no label to show
-    return metrics.page(pools=0, waiting=0, oldest=0.0)
+    return metrics.page(pools=0, waiting=0, oldest=0.0, conditions=[("x",) * 6])
 
 
 def _of_tls() -> str:
