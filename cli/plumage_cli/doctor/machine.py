@@ -100,6 +100,8 @@ def _process(name: str, process: Mapping[str, Any], folder: Path) -> Iterator[Fi
     """Whether a process is down or was restarted, and how it ended last."""
     role, _, replica = name.partition(" ")
     who = f"the {role} of {replica}" if replica else f"the {role}"
+    if role == "router" and replica:
+        who = name  # the number is the router's own
     how = f": it {process['lastExit']}" if process.get("lastExit") else ""
     # The directory's log is deleted with its server.
     remedy = "check whether memory ran out" if role == "directory" else _see(folder, name)

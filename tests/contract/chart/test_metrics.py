@@ -16,11 +16,12 @@ from plumage_operator.resources import PoolContext
 from plumage_operator.resources.context import read_pool
 from plumage_operator.resources.pod_monitor import build_monitor
 
-OURS = re.compile(r"\b(plumage_(?:router|agent|operator)_[a-z_]+|vllm:[a-z_]+)")
+OURS = re.compile(r"\b(plumage_(?:router|agent|operator|engine)_[a-z_]+|vllm:[a-z_]+)")
 SOURCES = {
     "plumage_router_": "router/plumage_router",
     "plumage_agent_": "engine/plumage_engine/agent",
     "plumage_operator_": "operator/plumage_operator",
+    "plumage_engine_": "engine/plumage_engine/vllm",
     "vllm:": "engine/plumage_engine/simulator",
 }
 FORMS = ("_total", "_bucket", "_sum", "_count")

@@ -62,3 +62,14 @@ def test_problems_of_a_pools_folder_are_reported(tmp_path: Path) -> None:
     found = list(checks.check_pool(view, tmp_path))
     assert [one.what for one in found if one.verdict is Verdict.WARNING] == [problem]
     assert not [one for one in checks.check_pool({**view, "problems": []}, tmp_path) if one.verdict is Verdict.WARNING]
+
+
+def test_a_second_router_is_named_by_its_number(tmp_path: Path) -> None:
+    """It is no replica, whose name would follow an "of"."""
+    child = {"pid": 1, "state": "Running", "restarts": 0, "lastExit": None}
+    down = {"pid": None, "state": "Waiting", "restarts": 3, "lastExit": "was ended by SIGKILL"}
+    view = {"pool": "chat", "endpoint": "http://127.0.0.1:8000", "routers": [child, down], "directory": None,
+            "replicas": [], "problems": [], "traffic": {}}  # fmt: skip
+    (bad,) = [one for one in checks.check_pool(view, tmp_path) if one.verdict is Verdict.BAD]
+    assert bad.what == "router 1 is down, 3 times so far: it was ended by SIGKILL"
+    assert bad.remedy == f"see {tmp_path / 'router-1.log'}"
