@@ -54,6 +54,9 @@ FIRES: list[tuple[str, str, Mapping[str, str]]] = [
     ("PlumageRequestsFail", "the queue is full", {errors(POOL, "queue_full"): "0+10x60", REQUESTS: "0+100x60"}),
     ("PlumageGatewayRequestsFail", "a pool is away", {**AT_GATEWAY, errors(GATEWAY, "pool_unavailable"): "0+60x120"}),
     ("PlumageAgentDegraded", "writes are refused", {f"plumage_agent_degraded{{{ENGINE}}}": "1x60"}),
+    ("PlumageQuotasNotShared", "writes are refused", {
+        f"plumage_router_quota_exchange_failures_total{{{POOL}}}": "0+9x60",
+    }),
     ("PlumageKeysNotInForce", "of a gateway's port", {f"plumage_router_keys_stale{{{GATEWAY}}}": "1x60"}),
     ("PlumageRouterSettingsOld", "settings", {f"plumage_router_config_stale{{{GATEWAY}}}": "1x60"}),
     ("PlumageRouterSettingsOld", "members", {f'plumage_router_membership_stale{{{POOL},pod="r"}}': "1x60"}),
