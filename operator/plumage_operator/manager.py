@@ -53,9 +53,7 @@ _REFUSALS = 5  # about half a minute; with a right missing for longer, the opera
 
 _DEFINE = "apply them (kubectl apply --server-side -f crds/), or install the chart with crds.enabled=true"
 
-_EXPORTED = frozenset(
-    (Type.READY, Type.PROGRESSING, Type.ADAPTERS_READY, Type.PUBLISHED, Type.SCALING, Type.PAUSED)
-)
+_EXPORTED = frozenset((Type.READY, Type.PROGRESSING, Type.ADAPTERS_READY, Type.PUBLISHED, Type.SCALING, Type.PAUSED))
 """Conditions for alerts. Ready repeats the first of all others that is false."""
 
 _PULSE = 5.0  # seconds between two beats

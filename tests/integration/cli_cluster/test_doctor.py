@@ -73,7 +73,10 @@ def test_doctor_shows_what_a_pool_lacks_that_is_ready(plumage: Plumage, kinds: K
     lacking = {
         "blind": (ready, settled, condition("Scaling", "False", "MetricMissing", "no figures of chat-router-1")),
         "tuned": (ready, settled, condition("AdaptersReady", "False", "AdapterFailed", "law: not found")),
-        "thin": (condition("Ready", "True", "Degraded", "1 of 2 replicas"), condition("Progressing", "True", "Resizing")),
+        "thin": (
+            condition("Ready", "True", "Degraded", "1 of 2 replicas"),
+            condition("Progressing", "True", "Resizing"),
+        ),
     }
     for name, conditions in lacking.items():
         keep(kinds, name, {**SERVING, "conditions": [*conditions]})

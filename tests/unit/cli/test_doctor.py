@@ -79,7 +79,9 @@ def test_a_second_router_is_named_by_its_number(tmp_path: Path) -> None:
 def test_pool_whose_replicas_all_fail_is_bad(tmp_path: Path, states: tuple[str, str], bad: int) -> None:
     """One that warms up takes requests soon."""
     child = {"pid": 1, "state": "Running", "restarts": 0, "lastExit": None}
-    replicas = [{"id": f"chat-{at}", "state": state, "why": "its health check fails"} for at, state in enumerate(states)]
+    replicas = [
+        {"id": f"chat-{at}", "state": state, "why": "its health check fails"} for at, state in enumerate(states)
+    ]
     running = [{"id": f"chat-{at}", "state": "Ready", "engine": child, "agent": child} for at in range(2)]
     view = {"pool": "chat", "endpoint": "http://127.0.0.1:8000", "routers": [child], "directory": None,
             "replicas": running, "problems": [], "traffic": {"replicas": replicas}}  # fmt: skip

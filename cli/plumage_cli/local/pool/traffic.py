@@ -38,13 +38,13 @@ class RouterTraffic:
         self._http = http
         self._statuses: dict[str, Mapping[str, Any]] = {}
         self._answered = 0.0  # monotonic time of the last answer
-        self._asked_since: dict[str, float] = {}  # monotonic time of each router's last answer, or of its first question
+        self._heard: dict[str, float] = {}  # monotonic time of each router's last answer, or of the start
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, routers: Sequence[str], admin_key: str) -> None:
         """routers: their base URLs."""
         headers = {"Authorization": f"Bearer {admin_key}"}
-        self._asked_since = dict.fromkeys(routers, time.monotonic())
+        self._heard = dict.fromkeys(routers, time.monotonic())
         self._tasks = [asyncio.create_task(self._poll(url, headers), name=f"ask {url}") for url in routers]
 
     async def stop(self) -> None:
@@ -59,7 +59,7 @@ class RouterTraffic:
 
     def silent_for(self, router: str) -> float | None:
         """Seconds since the last answer of a router; None while that is not long."""
-        silence = time.monotonic() - self._asked_since.get(router, math.inf)
+        silence = time.monotonic() - self._heard.get(router, math.inf)
         return silence if silence > _SILENT else None
 
     async def _poll(self, router: str, headers: dict[str, str]) -> None:
@@ -69,7 +69,7 @@ class RouterTraffic:
                 reply = await self._http.get(url, headers=headers, timeout=1.0)
                 if reply.is_success:
                     self._statuses[router], self._answered = reply.json(), time.monotonic()
-                    self._asked_since[router] = self._answered
+                    self._heard[router] = self._answered
                     self.last = add_up([*self._statuses.values()])
             await asyncio.sleep(_INTERVAL)
 
