@@ -93,7 +93,7 @@ def condition(pool: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
 def root_causes(pool: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The conditions that need action, first those that keep the pool from being ready.
 
-    Ready itself only where none of the conditions behind it is False. It is True and Degraded while a replica is missing.
+    Ready itself only where none of the conditions behind it is False. It is Degraded while a replica is missing.
     """
     found = [one for kind in _CAUSES_OF_READY if (one := condition(pool, kind)) and one.get("status") == "False"]
     faults = [one for kind, wrong in FAULTS.items() if (one := condition(pool, kind)) and wrong(one)]
