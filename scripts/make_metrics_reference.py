@@ -32,7 +32,7 @@ from plumage.prometheus.exposition import page
 from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
 from plumage_operator.observability.metrics import Metrics as OperatorMetrics
 from plumage_router.http.tls import tls_lines
-from plumage_router.multi_pool.metrics import route_lines
+from plumage_router.multi_pool.metrics import port_lines, route_lines
 from plumage_router.process.engine_tls import engine_tls_lines
 
 ROOT = Path(__file__).parents[1]
@@ -58,6 +58,17 @@ HEAD = """# Metrics reference
 Prometheus' text form; routers serve OpenMetrics too. A counter's name ends with `_total`. Routers behind a gateway add
 the label `pool`. [What to watch](../how-to/observe.md) names the important ones.
 """
+# Stats of the plugin with one sample of each family that has labels.
+STATS: Mapping[str, Any] = {
+    "features": {"x": {"on": True}},
+    **dict.fromkeys(("heldBack", "batchLimit", "recordedBlocks", "missingBlocks", "rankedChunks", "stepTimeError"), 0),
+    "stepTime": {"x": 0},
+    "kvMetrics": {
+        "batches": [("x", 0, 0, 0)],
+        "best": {"x": (0, 0)},
+        "requestSeconds": {"x": {"buckets": [("+Inf", 0)], "sum": 0}},
+    },
+}
 SECTIONS = {
     "Router": "plumage_router_",
     "Agent": "plumage_agent_",
@@ -87,7 +98,9 @@ def text_of(a_pool: Mapping[str, str]) -> str:
 
 
 def _section(title: str, prefix: str, text: str) -> str:
-    families = sorted((one for one in text_string_to_metric_families(text) if one.name.startswith(prefix)), key=_name)
+    found = (one for one in text_string_to_metric_families(text) if one.name.startswith(prefix))
+    named = {_name(one): one for one in found}  # a gateway's port repeats some of a pool's
+    families = [named[name] for name in sorted(named)]
     rows = "".join(
         f"| `{_name(one)}` | {one.type} | {_labels(one)} | {_line(one.documentation)} |\n" for one in families
     )
@@ -111,7 +124,7 @@ def _of_the_operator() -> str:
     metrics.certificate_expires = 0.0
     for counts in (metrics.errors, metrics.actions, metrics.refusals):
         counts["x"] += 1  # a count without a value has no label to show
-    return metrics.page(pools=0, waiting=0, oldest=0.0)
+    return metrics.page(pools=0, waiting=0, oldest=0.0, conditions=[("x",) * 6])
 
 
 def _of_tls() -> str:
@@ -123,13 +136,22 @@ def _of_tls() -> str:
 
 
 def _of_a_gateway() -> str:
-    """A router of one pool has no routes."""
-    return page(route_lines({("x", "x"): 0}, {("x", "x", "x"): 0}, 0))
+    """A router of one pool has no port of its own, and no routes."""
+    dispatcher: Any = SimpleNamespace(
+        connections=(),
+        body_memory=SimpleNamespace(used=0),
+        pools=(),
+        broken=(),
+        config_error=None,
+        port_keys_error=None,
+        config_ignored=0,
+    )
+    return page(port_lines(dispatcher), route_lines({("x", "x"): 0}, {("x", "x", "x"): 0}, 0))
 
 
 def _of_the_plugin() -> str:
     registry, metrics = CollectorRegistry(), PluginMetrics()
-    metrics.stats = {}
+    metrics.stats = STATS
     registry.register(metrics)
     return generate_latest(registry).decode()
 

@@ -39,6 +39,7 @@ from plumage_operator.leader_election import LeaderElector
 from plumage_operator.observability.health import Heartbeats, health_app, metrics_app, serve
 from plumage_operator.observability.metrics import Metrics
 from plumage_operator.options import Options
+from plumage_operator.status.conditions import Type
 
 __all__ = ["Manager", "steady_clock"]
 
@@ -51,6 +52,9 @@ _FIRST_WAIT, _LONGEST_WAIT = 1.0, 15.0  # seconds
 _REFUSALS = 5  # about half a minute; with a right missing for longer, the operator exits, and its pod shows that
 
 _DEFINE = "apply them (kubectl apply --server-side -f crds/), or install the chart with crds.enabled=true"
+
+_EXPORTED = frozenset((Type.READY, Type.PROGRESSING, Type.ADAPTERS_READY, Type.PUBLISHED, Type.SCALING, Type.PAUSED))
+"""Conditions for alerts. Ready repeats the first of all others that is false."""
 
 _PULSE = 5.0  # seconds between two beats
 
@@ -109,8 +113,12 @@ class Manager:
             stack.push_async_callback((await serve(app, port)).cleanup)
 
     def _page(self) -> str:
-        pools = len(self.store.pools())
-        return self.metrics.page(pools=pools, waiting=self.queue.waiting, oldest=self.queue.oldest)
+        return self.metrics.page(
+            pools=len(self.store.pools()),
+            waiting=self.queue.waiting,
+            oldest=self.queue.oldest,
+            conditions=[one for one in self.store.conditions() if one[3] in _EXPORTED],
+        )
 
     async def _run_all(
         self, api: KubeClient, elector: LeaderElector, autoscaling: AutoscalingLoop, stopped: asyncio.Event

@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import get_args
 
 import yaml
+from pydantic.alias_generators import to_camel
 
 from plumage.api.v1alpha1 import parse_manifest
+from plumage.api.v1alpha1.pool import InferencePoolSpec
+from plumage.api.v1alpha1.router import RouterSpec
 from plumage.autoscaling.autoscaler import Reason as ScalingReason
+from plumage.cluster import LIVE_ROUTER_SETTINGS
 from plumage_operator.status.conditions import Reason, Type
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -50,3 +54,12 @@ def test_pools_on_the_install_page_are_valid() -> None:
             manifest = {**pool, "spec": {"model": {"uri": "builtin://tiny-llama"}, **manifest["spec"]}}
         names.append(parse_manifest(manifest, "install.md").metadata.name)
     assert names == ["part", "part", "qwen"]
+
+
+def test_settings_that_need_no_restart_are_fields_of_the_manifest() -> None:
+    """`hold`, `breaker` and `quarantine` are in a router's own file only."""
+    page = (DOCS / "how-to" / "upgrade.md").read_text()
+    (sentence,) = re.findall(r"Running routers follow\nchanges of (.*?)\. ", page, re.DOTALL)
+    fields = {*RouterSpec.model_fields, *InferencePoolSpec.model_fields}
+    live = {to_camel(name) for name in LIVE_ROUTER_SETTINGS if name in fields}
+    assert {name.removeprefix("router.") for name in re.findall(r"`([\w.]+)`", sentence)} == live | {"lbgr"}

@@ -37,6 +37,21 @@ async def test_other_routers_answer_what_a_killed_one_had_accepted(pool: Pool) -
     assert [router["restarts"] for router in view["routers"]] == [0, 1, 1]
 
 
+async def test_stopped_router_is_named_with_its_remedy(pool: Pool) -> None:
+    """The others answer, but it keeps its share of the clients."""
+    pid = pool.pids()["router 1"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        view = await pool.until(lambda view: bool(view["problems"]))
+        (line,) = view["problems"]
+        assert line.startswith("router 1 has not answered for ")
+        assert line.endswith(f"kill -9 {pid} has it started again")
+        assert "router 1 has not answered for " in pool.run("doctor").stdout
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await pool.until(lambda view: not view["problems"])
+
+
 async def test_status_adds_up_what_all_routers_did(pool: Pool) -> None:
     before = pool.view()["traffic"]["totals"]["requests"]
     async with sending(pool) as sender:

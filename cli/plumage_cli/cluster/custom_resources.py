@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 from urllib.parse import quote
 
 from plumage.api_server import ApiServerError
@@ -12,6 +12,7 @@ from plumage_cli.cluster.client import Cluster
 from plumage_cli.errors import CliError, NoPoolError
 
 __all__ = [
+    "FAULTS",
     "condition",
     "find_gateway",
     "gateways",
@@ -26,9 +27,15 @@ __all__ = [
 _NOT_HERE = (
     "the cluster does not know InferencePools: install Plumage (helm install), or its CRDs (kubectl apply -f crds/)"
 )
-# Ready depends on these conditions; the others only inform.
 _CAUSES_OF_READY = ("Accepted", "EngineReady", "RouterReady", "DirectoryReady")
-_BAD = ("RolloutHalted", "Degraded")  # reasons of Progressing
+"""Ready depends on these conditions."""
+FAULTS: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {
+    "Progressing": lambda one: one.get("reason") in ("RolloutHalted", "Degraded"),
+    "AdaptersReady": lambda one: one.get("status") == "False",
+    "Published": lambda one: one.get("status") == "False",
+    "Scaling": lambda one: one.get("reason") == "MetricMissing",
+}
+"""What may be wrong with a pool that is ready, as in the alert PlumageNeedsAttention."""
 _API = f"/apis/{GROUP}/{VERSION}"
 
 
@@ -84,13 +91,16 @@ def condition(pool: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
 
 
 def root_causes(pool: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The conditions that need action. Ready itself only where none of the conditions behind it is False."""
+    """The conditions that need action, first those that keep the pool from being ready.
+
+    Ready itself only where none of the conditions behind it is False. It is Degraded while a replica is missing.
+    """
     found = [one for kind in _CAUSES_OF_READY if (one := condition(pool, kind)) and one.get("status") == "False"]
-    ready = condition(pool, "Ready")
-    yield from found or ([ready] if ready and ready.get("status") != "True" else [])
-    progress = condition(pool, "Progressing")
-    if progress is not None and progress.get("reason") in _BAD:
-        yield progress
+    faults = [one for kind, wrong in FAULTS.items() if (one := condition(pool, kind)) and wrong(one)]
+    ready = condition(pool, "Ready") or {"status": "True"}
+    if not found and (ready["status"] != "True" or (ready.get("reason") == "Degraded" and not faults)):
+        yield ready
+    yield from (*found, *faults)
 
 
 def _listed(cluster: Cluster, plural: str, everywhere: bool) -> list[dict[str, Any]] | None:

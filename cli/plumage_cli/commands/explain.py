@@ -64,7 +64,7 @@ def _fetch(url: str, key: str, request_id: str) -> dict[str, Any]:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise CliError(f"the router does not answer: {type(error).__name__}; see: plumage status") from None
     if reply.status_code == 404:
-        raise CliError(f"the router does not know request {request_id}; it keeps the last few thousand")
+        raise CliError(f"the router does not know request {request_id}; it keeps the last few thousand since its start")
     if not reply.is_success:
         raise CliError(f"the router answered with status {reply.status_code}")
     try:

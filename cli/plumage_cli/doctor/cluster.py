@@ -15,7 +15,7 @@ from plumage.api.v1alpha1.gpus import names_gpu
 from plumage.api_server import ApiServerError
 from plumage.plural import counted
 from plumage_cli.cluster.client import Cluster
-from plumage_cli.cluster.custom_resources import condition, gateways, is_paused, one_pool, pools, root_causes
+from plumage_cli.cluster.custom_resources import FAULTS, condition, gateways, is_paused, one_pool, pools, root_causes
 from plumage_cli.cluster.operators import operators, setting, settings
 from plumage_cli.doctor.finding import Finding, Verdict
 from plumage_cli.doctor.integrations import check_integrations
@@ -138,9 +138,9 @@ def _pool(pool: Mapping[str, Any]) -> Iterator[Finding]:
         return
     causes = list(root_causes(pool))
     for cause in causes:
-        unready = cause["type"] != "Progressing"
+        serves = cause["type"] in FAULTS or cause["status"] == "True"
         summary = f"{who}: {cause['type']} is {cause['status']}, {cause.get('reason', '')}: {cause.get('message', '')}"
-        yield Finding(Verdict.BAD if unready else Verdict.WARNING, summary.rstrip(": "))
+        yield Finding(Verdict.WARNING if serves else Verdict.BAD, summary.rstrip(": "))
     if not causes:
         ready, wanted = status.get("readyReplicas", 0), status.get("desiredReplicas", 0)
         yield Finding(Verdict.GOOD, f"{who} serves {status.get('model', '')} with {ready} of {wanted} replicas")

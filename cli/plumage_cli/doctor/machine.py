@@ -74,7 +74,10 @@ def check_pool(view: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
     if traffic.get("membershipError"):
         yield Finding(Verdict.BAD, f"the membership file: {traffic['membershipError']}", "free some disk space")
     yield from _lost_prefixes(traffic.get("totals") or {})
-    for replica in traffic.get("replicas", []):
+    replicas = traffic.get("replicas", [])
+    if replicas and all(one.get("why") and one["state"] != "Warming" for one in replicas):
+        yield Finding(Verdict.BAD, f"no replica of pool {pool} can take requests", "the next lines say why")
+    for replica in replicas:
         if replica.get("why"):
             yield Finding(
                 Verdict.WARNING,
@@ -100,6 +103,8 @@ def _process(name: str, process: Mapping[str, Any], folder: Path) -> Iterator[Fi
     """Whether a process is down or was restarted, and how it ended last."""
     role, _, replica = name.partition(" ")
     who = f"the {role} of {replica}" if replica else f"the {role}"
+    if role == "router" and replica:
+        who = name  # the number is the router's own
     how = f": it {process['lastExit']}" if process.get("lastExit") else ""
     # The directory's log is deleted with its server.
     remedy = "check whether memory ran out" if role == "directory" else _see(folder, name)

@@ -17,6 +17,7 @@ __all__ = [
     "counters_by",
     "gauge",
     "gauges",
+    "gauges_by",
     "histogram",
     "label_value",
     "page",
@@ -85,9 +86,7 @@ def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> I
 def counters_by(name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Iterator[str]:
     """Counts by the values of several labels, in the order of `values`."""
     yield from _family(name + _TOTAL, "counter", text)
-    for key, value in values.items():
-        named = ",".join(f'{label}="{label_value(one)}"' for label, one in zip(labels, key, strict=True))
-        yield f"{name}{_TOTAL}{{{named}}} {_number(value)}"
+    yield from _labelled_by(name + _TOTAL, labels, values)
 
 
 def gauge(name: str, text: str, value: float) -> Iterator[str]:
@@ -100,6 +99,12 @@ def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Ite
     """Current values by the value of one label, in the order of `values`."""
     yield from _family(name, "gauge", text)
     yield from _labelled(name, label, values)
+
+
+def gauges_by(name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Iterator[str]:
+    """Current values by the values of several labels, in the order of `values`."""
+    yield from _family(name, "gauge", text)
+    yield from _labelled_by(name, labels, values)
 
 
 def histogram(name: str, text: str, bounds: Sequence[float], reached: Sequence[int], total: float) -> Iterator[str]:
@@ -120,6 +125,12 @@ def _family(name: str, kind: str, text: str) -> Iterator[str]:
 def _labelled(name: str, label: str, values: Mapping[str, float]) -> Iterator[str]:
     for key, value in values.items():
         yield f'{name}{{{label}="{label_value(key)}"}} {_number(value)}'
+
+
+def _labelled_by(name: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Iterator[str]:
+    for key, value in values.items():
+        named = ",".join(f'{label}="{label_value(one)}"' for label, one in zip(labels, key, strict=True))
+        yield f"{name}{{{named}}} {_number(value)}"
 
 
 def label_value(text: str) -> str:

@@ -7,7 +7,7 @@ replaces a newer one, because answers to the operator's own writes are put here 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any, Final
 
@@ -47,6 +47,25 @@ _META_DROPPED: Final = ("managedFields", "selfLink", "generateName")
 _encode = msgspec.json.Encoder().encode
 
 _decode = msgspec.json.Decoder().decode
+
+
+class _Condition(msgspec.Struct):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+
+
+class _Status(msgspec.Struct):
+    conditions: list[_Condition] | None = None
+
+
+class _WithStatus(msgspec.Struct):
+    """A pool or gateway. Its other fields are skipped: a scrape reads all pools."""
+
+    status: _Status | None = None
+
+
+_decode_status = msgspec.json.Decoder(_WithStatus).decode
 
 
 class Store:
@@ -146,6 +165,14 @@ class Store:
     def pools(self) -> list[PoolKey]:
         """All pools."""
         return list(self._pools)
+
+    def conditions(self) -> Iterator[tuple[str, str, str, str, str, str]]:
+        """Kind, namespace and name of each pool and gateway, with type, status and reason of each of its conditions."""
+        for kind, things in (("InferencePool", self._pools), ("InferenceGateway", self._gateways)):
+            for (namespace, name), thing in things.items():
+                status = _decode_status(thing).status
+                for one in (status.conditions if status is not None else None) or ():
+                    yield kind, namespace, name, one.type, one.status, one.reason
 
     def pools_of(self, gateway: PoolKey) -> list[PoolKey]:
         """The pools that refer to a gateway. The gateway need not exist."""

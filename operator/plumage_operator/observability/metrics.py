@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from plumage.prometheus.exposition import counter, counters, gauge, page
+from plumage.prometheus.exposition import counter, counters, gauge, gauges_by, page
 from plumage.prometheus.histogram import Histogram
 
-__all__ = ["Metrics"]
+__all__ = ["ConditionKey", "Metrics"]
 
 # Seconds. A reconcile may take 120; a lower maximum would hide how slow the slowest are.
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 _REFUSALS = "Writes that the API server refused, by kind of object; a status counts for its pool or gateway."
+
+_CONDITION = "1 for the present status and reason of each condition of a pool or gateway."
+_CONDITION_LABELS = ("kind", "object_namespace", "name", "condition", "status", "reason")
+"""A scraper puts the operator's own namespace into the label `namespace`."""
+
+ConditionKey = tuple[str, str, str, str, str, str]
+"""Kind, namespace and name of a pool or gateway; type, status and reason of its condition."""
 
 _EXPIRY = "When the certificate of the external metrics server expires, in seconds since 1970."
 
@@ -36,7 +43,7 @@ class Metrics:
         self.reconciles += 1
         self._seconds.add(seconds)
 
-    def page(self, *, pools: int, waiting: int, oldest: float) -> str:
+    def page(self, *, pools: int, waiting: int, oldest: float, conditions: Iterable[ConditionKey] = ()) -> str:
         """The text of `/metrics`. oldest: seconds that the longest overdue key has waited."""
         return page(
             counter("plumage_operator_watch_events", "Changes that the watches reported.", self.events),
@@ -46,6 +53,7 @@ class Metrics:
             counters("plumage_operator_refusals", _REFUSALS, "kind", self.refusals),
             self._seconds.lines("plumage_operator_reconcile_seconds", "Duration of a reconcile."),
             gauge("plumage_operator_pools", "Pools in the cache.", pools),
+            gauges_by("plumage_operator_condition", _CONDITION, _CONDITION_LABELS, dict.fromkeys(conditions, 1)),
             gauge("plumage_operator_queue_length", "Pools and gateways that wait for a reconcile.", waiting),
             gauge("plumage_operator_queue_oldest_seconds", "How long the next one in the queue is overdue.", oldest),
             gauge(

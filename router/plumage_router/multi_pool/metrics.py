@@ -15,7 +15,7 @@ from plumage_router.admin.status import metric_lines, tracing_lines
 from plumage_router.http.tls import tls_lines
 from plumage_router.multi_pool.dispatcher import PoolDispatcher
 
-__all__ = ["merge_families", "multi_pool_metrics", "route_lines"]
+__all__ = ["merge_families", "multi_pool_metrics", "port_lines", "route_lines"]
 
 _PREFIX = "plumage_router_"
 _PORT_FAMILIES = frozenset(f"{_PREFIX}{name}" for name in ("connections", "buffered_bytes"))
@@ -24,7 +24,14 @@ _PORT_FAMILIES = frozenset(f"{_PREFIX}{name}" for name in ("connections", "buffe
 
 def multi_pool_metrics(dispatcher: PoolDispatcher, accept: str) -> tuple[str, str]:
     """Returns all metrics in a format that the scraper accepts, and the content type."""
-    process = (dispatcher.metrics.lines(), _port(dispatcher), tracing_lines(dispatcher.tracing), process_lines())
+    process = (
+        dispatcher.metrics.lines(),
+        port_lines(dispatcher),
+        route_lines(dispatcher.routed, dispatcher.copies.outcomes, len(dispatcher.copies)),
+        tls_lines(_PREFIX, dispatcher.tls_acceptors),
+        tracing_lines(dispatcher.tracing),
+        process_lines(),
+    )
     pages = [("", list(chain(*process)))]
     pages += [(name, [*metric_lines(pool)]) for name, pool in dispatcher.pools.items()]
     return exposition.wanted_page(accept, merge_families(pages))
@@ -70,7 +77,8 @@ def route_lines(
     yield from exposition.gauge(_PREFIX + "copies_in_flight", "Copies of requests in flight.", copies)
 
 
-def _port(dispatcher: PoolDispatcher) -> Iterator[str]:
+def port_lines(dispatcher: PoolDispatcher) -> Iterator[str]:
+    """Returns the gauges of the port, which no pool has."""
     single = (
         ("connections", "Client connections.", len(dispatcher.connections)),
         ("buffered_bytes", "Bytes of request bodies in memory.", dispatcher.body_memory.used),
@@ -82,5 +90,3 @@ def _port(dispatcher: PoolDispatcher) -> Iterator[str]:
     )
     for name, text, value in single:
         yield from exposition.gauge(_PREFIX + name, text, value)
-    yield from route_lines(dispatcher.routed, dispatcher.copies.outcomes, len(dispatcher.copies))
-    yield from tls_lines(_PREFIX, dispatcher.tls_acceptors)

@@ -16,20 +16,31 @@ from plumage_operator.resources import PoolContext
 from plumage_operator.resources.context import read_pool
 from plumage_operator.resources.pod_monitor import build_monitor
 
-OURS = re.compile(r"\b(plumage_(?:router|agent|operator)_[a-z_]+|vllm:[a-z_]+)")
-SOURCES = {
-    "plumage_router_": "router/plumage_router",
-    "plumage_agent_": "engine/plumage_engine/agent",
-    "plumage_operator_": "operator/plumage_operator",
-    "vllm:": "engine/plumage_engine/simulator",
-}
-FORMS = ("_total", "_bucket", "_sum", "_count")
+OURS = re.compile(r"\b(plumage_(?:router|agent|operator|engine)_[a-z_]+|vllm:[a-z_]+)")
+FORMS = ("_bucket", "_sum", "_count")
+REFERENCE = ROOT / "docs" / "reference" / "metrics.md"
+"""Written from the pages of running components; tests/e2e/test_metrics_pages.py finds it out of date."""
+OF_TARGETS = {"namespace", "pool", "pod", "job", "le"}
+"""Labels that the monitors add, and that of buckets."""
 
 
 def test_queried_metrics_exist() -> None:
     asked = {name for expression in _expressions() for name in OURS.findall(expression)}
     assert len(asked) > 20
     assert [name for name in sorted(asked) if not _exported(name)] == []
+
+
+def test_labels_of_queries_exist() -> None:
+    grouped = 0
+    for expression in _expressions():
+        metrics = [_family(name) for name in OURS.findall(expression)]
+        known = OF_TARGETS.union(*(_reference()[name] for name in metrics if name in _reference()))
+        asked = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression))
+        for labels in re.findall(r"by \(([^)]*)\)", expression):
+            asked |= set(labels.split(", "))
+        grouped += len(asked)
+        assert asked - known == set(), expression
+    assert grouped > 50
 
 
 def test_observe_page_names_existing_metrics_and_every_alert() -> None:
@@ -110,17 +121,17 @@ def _expressions() -> Iterator[str]:
 
 
 def _exported(name: str) -> bool:
-    """Whether a component's source has the name as a string, with or without the prefix that its page adds."""
-    prefix = next(prefix for prefix in SOURCES if name.startswith(prefix))
-    base = name
-    for form in FORMS:
-        base = base.removesuffix(form)
-    bare = base.removeprefix(prefix)
-    names = {base, bare, bare.removeprefix("replica_")}
-    return bool(names & _strings(SOURCES[prefix]))
+    return _family(name) in _reference()
+
+
+def _family(name: str) -> str:
+    """The name as the reference has it."""
+    form = next((form for form in FORMS if name.endswith(form) and name not in _reference()), "")
+    return name.removesuffix(form)
 
 
 @cache
-def _strings(folder: str) -> frozenset[str]:
-    text = "".join(path.read_text() for path in (ROOT / folder).rglob("*.py"))
-    return frozenset(re.findall(r'"([a-z_:]+)"', text))
+def _reference() -> dict[str, frozenset[str]]:
+    """The labels of each metric."""
+    rows = re.findall(r"^\| `([a-z_:]+)` \| \w+ \| ([^|]*) \|", REFERENCE.read_text(), re.MULTILINE)
+    return {name: frozenset(re.findall(r"`(\w+)`", labels)) for name, labels in rows}

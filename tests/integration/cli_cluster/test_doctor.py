@@ -62,8 +62,30 @@ def test_doctor_shows_the_root_causes_of_pools(plumage: Plumage, kinds: Kinds) -
     assert f"bad  {pool}/stuck: EngineReady is False, NoGpu: {NO_GPU}" in output
     assert f"bad  {pool}/unseen: no operator has reconciled it" in output
     assert f"warn  {pool}/halted: Progressing is False, RolloutHalted" in output
+    assert f"{pool}/halted serves" not in output
     one = plumage("doctor", "stuck").stdout
     assert f"{pool}/well" not in one
+
+
+def test_doctor_shows_what_a_pool_lacks_that_is_ready(plumage: Plumage, kinds: Kinds) -> None:
+    """None of these makes Ready false."""
+    ready, settled = SERVING["conditions"]
+    lacking = {
+        "blind": (ready, settled, condition("Scaling", "False", "MetricMissing", "no figures of chat-router-1")),
+        "tuned": (ready, settled, condition("AdaptersReady", "False", "AdapterFailed", "law: not found")),
+        "thin": (
+            condition("Ready", "True", "Degraded", "1 of 2 replicas"),
+            condition("Progressing", "True", "Resizing"),
+        ),
+    }
+    for name, conditions in lacking.items():
+        keep(kinds, name, {**SERVING, "conditions": [*conditions]})
+    output = plumage("doctor").stdout
+    pool = f"pool {kinds.namespace}"
+    assert f"warn  {pool}/blind: Scaling is False, MetricMissing: no figures of chat-router-1" in output
+    assert f"warn  {pool}/tuned: AdaptersReady is False, AdapterFailed: law: not found" in output
+    assert f"warn  {pool}/thin: Ready is True, Degraded: 1 of 2 replicas" in output
+    assert not [name for name in lacking if f"{pool}/{name} serves" in output]
 
 
 def test_doctor_shows_what_gateways_do_not_serve(plumage: Plumage, kinds: Kinds) -> None:

@@ -59,11 +59,24 @@ def test_lingering_namespace_is_reported_without_retries(fleet: Fleet, namespace
     fleet.kubectl("wait", "--for=delete", f"namespace/{namespace}", "--timeout=120s")
 
 
+def test_conditions_are_on_the_metrics_page(fleet: Fleet, namespace: str, apply) -> None:
+    apply()
+    name = f'plumage_operator_condition{{kind="InferencePool",object_namespace="{namespace}",name="chat",'
+    fleet.until(lambda: f'{name}condition="Ready",status="False",reason="Starting"}} 1' in metrics(fleet))
+    assert f'{name}condition="Paused",status="False",reason="NotPaused"}} 1' in metrics(fleet)
+    fleet.kubectl("-n", namespace, "delete", "ppool", "chat")
+    fleet.until(lambda: name not in metrics(fleet))
+
+
+def metrics(fleet: Fleet) -> str:
+    """The page of the active operator."""
+    _, port = fleet.ports[running(fleet)]
+    return httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False, timeout=30).text
+
+
 def figures(fleet: Fleet) -> dict[str, float]:
     """Failed reconciles, by kind."""
-    _, port = fleet.ports[running(fleet)]
-    page = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False, timeout=30).text
-    lines = [line for line in page.splitlines() if line.startswith("plumage_operator_errors_total{")]
+    lines = [line for line in metrics(fleet).splitlines() if line.startswith("plumage_operator_errors_total{")]
     return {line.split('"')[1]: float(line.split()[-1]) for line in lines}
 
 

@@ -62,3 +62,28 @@ def test_problems_of_a_pools_folder_are_reported(tmp_path: Path) -> None:
     found = list(checks.check_pool(view, tmp_path))
     assert [one.what for one in found if one.verdict is Verdict.WARNING] == [problem]
     assert not [one for one in checks.check_pool({**view, "problems": []}, tmp_path) if one.verdict is Verdict.WARNING]
+
+
+def test_a_second_router_is_named_by_its_number(tmp_path: Path) -> None:
+    """It is no replica, whose name would follow an "of"."""
+    child = {"pid": 1, "state": "Running", "restarts": 0, "lastExit": None}
+    down = {"pid": None, "state": "Waiting", "restarts": 3, "lastExit": "was ended by SIGKILL"}
+    view = {"pool": "chat", "endpoint": "http://127.0.0.1:8000", "routers": [child, down], "directory": None,
+            "replicas": [], "problems": [], "traffic": {}}  # fmt: skip
+    (bad,) = [one for one in checks.check_pool(view, tmp_path) if one.verdict is Verdict.BAD]
+    assert bad.what == "router 1 is down, 3 times so far: it was ended by SIGKILL"
+    assert bad.remedy == f"see {tmp_path / 'router-1.log'}"
+
+
+@pytest.mark.parametrize(("states", "bad"), [(("Unhealthy", "Stalled"), 1), (("Unhealthy", "Warming"), 0)])
+def test_pool_whose_replicas_all_fail_is_bad(tmp_path: Path, states: tuple[str, str], bad: int) -> None:
+    """One that warms up takes requests soon."""
+    child = {"pid": 1, "state": "Running", "restarts": 0, "lastExit": None}
+    replicas = [
+        {"id": f"chat-{at}", "state": state, "why": "its health check fails"} for at, state in enumerate(states)
+    ]
+    running = [{"id": f"chat-{at}", "state": "Ready", "engine": child, "agent": child} for at in range(2)]
+    view = {"pool": "chat", "endpoint": "http://127.0.0.1:8000", "routers": [child], "directory": None,
+            "replicas": running, "problems": [], "traffic": {"replicas": replicas}}  # fmt: skip
+    found = [one.what for one in checks.check_pool(view, tmp_path) if one.verdict is Verdict.BAD]
+    assert found == ["no replica of pool chat can take requests"] * bad

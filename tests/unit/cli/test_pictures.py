@@ -159,9 +159,11 @@ def test_doctor_reports_every_lost_process_with_its_log() -> None:
 def test_doctor_reports_processes_that_are_down_but_none_that_start() -> None:
     starting = view() | {"routers": [process(0, "Starting")], "replicas": []}
     assert [finding.what for finding in check_pool(starting, FOLDER)][1:] == ["pool chat has no replica"]
-    down = view(replicas=[{"id": "chat-0", "why": "Unhealthy"}]) | {"routers": [process(1, "Waiting")], "replicas": []}
+    lost = {"id": "chat-0", "state": "Unhealthy", "why": "Unhealthy"}
+    down = view(replicas=[lost]) | {"routers": [process(1, "Waiting")], "replicas": []}
     assert list(check_pool(down, FOLDER))[2:] == [
         Finding(Verdict.BAD, "the router is down, 1 time so far: it was ended by SIGKILL", "see /run/chat/router.log"),
+        Finding(Verdict.BAD, "no replica of pool chat can take requests", "the next lines say why"),
         Finding(Verdict.WARNING, "chat-0 gets no requests: Unhealthy", "see /run/chat/engine-chat-0.log"),
     ]
 

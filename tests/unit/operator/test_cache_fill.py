@@ -64,6 +64,19 @@ async def test_fill_retries_after_a_short_refusal(
     assert "retrying in 0 s: User plumage cannot list it" in caplog.text
 
 
+def test_page_has_the_conditions_for_alerts(operator: Manager) -> None:
+    """Ready repeats the others, which are left out."""
+    types = ("Ready", "Accepted", "EngineReady", "AdaptersReady")
+    conditions = [{"type": one, "status": "False", "reason": "NoGpu"} for one in types]
+    operator.store.put({**pool_object(), "status": {"conditions": conditions}})
+    lines = [line for line in operator._page().splitlines() if line.startswith("plumage_operator_condition{")]
+    assert lines == [
+        'plumage_operator_condition{kind="InferencePool",object_namespace="default",name="chat",'
+        f'condition="{type_}",status="False",reason="NoGpu"}} 1'
+        for type_ in ("Ready", "AdaptersReady")
+    ]
+
+
 async def test_fill_raises_after_repeated_refusals(server: Server, api: KubeClient, operator: Manager) -> None:
     server.refusals = 1_000
     with pytest.raises(RefusedError, match="cannot list"):

@@ -239,3 +239,19 @@ def test_inference_pool_of_the_gateway_api_is_a_child() -> None:
     theirs = {**published, "metadata": {**metadata, "name": "theirs", "labels": {}}}
     assert store.put(versioned(theirs, 8)) is None
     assert store.pools() == [POOL]
+
+
+def test_conditions_of_all_pools_and_gateways_are_listed() -> None:
+    store = Store()
+    ready = {"type": "Ready", "status": "False", "reason": "NoGpu", "message": "wait", "observedGeneration": 1}
+    published = {"type": "Published", "status": "True", "reason": "ParentsAccepted"}
+    store.put(versioned({**pool_object(), "status": {"conditions": [ready, published]}}, 5))
+    front = {"kind": "InferenceGateway", "metadata": {"namespace": "default", "name": "front", "resourceVersion": "6"}}
+    store.put({**front, "status": {"conditions": [ready]}})
+    new = pool_object()
+    store.put(versioned({**new, "metadata": {**new["metadata"], "name": "new"}, "status": {}}, 7))
+    assert list(store.conditions()) == [
+        ("InferencePool", "default", "chat", "Ready", "False", "NoGpu"),
+        ("InferencePool", "default", "chat", "Published", "True", "ParentsAccepted"),
+        ("InferenceGateway", "default", "front", "Ready", "False", "NoGpu"),
+    ]

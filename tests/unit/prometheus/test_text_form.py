@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scrapes import families
 
-from plumage.prometheus.exposition import counter, counters, gauge, gauges, histogram, page
+from plumage.prometheus.exposition import counter, counters, gauge, gauges, gauges_by, histogram, page
 
 AWKWARD = st.text(st.one_of(st.sampled_from('\\"\nn{}=, #\r'), st.characters(codec="utf-8")), max_size=12)
 NUMBERS = st.floats(allow_nan=False)
@@ -21,6 +21,12 @@ def test_labels_and_texts_come_back_unchanged(labels: dict[str, float], text: st
     assert read["g"].documentation == text
     assert {sample.labels["name"]: sample.value for sample in read["g"].samples} == labels
     assert read["after"].samples[0].value == 1
+
+
+@given(samples=st.dictionaries(st.tuples(AWKWARD, AWKWARD), NUMBERS, max_size=5))
+def test_several_labels_come_back_unchanged(samples: dict[tuple[str, ...], float]) -> None:
+    (read,) = families(page(gauges_by("g", "Now.", ("name", "kind"), samples))).values()
+    assert {(sample.labels["name"], sample.labels["kind"]): sample.value for sample in read.samples} == samples
 
 
 def test_backslash_quote_and_newline_are_escaped() -> None:

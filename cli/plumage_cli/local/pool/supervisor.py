@@ -13,7 +13,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +337,16 @@ class Supervisor:
     def _membership(self) -> dict[str, Any]:
         return pack_members(self.pool.metadata.name, (replica.member for replica in self.replicas.values()))
 
+    def _silent_routers(self) -> Iterator[str]:
+        """A line for each router whose process runs and does not answer: it keeps its share of the clients."""
+        for router in self.routers:
+            silence = self._traffic.silent_for(router.plan.url)
+            if router.pid is not None and silence is not None:
+                yield (
+                    f"{router.plan.name} has not answered for {silence:.0f} s, and its clients wait: kill -9 "
+                    f"{router.pid} has it started again"
+                )
+
     def view(self) -> PoolView:
         """The pool for other commands."""
         return {
@@ -351,5 +361,5 @@ class Supervisor:
             "directory": self.directory.view if self.directory else None,
             "replicas": [replica.view for replica in self.replicas.values()],
             "traffic": self._traffic.view(directory_runs=self.directory is None or self.directory.running),
-            "problems": self._watcher.missing_sockets,
+            "problems": [*self._watcher.missing_sockets, *self._silent_routers()],
         }

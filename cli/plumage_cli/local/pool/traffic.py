@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -18,6 +19,7 @@ __all__ = ["RouterTraffic", "add_up"]
 _DECISIONS = 20  # last decisions of a status
 _HOTTEST = 10  # prefixes of a status
 _INTERVAL = 1.0  # seconds between two requests
+_SILENT: Final = 10.0  # seconds without an answer; a start takes a few on a busy machine
 _STALE = 5.0  # seconds without an answer after which the state of the directory is not known
 _OF_REPLICA: Final = ("inFlight", "routed", "finished", "failed", "abandoned", "promptTokens", "hitTokens",
                       "predictedHitTokens")  # fmt: skip
@@ -36,11 +38,13 @@ class RouterTraffic:
         self._http = http
         self._statuses: dict[str, Mapping[str, Any]] = {}
         self._answered = 0.0  # monotonic time of the last answer
+        self._heard: dict[str, float] = {}  # monotonic time of each router's last answer, or of the start
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, routers: Sequence[str], admin_key: str) -> None:
         """routers: their base URLs."""
         headers = {"Authorization": f"Bearer {admin_key}"}
+        self._heard = dict.fromkeys(routers, time.monotonic())
         self._tasks = [asyncio.create_task(self._poll(url, headers), name=f"ask {url}") for url in routers]
 
     async def stop(self) -> None:
@@ -53,6 +57,11 @@ class RouterTraffic:
         stale = time.monotonic() - self._answered > _STALE
         return {**self.last, "directory": "Unknown"} if self.last and (stale or not directory_runs) else self.last
 
+    def silent_for(self, router: str) -> float | None:
+        """Seconds since the last answer of a router; None while that is not long."""
+        silence = time.monotonic() - self._heard.get(router, math.inf)
+        return silence if silence > _SILENT else None
+
     async def _poll(self, router: str, headers: dict[str, str]) -> None:
         while True:
             with contextlib.suppress(httpx.HTTPError, ValueError):
@@ -60,6 +69,7 @@ class RouterTraffic:
                 reply = await self._http.get(url, headers=headers, timeout=1.0)
                 if reply.is_success:
                     self._statuses[router], self._answered = reply.json(), time.monotonic()
+                    self._heard[router] = self._answered
                     self.last = add_up([*self._statuses.values()])
             await asyncio.sleep(_INTERVAL)
 
