@@ -420,6 +420,7 @@ _ALL = (
             ("room", "per cent of the prefixes that the KV cache has room for: 25, 50 or 80"),
             ("model", "shape of the model: m8 (CPU), llama-3-8b (GPU) or qwen2.5-0.5b"),
             ("modelled", "1: in virtual time on the virtual GPU, Llama 3 8B and 70B with three links each"),
+            ("disk", "1: the same with half of the host memory and disks of four rates below it, at one link"),
         ),
         needs_vllm=True,
         on_device=True,

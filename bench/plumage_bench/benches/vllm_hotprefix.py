@@ -19,6 +19,10 @@ GPU.
 
 `modelled=1` runs vLLM's scheduler, block pool and offloading over the virtual GPU in virtual time: Llama 3 8B on one
 L40 and Llama 3 70B on eight, with three links to host memory. Then the time that scheduler and plugin take is left out.
+
+`disk=1` compares disks below host memory in the same way, on the middle link. Host memory has room for half of the
+prefixes (`half`), and a disk for all. The disks differ in rate: SATA, and flash behind PCIe 3, 4 and 5. Each is written
+at half the rate of reading. `all` has no disk, and host memory for all.
 """
 
 from __future__ import annotations
@@ -38,13 +42,14 @@ from plumage_bench.harness import Context, Figure, Report, ResultTable, interval
 from plumage_bench.ours import Ours
 from plumage_bench.pairs import LEAST_PAIRS, PairedRatio, paired_ratio
 from plumage_bench.quantiles import quantile
+from plumage_bench.virtual_gpu.disk import VirtualDisk
 from plumage_bench.vllm.engine import GPU_ARGUMENTS, Engine, plugin_arguments, prepare_environment, running
 from plumage_bench.vllm.shapes import Shape, shape, write_shape
 from plumage_bench.vllm.timed import Ask, Outcome, TimedEngine
 from plumage_bench.workloads import FEWSHOT_SUITES, Prompt, fewshot_prompts
 from plumage_engine.simulator.engine.device import GPU
 
-__all__ = ["CONTENDERS", "PRODUCT", "Contender", "Load", "Played", "play", "run"]
+__all__ = ["CONTENDERS", "DISK_CONTENDERS", "PRODUCT", "Contender", "Load", "Played", "play", "run"]
 
 BATCH = 8
 _BLOCK = {CPU: 32, "cuda": 16}
@@ -62,21 +67,28 @@ _ONLY_TIER = {"engine.feather.policy": "Fcfs", "engine.batchLimit": "Static", "e
 @dataclass(frozen=True, slots=True)
 class Contender:
     """overrides: of the manifest; None: vLLM without the plugin. host: whether there is host memory. lab: changes of
-    the plugin's `hostTier`, by its JSON names, that no manifest has. options: of vLLM's own offloading."""
+    the plugin's `hostTier`, by its JSON names, that no manifest has. options: of vLLM's own offloading. room: the share
+    of all prefixes that host memory has room for. disk: bytes that a disk below it reads a second; 0: no disk."""
 
     label: str
     overrides: Mapping[str, Any] | None = None
     host: bool = False
     lab: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    room: float = 1.0
+    disk: float = 0.0
 
     def ours(self, host_bytes: int) -> Ours:
-        """Its manifest. host_bytes: of host memory."""
-        memory = {"engine.hostMemory.capacity": f"{-(-host_bytes // _MIB)}Mi"} if self.host else {}
-        return Ours({**(self.overrides or {}), **memory}, "VLLM")
+        """Its manifest. host_bytes: of host memory that has room for all prefixes."""
+        fields = dict(self.overrides or {})
+        if self.host:
+            fields["engine.hostMemory.capacity"] = _mebibytes(host_bytes * self.room)
+        if self.disk:
+            fields["engine.hostMemory.disk.capacity"] = _mebibytes(host_bytes)
+        return Ours(fields, "VLLM")
 
-    def arguments(self, host_bytes: int) -> dict[str, Any]:
-        """EngineArgs."""
+    def arguments(self, host_bytes: int, disk_folder: Path | None = None) -> dict[str, Any]:
+        """EngineArgs. disk_folder: of the disk's file, instead of the pod's."""
         from vllm.config import KVTransferConfig
 
         made: dict[str, Any] = {}
@@ -91,6 +103,8 @@ class Contender:
                 settings["hostTier"] = {**settings["hostTier"], **self.lab}
             made |= plugin_arguments(settings)
             tier = host_tier_config(ours.pool())
+        if self.disk and tier is not None and disk_folder is not None:
+            tier["kv_connector_extra_config"]["disk_path"] = str(disk_folder)
         if self.host and tier is not None:
             made["kv_transfer_config"] = KVTransferConfig(**tier)
         return made
@@ -111,6 +125,15 @@ _ALL = (
     replace(LRU, label="LRU again"),
 )
 CONTENDERS: Mapping[str, Contender] = {one.label: one for one in _ALL}
+_DISKS = {"SATA": 0.5e9, "PCIe 3": 3.5e9, "PCIe 4": 7e9, "PCIe 5": 14e9}
+"""Bytes that a disk reads a second: flash behind SATA, or behind 4 lanes of PCIe."""
+_HALF = replace(PRODUCT, label="half", room=0.5)
+DISK_CONTENDERS = (
+    LRU,
+    _HALF,
+    *(replace(_HALF, label=f"half, {name}", disk=rate) for name, rate in _DISKS.items()),
+    replace(PRODUCT, label="all"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +197,7 @@ def run(context: Context) -> Report:
     prepare_environment()
     quick, modelled = context.quick, context.switch("modelled")
     suite = context.some("suite", tuple(FEWSHOT_SUITES), ("mmlu",) if quick else ("ceval",))[0]
+    disk = context.switch("disk")
     chosen = [CONTENDERS[one] for one in context.some("contenders", tuple(CONTENDERS), _usual(context, modelled))]
     rounds = context.count("pairs", 2 if quick else LEAST_PAIRS)
     questions = context.count("questions", 64 if quick else 192, 10_000)
@@ -183,8 +207,10 @@ def run(context: Context) -> Report:
     if LRU not in chosen:
         chosen.insert(0, LRU)
     with TemporaryDirectory() as folder:
+        if disk:
+            return _report(_modelled(Path(folder), DISK_CONTENDERS, load, context, ("25 GB/s",)), load)
         if modelled:
-            return _report(_modelled(Path(folder), chosen, load, context), load)
+            return _report(_modelled(Path(folder), chosen, load, context, tuple(_LINKS)), load)
         model = shape(context.options.get("model", "m8" if context.device == CPU else "llama-3-8b"))
         return _report({model.name: _real(Path(folder), model, chosen, load, context)}, load)
 
@@ -209,13 +235,13 @@ def _real(
 
 
 def _modelled(
-    folder: Path, chosen: Sequence[Contender], load: Load, context: Context
+    folder: Path, chosen: Sequence[Contender], load: Load, context: Context, links: Sequence[str]
 ) -> dict[str, dict[str, list[Played]]]:
     """Rounds by contender, for each model and link, in virtual time."""
     from plumage_engine.vllm.tiny_model import write_model
 
     write_model(folder, size="tiny")
-    cells = [(shape(model), link) for model in _CHIPS for link in _LINKS]
+    cells = [(shape(model), link) for model in _CHIPS for link in links]
     found: dict[str, dict[str, list[Played]]] = {}
     with context.progress(context.name, len(cells) * len(chosen)) as done:
         for model, link in cells:
@@ -229,7 +255,7 @@ def _modelled(
 def _virtual_rounds(folder: Path, model: Shape, link: str, contender: Contender, load: Load) -> list[Played]:
     """One engine over a virtual GPU serves all rounds."""
     block = _BLOCK["cuda"]
-    arguments = contender.arguments(load.host * _TINY_BYTES)
+    arguments = contender.arguments(load.host * _TINY_BYTES, folder / "disk")
     settings = arguments.pop("additional_config", {}).get("plumage", {})
     arguments.pop("scheduler_cls", None)
     gpu = {"overrides": _costs(model, _LINKS[link] * _CHIPS[model.name]), "numBlocks": load.device // block + 1}
@@ -240,6 +266,8 @@ def _virtual_rounds(folder: Path, model: Shape, link: str, contender: Contender,
     try:
         if engine.failed:
             raise RuntimeError(f"{contender.label}: {engine.failed}")
+        if contender.disk:
+            _model_disk(engine, model, contender.disk)
         results, first = list[Played](), 0
         for prompts in load.rounds:
             results.append(_play_virtual(engine, prompts, first))
@@ -247,6 +275,18 @@ def _virtual_rounds(folder: Path, model: Shape, link: str, contender: Contender,
         return results[1:]
     finally:
         engine.close()
+
+
+def _model_disk(engine: TimedEngine, model: Shape, rate: float) -> None:
+    """Replaces the threads of the engine's disk by a disk in virtual time, one for all chips."""
+    transfers = engine.scheduler.connector.connector_scheduler.manager.disk._io
+    chunk = transfers._file.size / _TINY_BYTES * model.kv_bytes
+    transfers._pool.shutdown(wait=True)
+    transfers._pool = VirtualDisk(engine.clock, reading=rate, writing=rate / 2, chunk=chunk)
+
+
+def _mebibytes(size: float) -> str:
+    return f"{-(-int(size) // _MIB)}Mi"
 
 
 def _costs(model: Shape, link: float) -> dict[str, float]:

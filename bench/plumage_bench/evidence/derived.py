@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from plumage_bench.evidence.figures import Cell, Computed, Measured, Record, measured
@@ -19,6 +20,7 @@ __all__ = [
     "rank_equal",
     "rank_equal_of_full",
     "rate_over",
+    "rounds_cached",
     "rounds_ratio",
     "suite_least_over_lru",
     "unreached_devices",
@@ -180,6 +182,15 @@ def rounds_ratio(over: str, under: str, title: str = "") -> Computed:
         rounds = run["data"]["rounds"]
         rounds = rounds[title] if title else rounds
         return _of_pairs(*([1 / one["seconds"] for one in rounds[label]] for label in (over, under)))
+
+    return Computed(by)
+
+
+def rounds_cached(label: str, title: str) -> Computed:
+    """The share of the prompt tokens that a contender of `vllm-hotprefix` found in a cache, mean of the rounds."""
+
+    def by(run: Record) -> Measured:
+        return Measured(fmean(one["cached"] for one in run["data"]["rounds"][title][label]))
 
     return Computed(by)
 

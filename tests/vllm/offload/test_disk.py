@@ -57,6 +57,12 @@ def on_disk(tier: Tier) -> set[bytes]:
     return {key[:-4] for key in tier.disk._slot_of}
 
 
+@pytest.mark.parametrize(("chunks", "writes"), [(16, 64), (400, 100), (8000, 1024)])
+def test_a_larger_memory_is_written_by_more_chunks_at_once(start: Start, chunks: int, writes: int) -> None:
+    """Else a step that fills many places overwrites chunks before they are on the disk."""
+    assert start(chunks=chunks).disk.write_budget == writes
+
+
 def found(tier: Tier, prefix: int, blocks: int = 4) -> int:
     """Prompt tokens of the prefix that another request finds in host memory or on the disk."""
     name = f"again {prefix} {tier.engine.steps}"

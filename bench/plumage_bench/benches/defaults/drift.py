@@ -236,10 +236,12 @@ def _host_tier() -> Iterator[Made]:
 
 
 def _hotprefix() -> Iterator[Made]:
-    from plumage_bench.benches.vllm_hotprefix import PRODUCT
+    from plumage_bench.benches.vllm_hotprefix import DISK_CONTENDERS, PRODUCT
 
-    ours = PRODUCT.ours(1 << 30)
-    yield Made("plugin", ours.plugin(), Ours({"engine.hostMemory.capacity": "1Gi"}, "VLLM").plugin(), ours.overrides)
+    deployed = Ours({"engine.hostMemory.capacity": "1Gi"}, "VLLM").plugin()
+    for contender in (PRODUCT, *(one for one in DISK_CONTENDERS if one.disk)):
+        ours = contender.ours(1 << 30)
+        yield Made(contender.label, ours.plugin(), deployed, ours.overrides)
 
 
 def _pool_hotness() -> Iterator[Made]:

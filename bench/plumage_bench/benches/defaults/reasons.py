@@ -54,7 +54,7 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "fidelity": {"engine.batchLimit": "the simulator is compared with vLLM at one batch limit"},
     "vllm-hostmem": _TIER,
-    "vllm-hotprefix": _TIER,
+    "vllm-hotprefix": {**_TIER, "engine.hostMemory.disk.capacity": "it measures a disk below host memory"},
     "hostmem-global": _TIER,
     "quota": {
         "router.auth": "a quota needs keys",

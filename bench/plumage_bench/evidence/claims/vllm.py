@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plumage_bench.evidence.claim import Claim, at_least, at_most, exactly
-from plumage_bench.evidence.derived import bandit_least, greatest_in_column, rounds_ratio
+from plumage_bench.evidence.derived import bandit_least, greatest_in_column, rounds_cached, rounds_ratio
 from plumage_bench.evidence.figures import Cell, Either, Key
 
 __all__ = ["CLAIMS"]
@@ -20,6 +20,7 @@ _ORDER = "plumage bench vllm-order --quick"
 _PRODUCT = "vllm-feather-product"
 _DEFAULT = f"{_FULL} pairs=5 policies=product 'cells=8 × 4k;8 × 4k, open;no sharing, 1k'"
 _MODELLED, _MIDDLE = "vllm-hotprefix-modelled", "llama-3-8b, 25 GB/s"
+_DISK = "vllm-hotprefix-disk"
 _OVER_ORDER = Either(Key("bandit_over_order_mean"), Key("over_order"))
 
 
@@ -134,6 +135,17 @@ _HOST_MEMORY = (
     Claim("… ÷ vLLM's own offloading of every block, by ARC, 8B, 25 GB/s", _MODELLED,
           rounds_ratio("product", "offloading, ARC", _MIDDLE), at_least(1)),
     Claim("… eviction by hotness alone ÷ LRU", _MODELLED, Key("E_over_lru"), at_least(1)),
+    Claim("Virtual GPU, 8B, host memory for half of the prefixes: with a disk of 7 GB/s ÷ without, requests a second",
+          _DISK, rounds_ratio("half, PCIe 4", "half", _MIDDLE), at_least(1, by_bound=True)),
+    Claim("… share of the prompts found, with that disk", _DISK, rounds_cached("half, PCIe 4", _MIDDLE)),
+    Claim("… without a disk", _DISK, rounds_cached("half", _MIDDLE)),
+    Claim("… with host memory for all prefixes", _DISK, rounds_cached("all", _MIDDLE)),
+    Claim("… a disk of 3.5 GB/s ÷ none, requests a second", _DISK, rounds_ratio("half, PCIe 3", "half", _MIDDLE),
+          at_least(1, by_bound=True)),
+    Claim("… a disk of 0.5 GB/s, which is slower than computing, ÷ none", _DISK,
+          rounds_ratio("half, SATA", "half", _MIDDLE), at_least(1)),
+    Claim("… 70B on eight chips, a disk of 7 GB/s for all of them ÷ none", _DISK,
+          rounds_ratio("half, PCIe 4", "half", "llama-3-70b, 25 GB/s"), at_least(1, by_bound=True)),
     *(
         Claim(f"Host memory, {suite}: blocks copied down, everything ÷ selective", "vllm-hostmem",
               Cell("Ratios", ("bytes_ratio",), suite, pairs=5), at_least(10))

@@ -31,8 +31,6 @@ from plumage_engine.vllm.offload.host_tier.residents import chunk_key
 __all__ = ["DiskTier"]
 
 Key = bytes
-_MAX_WRITING: Final = 64
-"""Chunks that are written at once; each keeps its place in host memory until it is written."""
 
 
 class _TooSlowError(PlumageError):
@@ -43,6 +41,7 @@ class DiskTier(SecondaryTierManager):
     """spec, view: vLLM's, of host memory.
     io: the copies; None where the disk can't be used, and `problem` says why.
     slots: of the file.
+    writes: chunks that are written at once, at most. Each keeps its place in host memory until it is written.
     hotness: of a chunk's key, now.
     events: whether to publish stored and removed chunks.
     """
@@ -55,6 +54,7 @@ class DiskTier(SecondaryTierManager):
         view: memoryview,
         io: DiskTransfers | None,
         slots: int,
+        writes: int,
         hotness: Callable[[Key], float],
         *,
         events: bool,
@@ -67,6 +67,7 @@ class DiskTier(SecondaryTierManager):
         self._problem = problem
         self._hotness = hotness
         self._slots = slots
+        self._writes = writes
         self._free = list(range(slots - 1, -1, -1))
         self._slot_of: dict[Key, int] = {}
         self._order: ColdestFirst[Key] = ColdestFirst(hotness, max(REBUILD, slots))
@@ -103,7 +104,7 @@ class DiskTier(SecondaryTierManager):
     @property
     def write_budget(self) -> int:
         """Chunks whose writing may begin now."""
-        return _MAX_WRITING - sum(len(one.keys) for one in self._writing.values())
+        return self._writes - sum(len(one.keys) for one in self._writing.values())
 
     def make_room(self, keys: Iterable[Key]) -> list[Key]:
         """Returns the `keys` that may be written now, by `submit_store`: within the budget, each into a free slot or a

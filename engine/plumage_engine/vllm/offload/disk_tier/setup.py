@@ -48,7 +48,16 @@ def make_tiers(
         problem = f"nothing can be written to {disk.folder}: {error.strerror or error}"
     return TieredManager(
         memory,
-        DiskTier(spec, view, io, slots if io is not None else 0, memory.hotness_of, events=events, problem=problem),
+        DiskTier(
+            spec,
+            view,
+            io,
+            slots if io is not None else 0,
+            memory.writes,
+            memory.hotness_of,
+            events=events,
+            problem=problem,
+        ),
     )
 
 

@@ -34,14 +34,17 @@ from plumage_engine.vllm.offload.host_tier.store_manager import HostTierManager
 
 __all__ = ["MemoryOverDisk", "TieredManager"]
 
-_MAX_AHEAD = 256
+_MAX_AHEAD = 1024
 """Chunks written before their places are needed; of a small memory at most a quarter."""
+_LEAST_WRITES = 64
 
 
 class MemoryOverDisk(HostTierManager, CPUPrimaryTierOffloadingManager):
     """Host memory with a disk below.
 
     region: the memory that the workers map too.
+    writes: chunks that are written at once, at most. A step that computes prompts for half a second fills hundreds of
+    places before the next writes can begin, so they are as many as are written ahead.
     absent: why vLLM would not call ours to load a chunk from the disk.
     """
 
@@ -56,6 +59,7 @@ class MemoryOverDisk(HostTierManager, CPUPrimaryTierOffloadingManager):
         self.region = region
         self.reserved: Counter[OffloadKey] = Counter()
         self._ahead = max(1, min(_MAX_AHEAD, chunks // 4))
+        self.writes = max(_LEAST_WRITES, self._ahead)
         self._changed = True
         self._cold: deque[OffloadKey] = deque()
 
