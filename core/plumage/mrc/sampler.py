@@ -35,6 +35,8 @@ __all__ = ["DistanceHistogram", "ReuseSampler"]
 _MASK = (1 << 64) - 1
 _MIX = 0x9E3779B97F4A7C15
 _FULL = 1 << 64
+_RARE = _FULL >> 8
+"""Below this threshold most prompts have no sampled key, which their smallest hash shows in a third of the time."""
 _LOWER = 0.875
 """An eighth of the sample is dropped at a time, since each drop passes over all of it."""
 _COUNTS = (1 << 16) - 1
@@ -84,6 +86,8 @@ class ReuseSampler:
         self.accesses += ends[len(keys)] if ends else len(keys)
         threshold = self._threshold
         hashes = keys if self._hashed else [key * _MIX & _MASK for key in keys]
+        if threshold < _RARE and (not hashes or min(hashes) >= threshold):
+            return  # as most chains in the long run
         below = map(threshold.__gt__, hashes)
         for place in compress(range(len(keys)), below):
             key = keys[place]

@@ -139,7 +139,8 @@ class ChatRenderer:
         named = {"default": templates} if isinstance(templates, str) else dict(templates or {})
         self._templates = {name: ChatTemplate(source, clock, self.limits) for name, source in named.items()}
         self._special_tokens = dict(special_tokens or {})
-        self._normalize = normalizer or Normalizer()
+        self._normalize = normalize = normalizer or Normalizer()
+        self._keeps_ascii = isinstance(normalize, Normalizer) and normalize.keeps_all_ascii
         self._around = around
         self._table = table
         self._defaults = dict(defaults or {})
@@ -252,6 +253,8 @@ class ChatRenderer:
         return {"tools": None, "documents": None, **self._special_tokens, **shown}
 
     def _bytes(self, text: str) -> bytes:
+        if self._keeps_ascii and text.isascii():
+            return text.encode()
         normalize = self._normalize
         if len(text) > self.limits.changed and isinstance(normalize, Normalizer) and not normalize.keeps(text):
             raise RenderLimitError(f"more than {self.limits.changed} characters would have to be normalized")

@@ -70,6 +70,12 @@ class Normalizer:
             unsupported=tuple(builder.unsupported),
         )
 
+    @property
+    def keeps_all_ascii(self) -> bool:
+        """Whether any ASCII text is left as it is, with its added tokens."""
+        swallows = self.swallows_left is not None or self.swallows_right is not None
+        return self.keeps_ascii and not swallows and self.first_blank == "kept"
+
     def keeps(self, text: str) -> bool:
         """Is the text left as it is between its added tokens? Quick to find out, unlike what would become of it."""
         return (self.keeps_ascii and text.isascii()) or self._is_normal(text)

@@ -127,7 +127,7 @@ class Lbgr:
     def _former_home(self, query: Query, replicas: Sequence[ReplicaState]) -> tuple[int | None, float]:
         """(slot to prefer, cost of a copy in times ŝ). The slot is None if a candidate caches half of the prompt."""
         hits = query.hits
-        former = self._former.of(query, max(hits.values(), default=0.0))
+        former = self._former.of(query, max(hits.values()) if hits else 0.0)
         if former is None:
             return None, 0.0
         held = self._shortlist.most_held(hits, replicas)
@@ -282,8 +282,8 @@ class Lbgr:
         self._began = min(self._began, now)
 
     def first_token(self, ticket: Ticket, now: float) -> None:
-        state = ticket.state
-        if not self._current(ticket.slot, state) or not state.share.owing:
+        state = self._current(ticket)
+        if state is None or not state.share.owing:
             return
         replica, share = state.replica, state.share
         took, passed = replica.backlog.first_token(share, now)
@@ -319,8 +319,8 @@ class Lbgr:
             replica.ttft.update(state.x, ttft - state.service - state.x[2])
 
     def finished(self, ticket: Ticket, now: float, cached_tokens: float | None) -> None:
-        state = ticket.state
-        if not self._current(ticket.slot, state):
+        state = self._current(ticket)
+        if state is None:
             ticket.state = None
             return
         if state.share.seen:
@@ -358,14 +358,15 @@ class Lbgr:
         self._publish(slot)
 
     def failed(self, ticket: Ticket, now: float) -> None:
-        state, ticket.state = ticket.state, None
-        if self._current(ticket.slot, state) and (state.share.owing or not state.share.seen):
+        state, ticket.state = self._current(ticket), None
+        if state is not None and (state.share.owing or not state.share.seen):
             state.replica.backlog.give_up(state.share, now)
             self._publish(ticket.slot)
 
-    def _current(self, slot: int, state: object) -> bool:
-        """Whether the state belongs to the replica that has the slot now."""
-        return isinstance(state, Routed) and self._replicas[slot] is state.replica
+    def _current(self, ticket: Ticket) -> Routed | None:
+        """The ticket's state; None if it does not belong to the replica that has the slot now."""
+        state = ticket.state
+        return state if isinstance(state, Routed) and self._replicas[ticket.slot] is state.replica else None
 
     # --- requests of other routers (`others`) -------------------------------------------------------------------------
 

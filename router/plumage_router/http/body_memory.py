@@ -37,11 +37,14 @@ class BodyBuffer:
     takes about as much memory as `BodyMemory` counts, even when a client sends byte by byte.
 
     To join 16 MB takes 15 ms. So a large body is first checked part by part, and joined only if it will be parsed.
+
+    `counted`: its containers and keys, once they are known to be few (`request/body.py`).
     """
 
-    __slots__ = ("_parts", "_size")
+    __slots__ = ("_parts", "_size", "counted")
 
     def __init__(self, data: bytes = b"") -> None:
+        self.counted: tuple[int, int] | None = None
         self._parts: list[bytes | bytearray] = [data] if data else []
         self._size = len(data)
 

@@ -19,6 +19,7 @@ from plumage_router.http.wire import is_coded, origin_form
 
 __all__ = ["Admission", "RequestParser", "RequestSink"]
 
+_HEAD_END: Final = b"\r\n\r\n"
 SLICE: Final = 16_384  # bytes per parser call, unless they belong to one body: bounds the requests in them
 
 
@@ -141,7 +142,11 @@ class RequestParser:
     # -- bytes --------------------------------------------------------------------------------------------------------
 
     def _feed_slices(self, data: bytes) -> None:
-        """Parses slice by slice, until the sink is full. One body is parsed in one slice."""
+        """Parses slice by slice, until the sink is full. One body is parsed in one slice.
+
+        The first head is a slice of its own. So a body behind it is one piece, which nobody joins and copies again.
+        """
+        view = memoryview(data)
         start, end = 0, len(data)
         while start < end and not self._stopped:
             if self._sink.is_full():
@@ -149,7 +154,10 @@ class RequestParser:
                 self._sink.pause_reading()
                 return
             stop = start + max(SLICE, self._left_of_body())
-            part = data[start:stop]
+            if not start and self.request is None:
+                head = data.find(_HEAD_END, 0, SLICE)
+                stop = head + len(_HEAD_END) if head >= 0 else stop
+            part = view[start:stop]
             if self.request is None:
                 self._parse(part)
             else:
@@ -163,12 +171,12 @@ class RequestParser:
             return 0
         return int(request.headers.get(b"content-length", b"0")) - request.size
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, data: bytes | memoryview) -> None:
         while data:
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as stopped:
-                data = self._without_upgrade(data[stopped.args[0] :])
+                data = self._without_upgrade(bytes(data[stopped.args[0] :]))
             except httptools.HttpParserError as error:
                 self._sink.refuse(bad_request(f"Malformed HTTP request: {_reason(error)}.", code="malformed_http"))
                 return
@@ -185,7 +193,7 @@ class RequestParser:
         self._parser = httptools.HttpRequestParser(self)
         return b"" if request is None else request.head(without=b"upgrade") + rest  # None: it was refused
 
-    def _parse_more(self, request: Request, data: bytes) -> None:
+    def _parse_more(self, request: Request, data: bytes | memoryview) -> None:
         """Continues a message. The C parser holds back a line without an end, so its bytes are counted here."""
         known = self._head_bytes + request.size
         self._parse(data)
@@ -243,8 +251,10 @@ class RequestParser:
             return
         if request.target[:1] != b"/":
             request.target = origin_form(request.target)
-        request.keep_alive = parser.should_keep_alive()
-        if parser.get_http_version() != "1.1":
+        request.keep_alive = keep_alive = parser.should_keep_alive()
+        # The parser makes a text of the version. Without such a header only 1.1 keeps a connection.
+        asked = not keep_alive or b"connection" in request.headers or b"proxy-connection" in request.headers
+        if asked and parser.get_http_version() != "1.1":
             request.http10 = True
             request.keep_alive = False
         if parser.should_upgrade():

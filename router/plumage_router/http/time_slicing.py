@@ -44,22 +44,26 @@ def pause_after(taken: float) -> float:
 
 def run_now(steps: Steps[_Result]) -> _Result:
     """Runs all slices at once; for short work."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: _Result = end.value
-            return result
+    result: list[_Result] = []
+    for _ in _into(result, steps):
+        pass
+    return result[0]
+
+
+def _into(result: list[_Result], steps: Steps[_Result]) -> Steps[None]:
+    """Appends the result of the steps. To catch the exception that carries it takes four times as long."""
+    result.append((yield from steps))
 
 
 class SlicedWork:
     """Work that runs in slices, or waits to."""
 
-    __slots__ = ("cancelled", "done", "size", "steps")
+    __slots__ = ("cancelled", "done", "result", "size", "steps")
 
     def __init__(self, size: int, steps: Steps[Any], done: Callable[[Any, Exception | None], None]) -> None:
         self.size = size
-        self.steps = steps
+        self.result: list[Any] = []
+        self.steps = _into(self.result, steps)
         self.done = done
         self.cancelled = False
 
@@ -170,13 +174,14 @@ class TimeSlicer:
 
     def _run_slice(self, work: SlicedWork) -> None:
         try:
-            next(work.steps)
-        except StopIteration as end:
-            self._current = None
-            work.done(end.value, None)
+            for _ in work.steps:
+                return
         except Exception as error:
             self._current = None
             try:
                 work.done(None, error)
             finally:
                 clear_frames(error.__traceback__)  # they hold the body until the next garbage collection
+        else:
+            self._current = None
+            work.done(work.result[0], None)

@@ -25,7 +25,8 @@ from plumage_router.proxy.quota_exchange import QuotaExchange
 from plumage_router.proxy.quotas import Quotas
 from plumage_router.proxy.retry_budget import RetryBudget
 from plumage_router.proxy.stored_responses import StoredResponses
-from plumage_router.proxy.tenant_usage import TenantUsage, UsageLog
+from plumage_router.proxy.tenant_usage import TenantUsage
+from plumage_router.proxy.usage_log import UsageLog
 from plumage_router.proxy.wait_queue import WaitingRequest, WaitQueue
 from plumage_router.request.model import Model
 from plumage_router.request.quarantine import Quarantine

@@ -14,8 +14,9 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from plumage_router.clock import monotonic, wall
 from plumage_router.fleet.replicas import Load, Replica
@@ -46,6 +47,7 @@ from plumage_router.proxy.quotas import Spending
 from plumage_router.proxy.retries import Retries
 from plumage_router.proxy.tenant_usage import TokensUsed
 from plumage_router.proxy.wait_queue import no_replica_yet
+from plumage_router.request.body import is_light
 from plumage_router.request.prompt import Prompt
 from plumage_router.request.usage import Usage
 from plumage_router.routing.decider import Decision
@@ -67,7 +69,8 @@ _OF_A_NEW_TRACE: Final = _FORWARDED - {b"traceparent", b"tracestate"}
 _OF_THE_CLIENTS_TRACE: Final = _FORWARDED - {b"traceparent"}  # the attempt has its own
 
 
-class Progress(NamedTuple):
+@dataclass(slots=True, init=False)
+class Progress:
     """How far an engine's answer came.
 
     status: 0 before its head. began: the engine answers. first_at: when the first body byte came; None before.
@@ -82,6 +85,19 @@ class Progress(NamedTuple):
     events: int
     usage: Usage
     asked: bool
+
+    def __init__(
+        self,
+        status: int,
+        began: bool,
+        first_at: float | None,
+        streams: bool,
+        events: int,
+        usage: Usage,
+        asked: bool,
+    ) -> None:
+        self.status, self.began, self.first_at, self.streams = status, began, first_at, streams
+        self.events, self.usage, self.asked = events, usage, asked
 
 
 def progress_of(attempt: Attempt, status: int, events: int, *, complete: bool) -> Progress:
@@ -213,7 +229,7 @@ class RoutedRequest(ABC):
         """Reads the body, at once or in slices, and routes the request. Raises RequestError."""
         pool, request, steps = self._pool, self._request, self._admit()
         size = request.size
-        if size > LARGE:
+        if size > LARGE and not is_light(request.body):
             pool.in_flight.add(self)
             self._reading = pool.time_slicer.add(size, steps, self._read_done, tenant=request.sender)
             return

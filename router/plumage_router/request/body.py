@@ -5,7 +5,8 @@ different requests. A small body is serialized again: if that gives its bytes, n
 one colon outside of strings for each key. So the keys of its objects are counted, and compared.
 
 A large body is parsed in slices (`http/time_slicing.py`), after `check_bounds` counted its values, keys, backslashes
-and bytes outside of strings.
+and bytes outside of strings. One that is long texts and little else is parsed at once, up to twice that size: its few
+strings show that no parser needs long for it (`is_light`).
 
 A parser makes an object of 60 to 200 bytes of each `{}`, so a body of 16 MB could take a gigabyte and a second. The
 brackets and commas outside of strings show the number of values, and the colons that of keys. They are counted window
@@ -37,12 +38,16 @@ from plumage_router.http.time_slicing import LARGE, Steps, run_now
 from plumage_router.http.wire import JSON
 
 __all__ = [
-    "MAX_BACKSLASHES", "MAX_CONTAINERS", "MAX_KEYS", "MAX_UNQUOTED", "MAX_VALUES", "MOST_VALUES", "Counted",
-    "check_bounds", "check_media_type", "most_values", "parse_body", "parse_steps", "splice", "splice_json",
+    "LIGHT", "MAX_BACKSLASHES", "MAX_CONTAINERS", "MAX_KEYS", "MAX_UNQUOTED", "MAX_VALUES", "MOST_VALUES", "Counted",
+    "check_bounds", "check_media_type", "is_light", "most_values", "parse_body", "parse_steps", "splice",
+    "splice_json",
 ]  # fmt: skip
 
 _MAX_DEPTH: Final = 254  # as many levels as `orjson` serializes
 _VISITED: Final = 16_384  # values between two slices
+_VIEWED: Final = 32_768  # bytes
+LIGHT: Final = 131_072  # bytes: a longer body is always read in slices
+_LIGHT_UNQUOTED: Final = 8192  # bytes outside of strings: at most so many values, and half as many containers
 _NAMED: Final = 65_536  # bytes; a longer body is not searched for the duplicate key, since that parser is slow
 MAX_CONTAINERS: Final = 32_768  # objects and lists
 MAX_VALUES: Final = 262_144  # values in all; a prompt of token ids has one for each
@@ -89,8 +94,10 @@ def parse_body(raw: bytes) -> dict[str, Any]:
 
 def parse_steps(data: BodyBuffer, most: int = MAX_VALUES) -> Steps[dict[str, Any]]:
     """`parse_body` in slices. most: values that the body may have."""
-    large = len(data) > LARGE
-    counted = (yield from check_bounds(data.parts, most)) if large else None
+    counted = data.counted
+    large = counted is None and len(data) > LARGE
+    if large:
+        counted = yield from check_bounds(data.parts, most)
     raw = data.whole()
     if large:
         yield
@@ -101,13 +108,29 @@ def parse_steps(data: BodyBuffer, most: int = MAX_VALUES) -> Steps[dict[str, Any
     if type(body) is not dict:
         raise bad_request("The body must be a JSON object.", code="invalid_json")
     yield
-    if not large and _is_written_as(body, raw):
-        return body
     if counted is None:
+        if _is_written_as(body, raw):
+            return body
         counted = yield from check_bounds(data.parts, most)
-    if (yield from _keys(body, counted.containers)) != counted.keys:
+    containers, keys = counted
+    if (yield from _keys(body, containers)) != keys:
         raise _duplicate_key(raw)
     return body
+
+
+def is_light(data: BodyBuffer) -> bool:
+    """Whether a body above `LARGE` is read as fast as a smaller one: it is long texts and little else.
+
+    Keeps what was counted in `data.counted`. Such a body is within all bounds of `check_bounds`.
+    """
+    if len(data) > LIGHT:
+        return False
+    raw = data.whole()
+    found = _walk(raw, 0, len(raw), inside=False) if raw[:1] == b"{" else None
+    if found is None or found.unquoted > _LIGHT_UNQUOTED:
+        return False
+    data.counted = (found.containers, found.colons)
+    return True
 
 
 def splice(raw: bytes, fields: Mapping[str, Any]) -> bytes:
@@ -118,7 +141,10 @@ def splice(raw: bytes, fields: Mapping[str, Any]) -> bytes:
 def splice_json(raw: bytes, fields: bytes) -> bytes:
     """`splice` with fields that are JSON already, without the braces around them."""
     start = raw.index(b"{") + 1
-    return b"%b%b,%b" % (raw[:start], fields, raw[start:])
+    rest = (
+        memoryview(raw)[start:] if len(raw) > _VIEWED else raw[start:]
+    )  # a view of a large one costs less than a copy
+    return b"".join((raw[:start], fields, b",", rest))
 
 
 def _is_written_as(body: dict[str, Any], raw: bytes) -> bool:
@@ -261,18 +287,16 @@ def _windows(parts: Iterable[bytes | bytearray]) -> Iterator[tuple[bytes | bytea
 
 def _walk(raw: bytes | bytearray, start: int, stop: int, inside: bool) -> _Counts | None:
     """Counts from quote to quote; None where there are too many for that."""
-    unquoted = containers = commas = colons = 0
+    found: list[bytes | bytearray] = []
     at = start
     for _ in range((stop - start) // WALKED + 4):
         quote = raw.find(b'"', at, stop)
         if not inside:
-            outside = raw[at : quote if quote >= 0 else stop]
-            unquoted += len(outside)
-            containers += outside.count(b"{") + outside.count(b"[")
-            commas += outside.count(b",")
-            colons += outside.count(b":")
+            found.append(raw[at : quote if quote >= 0 else stop])
         if quote < 0:
-            return _Counts(unquoted, containers, commas, colons, inside)
+            outside = b"".join(found)
+            containers = outside.count(b"{") + outside.count(b"[")
+            return _Counts(len(outside), containers, outside.count(b","), outside.count(b":"), inside)
         if not inside or raw[quote - 1] != _BACKSLASH or _is_plain(raw[at:quote]):
             inside = not inside
         at = quote + 1

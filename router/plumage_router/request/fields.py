@@ -401,6 +401,9 @@ class Messages(NamedTuple):
     known: bool
 
 
+_ALL_TEXT = Messages(plain=True, known=True)
+
+
 def check_fields(body: Mapping[str, Any], known: Mapping[str, Check], allowed: Collection[str] = ()) -> None:
     """Raises RequestError for the first field that is not allowed or has the wrong type.
 
@@ -428,6 +431,8 @@ def is_predictable(body: Mapping[str, Any], known: Mapping[str, Check]) -> bool:
         return False
     if body.get("echo") and (known is CHAT or body.get("logprobs") is not None):
         return False
+    if body.keys() <= known.keys():
+        return True
     return all(name in known or (name in FORBIDDEN and name not in UNKNOWN_TO_CHAIN) for name in body)
 
 
@@ -463,7 +468,7 @@ def check_messages(messages: Any, *, allow_media: bool) -> Messages:
     if len(messages) > MAX_MESSAGES:
         raise bad_field("messages", f"there are more than {MAX_MESSAGES}.", code="too_many")
     if _all_text(messages):
-        return Messages(plain=True, known=True)
+        return _ALL_TEXT
     for index, message in enumerate(messages):
         if type(message) is not dict:
             raise bad_field(f"messages[{index}]", "it must be an object.", code="invalid_type")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import orjson
 import xxhash
@@ -96,13 +96,9 @@ class Renderer(Protocol):
     def anthropic_as_chat(self, body: Mapping[str, Any], *, shape_only: bool = False) -> AsChat: ...
 
 
-class _Checked(NamedTuple):
-    """plain: one prompt, all of it text. predictable: the router knows which bytes the engine computes. shown: the
-    body that is rendered: of Anthropic's and the Responses API the chat that the engine makes of it."""
-
-    plain: bool
-    predictable: bool
-    shown: Mapping[str, Any]
+_Checked: TypeAlias = tuple[bool, bool, Mapping[str, Any]]
+"""Plain: one prompt, all of it text. Predictable: the router knows which bytes the engine computes. Shown: the body
+that is rendered, which is the chat that the engine makes of a request of Anthropic's or the Responses API."""
 
 
 @dataclass(slots=True, init=False)
@@ -112,7 +108,8 @@ class Prompt:
     `payload`: the body for the engine. `stream`, `wanted_usage`: what the client asked for.
     `text`: the rendered prompt. `chunks`: its chain, empty if the engine truncates the prompt.
     `plain`: one prompt, all of it text, so the engine counts the tokens of `text` and no others.
-    `size`: bytes of `text` before `forget` cut it. `digest`: of `path` and `payload`, once it was computed.
+    `size`: bytes of `text` before `forget` cut it. `script`: its class in `routing.decider`; -1 before it was found.
+    `digest`: of `path` and `payload`, once it was computed.
     `generates`: the engine generates an answer, whose time and tokens count. Without it the request is of
     `pass_through`, and has no text.
     `id_salt`: the tenant's part of the response's id; None if the API has no such ids. `previous`: the id of the
@@ -152,6 +149,7 @@ class Prompt:
     method: bytes
     of_response: bool
     size: int
+    script: int
     uses_device: bool
     measured: bool
 
@@ -183,7 +181,7 @@ class Prompt:
     ) -> None:
         self.path, self.model, self.payload, self.stream = path, model, payload, stream
         self.wanted_usage, self.text, self.chunks, self.plain = wanted_usage, text, chunks, plain
-        self.digest, self.size = None, len(text)
+        self.digest, self.size, self.script = None, len(text), -1
         self.generates, self.background, self.measured = generates, background, generates and not background
         self.id_salt, self.previous, self.method, self.of_response = id_salt, previous, method, of_response
         self.answer, self.prompts, self.answers = answer, prompts, answers
@@ -195,9 +193,7 @@ class Prompt:
     def digest_with(self, seed: int) -> bytes:
         """The digest of the path and the bytes that engines get: endpoints may get equal bodies."""
         if self.digest is None:
-            made = xxhash.xxh3_128(self.path, seed=seed)
-            made.update(self.payload)
-            self.digest = made.digest()
+            self.digest = xxhash.xxh3_128_digest(self.payload, xxhash.xxh3_64_intdigest(self.path, seed))
         return self.digest
 
     def forget(self, seed: int) -> None:
@@ -387,7 +383,7 @@ class PromptReader:
 
     def check(self, path: bytes, body: Mapping[str, Any], *, tenant: bool = False) -> bool:
         """Checks all rules that need no rendering. Returns whether it is one plain prompt."""
-        return self._checked(path, body, tenant).plain
+        return self._checked(path, body, tenant)[0]
 
     def _checked(self, path: bytes, body: Mapping[str, Any], tenant: bool, size: int = 0) -> _Checked:
         known, shown, converted = _FIELDS[path], body, True
@@ -404,9 +400,9 @@ class PromptReader:
             messages = check_messages(shown.get("messages"), allow_media=self._allow_media)
         else:
             check_prompt(body.get("prompt"))
-            messages = Messages(plain=isinstance(body["prompt"], str), known=True)
+            messages = Messages(isinstance(body["prompt"], str), known=True)
         plain = messages.plain and not _is_truncated(shown)
-        return _Checked(plain, converted and messages.known and is_predictable(body, known), shown)
+        return plain, converted and messages.known and is_predictable(body, known), shown
 
     def _as_chat(self, path: bytes, body: Mapping[str, Any], *, shape_only: bool = False) -> AsChat:
         """The chat that an engine makes of a request of another API. Raises RequestError for a wrong type, and for

@@ -34,6 +34,9 @@ _ANTHROPIC = {name: re.compile(rb'"%b"\s*:\s*(\d{1,9})' % name) for name in (
 _INPUT_DETAILS = b'"input_tokens_details"'  # only in the Responses API
 _EVENT_BOUND = 1 << 20  # bytes; a longer event passes through without being read
 _TAIL = 4096
+_COLON: Final = 0x3A
+_ZERO: Final = 0x30
+_DIGITS: Final = 9  # of a number, as in the patterns
 _FIRST_TOKEN = re.compile(rb"^event:(?! ?response\.(?:created|in_progress)\r?\n)[^\n]*\n", re.M)
 
 
@@ -115,11 +118,29 @@ def _last(pattern: re.Pattern[bytes], name: bytes, data: bytes, known: int | Non
     at = data.rfind(name)
     if at < 0:
         return known
+    number = _number(data, at + len(name))
+    if number >= 0:
+        return number
     found = pattern.match(data, at)
     if found is not None:
         return int(found[1])
     earlier = pattern.findall(data)  # the last one is not a number
     return int(earlier[-1]) if earlier else known
+
+
+def _number(data: bytes, colon: int) -> int:
+    """The number right behind a colon, of at most nine digits; -1 if there is none. As engines write it: a pattern
+    takes five times as long."""
+    number, first = 0, colon + 1
+    end = min(len(data), first + _DIGITS)
+    if first >= end or data[colon] != _COLON:
+        return -1
+    for at in range(first, end):
+        digit = data[at] - _ZERO
+        if not 0 <= digit <= 9:
+            return number if at > first else -1
+        number = 10 * number + digit
+    return number
 
 
 class JsonTail:

@@ -43,38 +43,59 @@ class TokenRate:
     six. Similar requests come in rows, so one median over all prompts would be wrong by a factor of three after a
     change. So prompts are classified by their share of bytes that are not ASCII, and each class has its own median.
 
-    `bytes_per_token`: over all prompts; used for a class without a count.
+    bytes_per_token: a guess, until the first answer.
     """
 
-    __slots__ = ("_all", "_by_class", "_rates", "bytes_per_token")
+    __slots__ = ("_all", "_by_class", "_guess", "_rates")
 
     def __init__(self, bytes_per_token: float = 4.0) -> None:
-        self.bytes_per_token = bytes_per_token  # a guess, until the first answer
+        self._guess = bytes_per_token
         self._all: deque[float] = deque(maxlen=_KEPT)
         self._by_class = tuple(deque[float](maxlen=_KEPT) for _ in range(len(_CLASS_BOUNDS) + 1))
         self._rates: list[float | None] = [None] * len(self._by_class)
 
+    @property
+    def bytes_per_token(self) -> float:
+        """Over all prompts; used for a class without a count."""
+        return _median(self._all) if self._all else self._guess
+
     def of(self, text: bytes) -> float:
-        """Bytes per token of prompts like this one."""
-        return self._rates[_class(text)] or self.bytes_per_token
+        """Bytes per token of prompts that end like this text."""
+        return self._of_class(_class(text))
 
-    def learn(self, text: bytes, tokens: int, size: int | None = None) -> None:
-        """Learns from `tokens`, the engine's count. Prompts shorter than a piece are ignored: they are mostly template.
+    def of_prompt(self, prompt: Prompt) -> float:
+        """The same of a whole prompt, which keeps its class."""
+        return self._of_class(_class_of(prompt))
 
-        size: bytes of the whole prompt, if `text` is only its end.
-        """
-        size = len(text) if size is None else size
+    def learn(self, text: bytes, tokens: int) -> None:
+        """Learns from `tokens`, the engine's count. Prompts shorter than a piece are ignored: they are mostly
+        template."""
+        self._learn(_class(text), tokens, len(text))
+
+    def learn_prompt(self, prompt: Prompt, tokens: int) -> None:
+        """The same of a whole prompt, also if only the end of its text is left."""
+        self._learn(_class_of(prompt), tokens, prompt.size)
+
+    def _of_class(self, kind: int) -> float:
+        return self._rates[kind] or self.bytes_per_token
+
+    def _learn(self, kind: int, tokens: int, size: int) -> None:
         if tokens > 0 and size >= PIECE:
-            rate, kind = size / tokens, _class(text)
+            rate = size / tokens
             self._all.append(rate)
             self._by_class[kind].append(rate)
             self._rates[kind] = _median(self._by_class[kind])
-            self.bytes_per_token = _median(self._all)
 
 
 def _median(seen: deque[float]) -> float:
     """The median ignores the few prompts that differ much."""
     return sorted(seen)[len(seen) // 2]
+
+
+def _class_of(prompt: Prompt) -> int:
+    if prompt.script < 0:
+        prompt.script = _class(prompt.text)
+    return prompt.script
 
 
 def _class(text: bytes) -> int:
@@ -218,7 +239,7 @@ class Decider:
         policy, chunks = self.policy, prompt.chunks
         self.end_prefills(now)
         found = self.mirror.match(chunks)
-        rate = self.rate.of(prompt.text)
+        rate = self.rate.of_prompt(prompt)
         hits, depth, tokens = self._measure(prompt, found, rate)
         query = Query(now, tokens, hits, chunks, prompt.text, prompt.stream, ENDS, depth)
         available, adapter_state = len(candidates), None
@@ -259,12 +280,15 @@ class Decider:
             return 0
         if prompt.audio_tokens:
             return prompt.audio_tokens
-        text = prompt.text if prompt.text and prompt.prompts == 1 else prompt.payload
-        return int(min(self.most_tokens * prompt.prompts, math.ceil(len(text) / self.rate.of(text))))
+        if prompt.text and prompt.prompts == 1:
+            tokens = math.ceil(len(prompt.text) / self.rate.of_prompt(prompt))
+        else:
+            tokens = math.ceil(len(prompt.payload) / self.rate.of(prompt.payload))
+        return int(min(self.most_tokens * prompt.prompts, tokens))
 
     def look_up(self, prompt: Prompt) -> tuple[dict[int, float], int, float]:
         """The first step of `decide`; for benchmarks."""
-        return self._measure(prompt, self.mirror.match(prompt.chunks), self.rate.of(prompt.text))
+        return self._measure(prompt, self.mirror.match(prompt.chunks), self.rate.of_prompt(prompt))
 
     def _measure(
         self, prompt: Prompt, found: Mapping[int, tuple[int, int]], rate: float
@@ -354,8 +378,8 @@ class Decider:
         """Learns from the engine's count of the prompt's tokens. Its events will report the tokens of each chunk. The
         next turn of a conversation may come before them, so the mirror gets an estimate."""
         prompt = decision.prompt
-        self.rate.learn(prompt.text, tokens, prompt.size)
-        rest = (prompt.size - ENDS[len(prompt.chunks)]) / self.rate.of(prompt.text)
+        self.rate.learn_prompt(prompt, tokens)
+        rest = (prompt.size - ENDS[len(prompt.chunks)]) / self.rate.of_prompt(prompt)
         self.mirror.count_pending(prompt.chunks, decision.ticket.slot, max(1.0, tokens - rest))
 
     def failed(self, decision: Decision, now: float, *, computed: bool = False) -> None:

@@ -41,7 +41,7 @@ def sums(written: Path) -> dict[str, tuple[int, ...]]:
 async def test_records_and_metrics_have_the_sums(
     start: Any, kit: Any, keys: Any, written: Path, monkeypatch: pytest.MonkeyPatch, access_log: bool
 ) -> None:
-    monkeypatch.setattr("plumage_router.proxy.tenant_usage.INTERVAL", 0.05)
+    monkeypatch.setattr("plumage_router.proxy.usage_log.INTERVAL", 0.05)
     running = await start(engines=2, auth=keys, usageLog=True, accessLog=access_log)
     for stream in (True, False):
         assert (await running.post(kit.chat(stream=stream), **of("key-a"))).status == 200

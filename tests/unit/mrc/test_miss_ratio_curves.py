@@ -112,6 +112,18 @@ class TestSampling:
         assert plain.curve() == hashed.curve()
         assert plain.rate == hashed.rate
 
+    def test_prompts_of_a_long_load_count_as_their_keys_do(self) -> None:
+        """At a rate at which most prompts have no sampled key."""
+        rng = random.Random(3)
+        grouped, single = ReuseSampler(64, 1 << 24, hashed=True), ReuseSampler(64, 1 << 24, hashed=True)
+        for _ in range(4000):
+            prompt = [rng.randrange(5000) * _MIX & _MASK for _ in range(4)] + [rng.getrandbits(64) for _ in range(12)]
+            grouped.access_all(prompt)
+            for key in prompt:
+                single.access(key)
+        assert grouped.rate == single.rate < 1 / 256
+        assert grouped.curve() == single.curve()
+
     def test_lower_rate_that_drops_no_key_does_not_break_the_bound(self) -> None:
         sampler = ReuseSampler(16, 16)
         for key in (*range(8), *range(9, 16), 17, 18):

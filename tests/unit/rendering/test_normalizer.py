@@ -101,6 +101,18 @@ def test_ascii_is_unchanged(name: str) -> None:
     assert normalizer(text) is text
 
 
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=60, deadline=None)
+@given(text=texts.map(lambda text: text.encode("ascii", "ignore").decode()))
+def test_tokenizer_that_keeps_all_ascii_changes_none(name: str, text: str) -> None:
+    """The chat renderer does not call it then."""
+    normalize, _ = read(name)
+    if normalize.keeps_all_ascii:
+        assert normalize(text) == text
+    elif name in ("plain", "NFC"):
+        pytest.fail("a tokenizer without such steps keeps ASCII")
+
+
 def test_normalized_text_is_not_split() -> None:
     normalizer = Normalizer.from_tokenizer_json(TOKENIZERS["NFC"].to_str().encode())
     text = "Bäume <|im_end|> 日本"

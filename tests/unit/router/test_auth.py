@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,11 @@ def _auth(folder: Path, text: str) -> Auth:
 def _tenant(auth: Auth, key: str) -> str | None:
     tenant = auth.tenant({b"authorization": b"Bearer " + key.encode()})
     return tenant.name if tenant is not None else None
+
+
+def test_tenant_of_a_key_alone_is_named_by_its_sha256(tmp_path: Path) -> None:
+    """The name is in quotas, bills and salts, so it must never change."""
+    assert _tenant(_auth(tmp_path, "sk-alone\n"), "sk-alone") == hashlib.sha256(b"sk-alone").hexdigest()[:12]
 
 
 def test_key_may_contain_a_hash(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from plumage_router.http.body_memory import BodyBuffer
 from plumage_router.http.errors import RequestError
-from plumage_router.http.time_slicing import run_now
+from plumage_router.http.time_slicing import LARGE, run_now
 from plumage_router.request import body as body_module
-from plumage_router.request.body import check_bounds, parse_body, parse_steps
+from plumage_router.request.body import LIGHT, check_bounds, is_light, parse_body, parse_steps
 
 _TEXT = st.text(alphabet='\\"{[,:u0', max_size=12)
 _JSON = st.recursive(
@@ -158,3 +158,47 @@ def test_keys_in_strings_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     run_now(check_bounds([b'{"a":"x:y:z","b":"::::"}']))
     with pytest.raises(RequestError, match="2 keys"):
         run_now(check_bounds([b'{"a":{"b":1},"c":1}']))
+
+
+def _outcome(data: BodyBuffer) -> Any:
+    """The object in a body, or the code of the error."""
+    try:
+        return run_now(parse_steps(data))
+    except RequestError as error:
+        return error.code
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", 'c"', "d"]), _JSON), max_size=4), st.integers(0, 3), _TEXT)
+def test_light_body_is_read_as_in_slices(pairs: list[tuple[str, Any]], cut: int, text: str) -> None:
+    """Also with keys given twice, and with its end missing."""
+    long = json.dumps(text + "x" * LARGE)
+    raw = "".join(("{", *(f"{json.dumps(key)}:{json.dumps(value)}," for key, value in pairs), f'"long":{long}', "}"))
+    data = BodyBuffer(raw.encode()[: len(raw) - cut])
+    assert is_light(data)
+    assert data.counted is not None
+    assert _outcome(data) == _outcome(BodyBuffer(data.whole()))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"long":"' + b"x" * LIGHT + b'"}',
+        b'{"metadata":[' + b"{}," * 3000 + b'{}],"long":"' + b"x" * LARGE + b'"}',
+        b'{"stop":["' + b'","' * 600 + b'"],"long":"' + b"x" * LARGE + b'"}',
+        b'{"long":"' + b'\\"' * 600 + b"x" * LARGE + b'"}',
+        b'["' + b"x" * LARGE + b'"]',
+    ],
+    ids=["long", "objects", "texts", "escaped quotes", "no object"],
+)
+def test_other_body_is_not_light(raw: bytes) -> None:
+    data = BodyBuffer(raw)
+    assert not is_light(data)
+    assert data.counted is None
+
+
+def test_light_body_may_arrive_in_parts() -> None:
+    data = BodyBuffer()
+    for part in (b'{"a":{"long":"' + b"x" * 40_000, b"x" * 40_000 + b"\\", b'""}', b"}"):
+        data.add(part)
+    assert is_light(data)
+    assert data.counted == (2, 2)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from plumage_router.proxy.tenant_usage import TenantUsage, TokensUsed, UsageLog
+from plumage_router.proxy.tenant_usage import TenantUsage, TokensUsed
+from plumage_router.proxy.usage_log import UsageLog
 
 ONE = TokensUsed(prompt=100, cached=64, output=3, estimated=False)
 CUT = TokensUsed(prompt=90, cached=0, output=7, estimated=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -149,3 +150,22 @@ def test_whole_response_has_usage() -> None:
     reader.feed(RESPONSE_EVENTS[3].partition(b"data: ")[2])
     reader.end()
     assert reader.usage == Usage(prompt_tokens=9, cached_tokens=4, output_tokens=2)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(['"prompt_tokens":', '"prompt_tokens" : ', '"prompt_tokens"', '"cached_tokens":']),
+            st.sampled_from(["0", "17", "123456789", "1234567890", "-1", "null", "", "1.5"]),
+            st.sampled_from([",", "}", ""]),
+        ),
+        max_size=4,
+    )
+)
+def test_number_is_what_the_pattern_finds(fields: list[tuple[str, str, str]]) -> None:
+    """The last one that is a number, and of a long one the first nine digits."""
+    data = "".join(map("".join, fields)).encode()
+    usage = Usage()
+    usage.read(data)
+    found = re.findall(rb'"prompt_tokens"\s*:\s*(\d{1,9})', data)
+    assert usage.prompt_tokens == (int(found[-1]) if found else None)

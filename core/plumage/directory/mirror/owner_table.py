@@ -199,14 +199,16 @@ class OwnerTable:
         tokens = self.tokens(chain[first - 1]) if first else 0
         expected = chain[first:]
         step = self._step(first, tokens)
-        for chunk, pieces in zip(expected, _PIECES[first : len(chain)], strict=True):
+        at = first  # counted here: a `zip` of both lists makes a tuple for each chunk
+        for chunk in expected:
             shard, key = shards[chunk >> SHIFT], chunk & KEY
-            added = step * pieces
+            added = step * _PIECES[at]
             if key in shard or tokens + added > TOKENS:
-                new = expected[: expected.index(chunk)]
+                new = expected[: at - first]
                 expected = [*new, *self._expect_known(bit, chain, first + len(new), holds, tokens)]
                 holds.update(dict.fromkeys(expected, until))
                 break
+            at += 1
             tokens += added
             shard[key] = bit | tokens
             holds[chunk] = until
