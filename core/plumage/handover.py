@@ -42,7 +42,8 @@ class Kind(IntEnum):
     """CONNECTION and BYTES go to the router, all others to the supervisor; `RECEIVED` has bytes of the client."""
 
     CONNECTION = 1
-    """A client's connection; the payload is the number of bytes that an earlier router received there."""
+    """A client's connection. The payload is the number of bytes that an earlier router received of a request; it is
+    empty if the connection is new."""
     BYTES = 2
     """A part of these bytes."""
     REQUEST_BEGINS = 3
@@ -59,6 +60,8 @@ class Kind(IntEnum):
     """The router takes connections."""
     PAUSE = 9
     """The router has too many connections, or drains. New ones wait in the system's queue."""
+    RETURNED = 10
+    """The router has no free descriptor for this connection. It takes no others until it says so (`ACCEPT`)."""
 
 
 class Message(NamedTuple):
@@ -76,8 +79,9 @@ def message(kind: Kind, connection: int = 0, payload: bytes = b"") -> bytes:
     return _HEADER.pack(kind, connection, len(payload)) + payload
 
 
-def connection_message(connection: int, received: int) -> bytes:
-    """The message with which a connection is passed on. received: bytes that follow in messages of kind BYTES."""
+def connection_message(connection: int, received: int | None) -> bytes:
+    """The message with which a connection is passed on. received: bytes that follow in messages of kind BYTES; None for
+    a new connection."""
     return message(Kind.CONNECTION, connection, packed_count(received))
 
 

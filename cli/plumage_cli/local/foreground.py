@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -22,10 +24,40 @@ from plumage_cli.local.plan.vllm import VllmInterpreter
 from plumage_cli.local.pool.supervisor import Supervisor
 from plumage_cli.local.tables import pool_line, pool_overview
 
-__all__ = ["StopSignals", "Stopped", "curl", "pool_up", "run", "show"]
+__all__ = ["Output", "StopSignals", "Stopped", "curl", "pool_up", "run", "show"]
 
 _REDRAW = 1.0  # seconds between two updates of the table
 _LINE = 10.0  # seconds between two lines where the output is no terminal
+
+
+class Output:
+    """A stream whose lines are lost while they can't be written: on a full disk, or once nobody reads them. The pool
+    keeps running, as with a full disk for `ChildLog`."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._no_error():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._no_error():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _no_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:  # it stays so: what Python still has would fail again at the end
+            with open(os.devnull, "wb") as nothing:
+                os.dup2(nothing.fileno(), self._stream.fileno())
+        except OSError:
+            pass
 
 
 class Stopped(Exception):  # noqa: N818 - not an error
@@ -59,7 +91,7 @@ def run(pool: InferencePool, **options: Any) -> None:
     """Run the pool until SIGINT or SIGTERM; a second signal ends it without draining. options: of `pool_up`."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     with contextlib.suppress(Stopped):
-        asyncio.run(_run(pool, Console(highlight=False), **options))
+        asyncio.run(_run(pool, Console(highlight=False, file=cast(TextIO, Output(sys.stdout))), **options))
 
 
 async def _run(pool: InferencePool, console: Console, **options: Any) -> None:

@@ -24,9 +24,10 @@ class Supervisor(Protocol):
 
 
 class HandedConnection(DownstreamConnection):
-    """number: of the connection, given by the supervisor. received: what an earlier router received of its request."""
+    """number: of the connection, given by the supervisor. received: what an earlier router received of its request;
+    None if the connection is new."""
 
-    __slots__ = ("_answering", "_begun", "_copied", "_number", "_received", "_supervisor")
+    __slots__ = ("_answering", "_begun", "_copied", "_ended", "_number", "_received", "_supervisor")
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class HandedConnection(DownstreamConnection):
         loop: asyncio.AbstractEventLoop,
         supervisor: Supervisor,
         number: int,
-        received: bytes,
+        received: bytes | None,
     ) -> None:
         super().__init__(host, loop)
         self._supervisor = supervisor
@@ -43,14 +44,19 @@ class HandedConnection(DownstreamConnection):
         self._copied = True  # the supervisor has a copy
         self._begun = bool(received)  # a request has begun
         self._answering = False
+        self._ended = False  # the answer has ended; this is not reported yet
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        received, self._received = self._received, b""
+        received, self._received = self._received, None
         if received:  # at once: what the socket has comes after it
             super().data_received(received)
+        elif received is not None:  # between two requests
+            self.deadline = self._host.tick + self._timeouts.keep_alive
 
     def data_received(self, data: bytes) -> None:
+        if self._ended:
+            self._answer_ended()
         if self._answering:
             self._drop()  # the supervisor could not know which bytes belong to which request
         elif self._copied:
@@ -76,6 +82,18 @@ class HandedConnection(DownstreamConnection):
         if not keep_alive or not self._copied:
             return
         if self._waiting or self._parser.request is not None or self._refusal is not None:
+            self._drop()
+        else:
+            self._ended = True
+            self._loop.call_soon(self._answer_ended)  # uvloop writes at the end of a turn
+
+    def _answer_ended(self) -> None:
+        """Reports it, if the system has the whole answer. What only this process has is lost if it is killed, so such
+        a connection must end with it."""
+        if not self._ended or not self._copied:
+            return
+        self._ended = False
+        if self.transport.is_closing() or self.transport.get_write_buffer_size():
             self._drop()
         else:
             self._answering = self._begun = False

@@ -12,7 +12,8 @@ import logging
 import os
 import select
 import socket
-from typing import Final, NoReturn
+from collections.abc import Callable
+from typing import Final, NoReturn, Protocol
 
 from plumage.errors import ConfigurationError
 from plumage.handover import MAX_FDS, RECEIVE, Kind, Message, MessageReader, count_in, message
@@ -25,21 +26,29 @@ __all__ = ["HandedConnections"]
 log = logging.getLogger(__name__)
 
 _SEND_TIMEOUT: Final = 10.0  # seconds until the supervisor must have read
+_WARN_AGAIN: Final = 60.0  # seconds
+
+
+class HandoverHost(DownstreamHost, Protocol):
+    """pause_accepting: calls `HandedConnections.pause` soon. The host calls `accept` again."""
+
+    pause_accepting: Callable[[], object]
 
 
 class HandedConnections:
     """The clients that a supervisor passes on. descriptor: `listen.handover_fd`."""
 
-    def __init__(self, descriptor: int, host: DownstreamHost, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, descriptor: int, host: HandoverHost, loop: asyncio.AbstractEventLoop) -> None:
         self._descriptor = descriptor
         self._host = host
         self._loop = loop
         self._reader = MessageReader()
-        self._arriving: dict[int, tuple[socket.socket, int, bytearray]] = {}  # with the bytes that are missing
-        self._descriptors: list[int] = []  # received, the oldest first; their messages are not complete
+        self._arriving: dict[int, tuple[socket.socket | None, int | None, bytearray]] = {}  # some bytes are missing
+        self._descriptors: list[int | None] = []  # received, the oldest first; None for one that the system dropped
         self._opening: set[asyncio.Task[None]] = set()
         self._socket: socket.socket | None = None
         self._accepting = False
+        self._warned = -_WARN_AGAIN
 
     def start(self) -> None:
         """Raises ConfigurationError if the descriptor is not a socket to a supervisor."""
@@ -84,7 +93,7 @@ class HandedConnections:
     def _receive(self) -> None:
         assert self._socket is not None, "started"
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._socket, RECEIVE, MAX_FDS)
+            data, descriptors, flags, _ = socket.recv_fds(self._socket, RECEIVE, MAX_FDS)
         except BlockingIOError:
             return
         except OSError as error:
@@ -92,6 +101,8 @@ class HandedConnections:
         if not data:
             _end("the supervisor closed its socket")
         self._descriptors += descriptors
+        if flags & socket.MSG_CTRUNC:
+            self._descriptors.append(None)
         try:
             for one in self._reader.feed(data):
                 self._take(one)
@@ -100,22 +111,36 @@ class HandedConnections:
 
     def _take(self, one: Message) -> None:
         if one.kind is Kind.CONNECTION:
-            sock = socket.socket(fileno=self._descriptors.pop(0))
-            sock.set_inheritable(False)
-            arriving = self._arriving[one.connection] = (sock, count_in(one.payload) or 0, bytearray())
+            descriptor = self._descriptors.pop(0)
+            sock = None if descriptor is None else socket.socket(fileno=descriptor)
+            if sock is not None:
+                sock.set_inheritable(False)
+            arriving = self._arriving[one.connection] = (sock, count_in(one.payload), bytearray())
         elif one.kind is Kind.BYTES:
             arriving = self._arriving[one.connection]
             arriving[2].extend(one.payload)
         else:
             raise ValueError(f"a supervisor sends no {one.kind.name}")
         sock, size, received = arriving
-        if len(received) >= size:
-            del self._arriving[one.connection]
-            task = self._loop.create_task(self._open(sock, one.connection, bytes(received)))
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+        if len(received) < (size or 0):
+            return
+        del self._arriving[one.connection]
+        if sock is None:
+            self._give_back(one.connection)
+            return
+        task = self._loop.create_task(self._open(sock, one.connection, None if size is None else bytes(received)))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
 
-    async def _open(self, sock: socket.socket, number: int, received: bytes) -> None:
+    def _give_back(self, number: int) -> None:
+        """The supervisor still has the connection. It passes it to another router, or here a tick later."""
+        self.report(Kind.RETURNED, number)
+        self._host.pause_accepting()
+        if self._loop.time() > self._warned + _WARN_AGAIN:
+            self._warned = self._loop.time()
+            log.warning("no file descriptor is free for a connection: raise the limit of open files (ulimit -n)")
+
+    async def _open(self, sock: socket.socket, number: int, received: bytes | None) -> None:
         try:
             sock.setblocking(False)
             tune(sock)

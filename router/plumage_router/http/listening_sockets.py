@@ -89,9 +89,16 @@ class ListeningSockets:
         self._sockets = bind(self._config)
         if self._handed is not None:
             self._handed.start()
-        await self.accept()
+        await self._accept()
 
     async def accept(self) -> None:
+        """Ends a pause. It goes on where no descriptor is free: call it again later."""
+        try:
+            await self._accept()
+        except OSError:
+            self.pause()
+
+    async def _accept(self) -> None:
         for sock in self._sockets:
             handle = sock.dup()
             if self._tls is not None and sock.family != socket.AF_UNIX:

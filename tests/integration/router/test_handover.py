@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import resource
 import signal
 import socket
 import sys
@@ -42,7 +44,7 @@ class Supervised:
         await self.release.wait()
         await self.engine.normally(seen, writer)
 
-    async def start_router(self, number: int = 0, **limits: int) -> None:
+    async def start_router(self, number: int = 0, timeouts: dict[str, float] | None = None, **limits: int) -> None:
         members = {"id": "chat-0", "url": f"http://127.0.0.1:{self.engine.port}", "agent": None, "state": "Ready"}
         (self.folder / "members.json").write_text(json.dumps({"pool": "chat", "replicas": [members]}))
         (self.folder / "salt-key").write_text("salts\n")
@@ -53,6 +55,7 @@ class Supervised:
             "saltKeyFile": str(self.folder / "salt-key"),
             "listen": {"port": 0, "handoverFd": self.keeper.child_descriptor(number)},
             "limits": limits,
+            "timeouts": timeouts or {},
         }
         file = self.folder / f"router-{number}.json"
         file.write_text(json.dumps(settings))
@@ -191,6 +194,69 @@ async def test_answer_that_has_begun_is_cut_and_not_repeated(supervised: Supervi
     await supervised.start_router()
     assert b"HTTP/1.1" not in await closed(reader)
     assert len(supervised.engine.seen) == 1
+
+
+async def test_answer_that_the_client_has_not_read_ends_with_its_router(supervised: Supervised, kit: Any) -> None:
+    """The last bytes are in that router's memory only. Another router would let the client wait for them."""
+
+    async def long(seen: Any, writer: asyncio.StreamWriter) -> None:
+        await supervised.release.wait()
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 50000\r\n\r\n"
+        writer.write(head + b"x" * 50_000)  # less than the router holds before it stops to read
+
+    supervised.engine.answer = long
+    assert supervised.keeper._listener is not None
+    supervised.keeper._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", supervised.port))
+        client.sendall(kit.request(kit.chat("hello")))
+        await supervised.at_engine(1)
+        await kit.until(lambda: any(one.received for one in supervised.keeper._connections.values()))
+        supervised.release.set()
+        await kit.until(supervised.all_answered)
+        assert supervised.keeper.kept == 0
+        await supervised.kill_router()
+        client.settimeout(30)
+        received = await asyncio.to_thread(lambda: b"".join(iter(lambda: client.recv(4096), b"")))
+    assert received.startswith(b"HTTP/1.1 200")
+    assert len(received) < 50_000
+
+
+async def test_next_router_closes_an_idle_connection_no_earlier(supervised: Supervised, kit: Any) -> None:
+    supervised.release.set()
+    reader, writer = await supervised.connect()
+    writer.write(kit.request(kit.chat("hello")))
+    assert (await asyncio.wait_for(kit.read_answer(reader), 30)).status == 200
+    await kit.until(supervised.all_answered)
+    await supervised.kill_router()
+    await supervised.start_router(timeouts={"header": 0.5})
+    await kit.until(lambda: any(one.accepts for one in supervised.keeper._routers.values()))
+    await asyncio.sleep(2)  # a new connection would be closed
+    writer.write(kit.request(kit.chat("again")))
+    assert (await asyncio.wait_for(kit.read_answer(reader), 30)).status == 200
+
+
+async def test_router_without_descriptors_leaves_connections_with_the_supervisor(
+    supervised: Supervised, kit: Any
+) -> None:
+    """It serves them once some are free."""
+    supervised.release.set()
+    first = await supervised.connect()
+    first[1].write(kit.request(kit.chat("hello")))
+    assert (await asyncio.wait_for(kit.read_answer(first[0]), 30)).status == 200
+    pid = supervised._processes[0].pid
+    used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (min({*range(len(used) + 1)} - used), limits[1]))
+    reader, writer = await supervised.connect()
+    try:
+        writer.write(kit.request(kit.chat("hello")))
+        await kit.until(lambda: any(one.router is None for one in supervised.keeper._connections.values()))
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    assert (await asyncio.wait_for(kit.read_answer(reader), 30)).status == 200
+    assert supervised._processes[0].returncode is None
 
 
 async def test_client_that_leaves_is_not_kept(supervised: Supervised, kit: Any) -> None:

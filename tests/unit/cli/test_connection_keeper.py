@@ -42,6 +42,7 @@ class Router:
         self.reader = MessageReader()
         self.messages: list[Message] = []
         self.descriptors: list[int] = []
+        self.known: int | None = None  # bytes of the connection that was taken last; None if it was new
         self.report(Kind.ACCEPT)
 
     def begin(self, number: int, sock: socket.socket, *parts: bytes) -> None:
@@ -56,6 +57,7 @@ class Router:
     def take(self) -> tuple[int, socket.socket, bytes]:
         """The next connection: its number, its socket, and what an earlier router received."""
         number, size, received, sock = 0, -1, b"", None
+        self.known = None
         while sock is None or len(received) < size:
             while not self.messages:
                 data, descriptors, _, _ = socket.recv_fds(self.socket, RECEIVE, MAX_FDS)
@@ -64,7 +66,8 @@ class Router:
                 self.messages += self.reader.feed(data)
             one = self.messages.pop(0)
             if one.kind is Kind.CONNECTION:
-                number, size = one.connection, count_in(one.payload) or 0
+                self.known = count_in(one.payload)
+                number, size = one.connection, self.known or 0
                 sock = socket.socket(fileno=self.descriptors.pop(0))
                 self.opened.append(sock)
             else:
@@ -150,6 +153,65 @@ def test_answered_connection_can_pass_on_its_next_request(keeper: ConnectionKeep
     _, sock, received = Router(keeper).take()
     assert received == REQUEST
     sock.close()
+
+
+def test_next_router_knows_whether_a_connection_is_new(keeper: ConnectionKeeper, client: socket.socket) -> None:
+    first = Router(keeper)
+    number, sock, _ = first.take()
+    assert first.known is None
+    first.begin(number, sock, REQUEST)
+    first.report(Kind.ANSWER_BEGINS, number)
+    first.report(Kind.ANSWERED, number)
+    sock.close()
+    first.kill()
+    second = Router(keeper)
+    _, sock, _ = second.take()
+    assert second.known == 0
+    sock.close()
+
+
+def test_returned_connection_goes_to_another_router(keeper: ConnectionKeeper, client: socket.socket) -> None:
+    """A router that has no descriptor for it takes none until it says so."""
+    first = Router(keeper)
+    number, sock, _ = first.take()
+    first.begin(number, sock, REQUEST)
+    sock.close()
+    first.kill()
+    poor = Router(keeper)
+    again, sock, received = poor.take()
+    sock.close()
+    poor.report(Kind.RETURNED, again)
+    other = Router(keeper, 1)
+    assert (again, received) == (number, REQUEST)
+    taken, sock, received = other.take()
+    assert (taken, received) == (number, REQUEST)
+    sock.close()
+    other.kill()
+    poor.report(Kind.ACCEPT)
+    taken, sock, received = poor.take()
+    assert (taken, received) == (number, REQUEST)
+    sock.close()
+
+
+def test_some_descriptors_stay_free_for_the_start_of_a_router(
+    keeper: ConnectionKeeper, client: socket.socket, reports: list[str]
+) -> None:
+    router = Router(keeper)
+    number, sock, _ = router.take()
+    keeper._most_files = 0  # so the next connection is the last one
+    assert keeper._listener is not None
+    address = keeper._listener.getsockname()
+    with socket.create_connection(address, timeout=20), socket.create_connection(address, timeout=20):
+        last, second, _ = router.take()
+        until(lambda: keeper._full)
+        assert reports == ["2 connections are open, and new ones wait: raise the limit of open files (ulimit -n)"]
+        assert keeper.kept == 2
+        router.report(Kind.DROP, number)
+        third, waited, _ = router.take()
+        assert {number, last, third} == {1, 2, 3}
+        for one in (sock, second, waited):
+            one.close()
+    assert len(reports) == 1, "it is said once a minute"
 
 
 def test_bytes_of_begun_answers_make_room_for_others(

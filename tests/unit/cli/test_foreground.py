@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from plumage_cli.local import foreground
-from plumage_cli.local.foreground import StopSignals, show
+from plumage_cli.local.foreground import Output, StopSignals, show
 
 
 class Supervisor:
@@ -35,3 +36,28 @@ async def test_idle_pool_prints_no_repeated_line(monkeypatch: pytest.MonkeyPatch
     await show(Supervisor(states, signals), console, signals)  # type: ignore[arg-type]
     printed = [row.split()[1] for row in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     assert printed == ["Warming", "Ready", "Warming", "Ready"]
+
+
+def test_pool_prints_on_where_nobody_reads_its_output() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as stream:
+        console = Console(file=Output(stream))  # type: ignore[arg-type]
+        for _ in range(3):
+            console.print("router 1 was ended by SIGKILL; restarting it")
+
+
+def test_pool_prints_on_after_a_full_disk() -> None:
+    class Disk(io.StringIO):
+        full = True
+
+        def flush(self) -> None:
+            if self.full:
+                raise OSError(28, "No space left on device")
+
+    disk = Disk()
+    console = Console(file=Output(disk))  # type: ignore[arg-type]
+    console.print("while it is full")
+    disk.full = False
+    console.print("later")
+    assert "later" in disk.getvalue()

@@ -11,6 +11,7 @@ import resource
 import select
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,18 +36,21 @@ _ACCEPT_AT_ONCE: Final = 64
 _RECEIVE: Final = 1 << 18  # bytes at once
 _RETRY: Final = 0.1  # seconds until connections are accepted again after the system refused one
 _STOP: Final = 5.0  # seconds for the thread to end
+_SPARE: Final = 64  # descriptors that stay free to start a router; a quarter of all where few are allowed
+_REPORT_AGAIN: Final = 60.0  # seconds between two reports that connections must wait
 
 
 @dataclass(slots=True)
 class _Connection:
     """router: the number of the one that serves it; None while it waits for one. received: the present requests' bytes.
-    written: `written_bytes` when these began. ended: how many routers ended with them."""
+    written: `written_bytes` when these began. answered: it had an answer. ended: how many routers ended with them."""
 
     sock: socket.socket
     router: int | None = None
     received: list[bytes] = field(default_factory=list)
     written: int | None = None
     answering: bool = False
+    answered: bool = False
     ended: int = 0
 
     @property
@@ -97,7 +101,8 @@ class ConnectionKeeper:
     """Accepts the connections of one listening socket, and passes each to the router with the fewest.
 
     Routers have numbers. Call `renew` before each start of one, `ended` when it has ended, and `close` at the end.
-    report: gets a line for each connection that is given up; it is called in the keeper's thread.
+    report: gets a line for each connection that is given up, and where connections must wait for a descriptor; it is
+    called in the keeper's thread.
     """
 
     def __init__(
@@ -110,6 +115,8 @@ class ConnectionKeeper:
         self._next = 1
         self._bytes = 0
         self._refused = False  # the system had no descriptor for the last connection
+        self._full = False  # the descriptors that are left are not for connections
+        self._reported = -_REPORT_AGAIN
         self._routers: dict[int, _Router] = {}
         self._calls: deque[Callable[[], None]] = deque()  # for the thread
         self._received = memoryview(bytearray(_RECEIVE))  # a new object for each message would fragment the heap
@@ -117,7 +124,7 @@ class ConnectionKeeper:
         self._wakes, self._wake = socket.socketpair()
         self._wakes.setblocking(False)
         self._children = [_unconnected() for _ in range(routers)]  # `renew` connects them; their descriptors stay
-        _raise_file_limit(most_connections * routers)
+        self._most_files = _raise_file_limit(most_connections * routers)
         self._thread = threading.Thread(target=self._run, name="connection-keeper", daemon=True)
         self._thread.start()
 
@@ -179,7 +186,8 @@ class ConnectionKeeper:
         poll.register(self._wakes, select.POLLIN)
         for router in self._routers.values():
             poll.register(router.sock, select.POLLIN | (select.POLLOUT if router.waits_to_send else 0))
-        if listener is not None and not self._refused and self._least_busy(with_room=True) is not None:
+        may_accept = not self._refused and not self._full
+        if listener is not None and may_accept and self._least_busy(with_room=True) is not None:
             poll.register(listener, select.POLLIN)
         ready = {descriptor for descriptor, _ in poll.poll(_RETRY * 1000 if self._refused else None)}
         self._refused = False
@@ -242,7 +250,8 @@ class ConnectionKeeper:
         router.connections += 1
         router.passed += 1
         received = b"".join(connection.received)
-        router.send(connection_message(number, len(received)), connection.sock)
+        known = connection.answered or bool(received)
+        router.send(connection_message(number, len(received) if known else None), connection.sock)
         for start in range(0, len(received), MAX_PAYLOAD):
             router.send(message(Kind.BYTES, number, received[start : start + MAX_PAYLOAD]))
         router.flush()
@@ -285,9 +294,13 @@ class ConnectionKeeper:
             connection.answering = True
         elif one.kind is Kind.ANSWERED:
             self._forget_bytes(connection)
-            connection.answering, connection.ended = False, 0
+            connection.answering, connection.answered, connection.ended = False, True, 0
         elif one.kind is Kind.DROP:
             self._drop(one.connection)
+        elif one.kind is Kind.RETURNED:
+            router.accepts, connection.router = False, None
+            router.connections -= 1
+            self._pass_on_waiting()
         else:
             raise ValueError(f"a router sends no {one.kind.name}")
 
@@ -310,6 +323,7 @@ class ConnectionKeeper:
         connection = self._connections.pop(number)
         self._forget_bytes(connection)
         connection.sock.close()
+        self._full = False
         if connection.router in self._routers:
             self._routers[connection.router].connections -= 1
 
@@ -322,12 +336,21 @@ class ConnectionKeeper:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
             except OSError as error:  # no descriptor or no memory
-                log.warning("cannot accept a connection: %s", error.strerror)
+                self._report_wait(f"cannot accept a connection: {error.strerror}")
                 self._refused = True
                 break
             connection = self._connections[self._next] = _Connection(sock)
             self._pass_on(self._next, connection, chosen)
             self._next += 1
+            if sock.fileno() >= self._most_files:
+                self._report_wait(f"{len(self._connections):,} connections are open, and new ones wait")
+                self._full = True
+                break
+
+    def _report_wait(self, what: str) -> None:
+        if time.monotonic() - self._reported > _REPORT_AGAIN:
+            self._reported = time.monotonic()
+            self._report(f"{what}: raise the limit of open files (ulimit -n)")
 
     def _close_listener(self) -> None:
         if self._listener is not None:
@@ -341,10 +364,15 @@ def _unconnected() -> socket.socket:
     return child
 
 
-def _raise_file_limit(most_connections: int) -> None:
-    """Raises the limit of open files for a copy of each connection, as far as the system allows."""
+def _raise_file_limit(most_connections: int) -> int:
+    """Raises the limit of open files for a copy of each connection, as far as the system allows. Returns the lowest
+    descriptor that no connection should have: the system gives the lowest that is free."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files_of_router(most_connections, 0)
     wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    if soft == resource.RLIM_INFINITY:
+        return 1 << 30
+    return soft - min(_SPARE, soft // 4)
