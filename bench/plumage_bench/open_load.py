@@ -55,18 +55,22 @@ class Answer:
     late: float = 0.0
 
 
-async def play(url: str, tenants: Sequence[Tenant], seconds: float, seed: str, after: float) -> list[Answer]:
+async def play(
+    url: str, tenants: Sequence[Tenant], seconds: float, seed: str, after: float, *, begun: float = 0.0
+) -> list[Answer]:
     """Sends for so many seconds, then gives up what has no end after `after` seconds more.
+
+    begun: seconds after that in which answers with a first token may still end.
 
     Each request has a connection of its own: httpx searches its pool for each, which takes long with thousands.
     """
     found: list[Answer] = []
     unused = ssl.create_default_context()  # else each client would make one
     began = time.monotonic()
-    tasks: set[asyncio.Task[None]] = set()
+    tasks: dict[asyncio.Task[None], Answer] = {}
 
     # Longer than any request may last: else a late cancellation would look like a lost connection.
-    limit = 2.0 * (seconds + after)
+    limit = 2.0 * (seconds + after + begun)
 
     async def ask(body: dict[str, Any], headers: dict[str, str], answer: Answer) -> None:
         async with httpx.AsyncClient(base_url=url, timeout=limit, verify=unused, trust_env=False) as http:
@@ -79,12 +83,16 @@ async def play(url: str, tenants: Sequence[Tenant], seconds: float, seed: str, a
             await asyncio.sleep(began + due - time.monotonic())
             answer = Answer(tenant.name, due)
             found.append(answer)
-            tasks.add(asyncio.create_task(ask(_body(rng, tenant), tenant.headers, answer)))
+            tasks[asyncio.create_task(ask(_body(rng, tenant), tenant.headers, answer))] = answer
 
     await asyncio.gather(*(send(tenant) for tenant in tenants))
     if tasks:
-        _, left = await asyncio.wait(tasks, timeout=after)
-        for task in left:
+        await asyncio.wait(tasks, timeout=after)
+        for task, answer in tasks.items():
+            if answer.first is None:
+                task.cancel()
+        await asyncio.wait(tasks, timeout=begun)
+        for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     return found

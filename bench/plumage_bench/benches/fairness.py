@@ -42,18 +42,21 @@ TENANTS: Final = {  # requests a second, words of a prompt, tokens of an answer
     "few": (1.0, (50, 300), (10, 40)),
     "batch": (10.0, (200, 600), (10, 40)),
 }
-_AFTER: Final = 5.0  # seconds after the load in which answers may still end
+_AFTER: Final = 5.0  # seconds after the load in which answers may still begin
+_BEGUN: Final = 20.0  # seconds after that in which they may end: tokens are known at the end (0340)
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """What each tenant got in one window. service: tokens a second. ttft_p95: seconds, of requests sent in the window.
     One without a first token counts with the time until it was given up. None where none was sent. late: seconds, the
-    longest that a request was sent after its time."""
+    longest that a request was sent after its time. unended: answers that began in the window and have no end, so their
+    service is missing."""
 
     service: Mapping[str, float]
     ttft_p95: Mapping[str, float | None]
     late: float
+    unended: int = 0
 
     @property
     def service_gap(self) -> float:
@@ -90,7 +93,7 @@ def run(context: Context) -> Report:
             for queue in (pair % 2 == 0, pair % 2 != 0):
                 seed = f"{context.seed} {pair}"
                 url = f"http://127.0.0.1:{pools[queue].port}"
-                answers = asyncio.run(play(url, _tenants(queue=queue), end, seed, _AFTER))
+                answers = asyncio.run(play(url, _tenants(queue=queue), end, seed, _AFTER, begun=_BEGUN))
                 found[queue].append(window(answers, start, end))
                 advance(1)
     return _report(found)
@@ -129,10 +132,12 @@ def window(answers: Sequence[Answer], start: float, end: float) -> Window:
             service[one.tenant] += begun * (one.prompt - one.cached) + share * ANSWER_TOKEN * one.answered
         if start <= one.sent < end:
             times[one.tenant].append((end + _AFTER if one.first is None else one.first) - one.sent)
+    unended = sum(one.first is not None and start <= one.first < end and one.ended is None for one in answers)
     return Window(
         {name: tokens / (end - start) for name, tokens in service.items()},
         {name: quantile(all_, 0.95) if all_ else None for name, all_ in times.items()},
         max(one.late for one in answers),
+        unended,
     )
 
 
@@ -144,6 +149,7 @@ def _report(found: Mapping[bool, Sequence[Window]]) -> Report:
         "default_service_gap": max(one.service_gap for one in found[False]),
         "weight_gap": max(one.weight_gap for one in found[True]),
         "windows": len(found[True]),
+        "unended": sum(one.unended for windows in found.values() for one in windows),
         "late_ms": 1000 * max(one.late for windows in found.values() for one in windows),
     }
     notes = "`few` sent nothing in some window, so its times have no ratio."
@@ -173,7 +179,7 @@ def _seconds(times: Sequence[float | None]) -> Figure:
 
 
 def _plain(one: Window) -> dict[str, Any]:
-    return {"service": dict(one.service), "ttft_p95": dict(one.ttft_p95), "late": one.late}
+    return {"service": dict(one.service), "ttft_p95": dict(one.ttft_p95), "late": one.late, "unended": one.unended}
 
 
 def _plot(figure: Any, found: Mapping[bool, Sequence[Window]]) -> None:

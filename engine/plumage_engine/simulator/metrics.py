@@ -92,10 +92,9 @@ class Metrics:
         by_reason = self._gauge("vllm:num_requests_waiting_by_reason", text, load.waiting, reason="capacity")
         by_reason.add_metric([*self._labels.values(), "deferred"], 0)
         yield by_reason
-        held_back = load.waiting if engine.stopped else 0
         text = "Settings of a newer operator that are ignored."
         yield self._gauge("plumage_engine_config_ignored_fields", text, self._ignored)
-        yield self._gauge("plumage_engine_held_back", "Requests that FEATHER holds back on purpose.", held_back)
+        yield self._gauge("plumage_engine_held_back", "Requests that FEATHER holds back on purpose.", engine.held_back)
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of the KV blocks in use; 0 when idle.", load.kv_usage)
         yield self._gauge(
             "vllm:cache_config_info",

@@ -91,6 +91,12 @@ def test_service_counts_when_it_is_given(first: float | None, ended: float | Non
     assert fairness.window(answers, 10.0, 20.0).service["many"] == pytest.approx(tokens / 10.0)
 
 
+def test_answers_that_began_in_the_window_and_have_no_end_are_counted() -> None:
+    times = [(9.0, None), (10.0, None), (15.0, 16.0), (19.0, None), (20.0, None), (None, None)]
+    answers = [Answer("many", 1.0, 200, first, ended) for first, ended in times]
+    assert fairness.window(answers, 10.0, 20.0).unended == 2
+
+
 def test_pools_by_score_and_by_arrival_differ_in_the_order_alone() -> None:
     by_arrival, by_score = map(sloscore.spec, sloscore.ORDERS)
     assert by_score["flowControl"].pop("order") == "SloScore" != by_arrival["flowControl"].pop("order")
@@ -153,3 +159,36 @@ async def test_load_is_repeated_by_its_seed_and_gives_up_what_never_ends() -> No
     assert (by_status[200].prompt, by_status[200].cached, by_status[200].answered) == (7, 2, 3)
     assert by_status[200].first is not None
     assert by_status[None].ended is by_status[429].first is None
+
+
+@pytest.mark.parametrize("begun", [0.0, 30.0])
+async def test_answer_that_began_may_end_while_others_are_given_up(begun: float) -> None:
+    given_up = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        size = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        body = json.loads(await reader.readexactly(size))
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")
+        if body["max_tokens"] == 1:
+            await reader.read()  # until the client leaves
+            if begun:
+                given_up.set()
+        else:
+            writer.write(b'data: {"choices": []}\n\n')
+            await given_up.wait()
+            usage = {"prompt_tokens": 7, "completion_tokens": 3}
+            writer.write(b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\ndata: [DONE]\n\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        tenants = [Tenant("begins", 40.0, (5, 9), (2, 9)), Tenant("waits", 40.0, (5, 9), (1, 1))]
+        found = await play(url, tenants, 0.3, "seed", after=2.0, begun=begun)
+        given_up.set()
+    assert {one.tenant for one in found} == {"begins", "waits"}
+    assert {one.first is None for one in found if one.tenant == "begins"} == {False}
+    assert {(one.ended is not None, one.prompt) for one in found if one.tenant == "begins"} == {
+        (True, 7) if begun else (False, 0)
+    }
+    assert all(one.first is None and one.ended is None for one in found if one.tenant == "waits")

@@ -408,4 +408,30 @@ class TestAdapters:
         engine = make_engine(adapter_slots=1)
         self._submit(engine, a="x", b="y")
         engine.step(0.0)
-        assert not engine.stopped
+        assert engine.held_back == 0
+
+
+class TestHeldBack:
+    def test_a_request_that_comes_during_a_step_is_not_held_back(self) -> None:
+        engine = make_engine(queue="ChtOrder")
+        engine.submit(request("a", 8, 5), 0.0)
+        engine.step(0.0)
+        engine.submit(request("b", 8, 5), 0.5)
+        assert (engine.load().waiting, engine.held_back) == (1, 0)
+
+    def test_requests_that_wait_after_a_stop_are(self) -> None:
+        engine = make_engine(
+            queue="Heuristic", cache_blocks=200, max_num_seqs=8, max_batched_tokens=256, chunk_blocks=1
+        )
+        for name in range(4):
+            engine.submit(request(name, 40, 20, shared=8), 0.0)
+        engine.step(0.0)
+        for name in (10, 11):
+            engine.submit(request(name, 40, 2, family=name), 0.5)
+        engine.step(1.0)
+        assert (engine.load().waiting, engine.held_back) == (2, 2)
+        engine.submit(request(12, 40, 2), 1.5)
+        assert engine.held_back == 2, "the new one was not decided yet"
+        for name in (10, 11, 12):
+            engine.abort(name, 1.6)
+        assert engine.held_back == 0

@@ -45,6 +45,9 @@ def test_other_prefix_is_held_back_despite_room(tiny_model: Path) -> None:
     engine = serving(tiny_model, limit=8)
     assert [one.request_id for one in engine.scheduler.waiting] == ["stranger 0", "stranger 1"]
     assert held_back(engine) == 2
+    engine.add("stranger 2", chain(52, LEVELS), 2)
+    assert held_back(engine) == 2, "the policy was not asked about the last one yet"
+    engine.abort("stranger 2")
     engine.abort("stranger 1")
     assert held_back(engine) == 1
     engine.finish()

@@ -75,7 +75,7 @@ class SimEngine:
         self._backlog = 0
         self._limit = BatchLimit(settings.max_num_seqs)
         self._step: _Step | None = None
-        self.stopped = False  # whether the policy holds requests back, although the last batch had room
+        self._stopped = 0  # requests that waited when the policy chose STOP, although the batch had room
         # The request whose blocks are being cached, and the position of the first of them.
         self.storing: tuple[SimRequest, int] | None = None
 
@@ -122,13 +122,18 @@ class SimEngine:
         waiting = len(self._requests) - len(self._running)
         return Load(len(self._running), waiting, self.pool.usage, self._backlog)
 
+    @property
+    def held_back(self) -> int:
+        """Waiting requests that the policy holds back on purpose. One that came since waits for the next step."""
+        return min(self._stopped, len(self._requests) - len(self._running))
+
     def step(self, now: float) -> StepReport | None:
         """Schedule the next step at `now`; None when there is no work. It first ends an unended step."""
         if self._step is not None:
             self.end_step(now)
         if not self._requests:
             return None
-        step, self.stopped = _Step(), False
+        step, self._stopped = _Step(), 0
         self._step = step
         budget = self._schedule_decodes(step, now)
         budget = self._schedule_prefills(step, budget, now)
@@ -240,7 +245,7 @@ class SimEngine:
         while budget > 0 and len(self._running) < self._limit.limit:
             request_id = self.queue.select(now)
             if request_id is None:
-                self.stopped = not aside
+                self._stopped = len(self.queue)
                 break
             tracked = self._requests[request_id]
             if not self._has_slot(tracked.request.adapter):

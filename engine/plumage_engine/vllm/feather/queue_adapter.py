@@ -42,17 +42,18 @@ class FeatherQueue(RequestQueue):
         self._waiting: OrderedDict[str, Request] = OrderedDict()
         self._plain: FCFSRequestQueue | None = None
         self._chosen: Request | None = None  # vLLM pops what it peeked at
-        self._stopped = False  # the policy's last choice with room in the batch was STOP
+        self._stopped = 0  # requests that waited at the policy's last choice with room in the batch, if it was STOP
         guard.fall_back = self._fall_back
 
     @property
     def held_back(self) -> int:
-        """Requests that wait because the policy chose STOP although the batch has room: no sign of overload."""
-        return len(self._waiting) if self._stopped and self._plain is None else 0
+        """Requests that wait because the policy chose STOP although the batch has room: no sign of overload. One that
+        came since waits for the next step."""
+        return min(self._stopped, len(self._waiting)) if self._plain is None else 0
 
     def follow(self, order: WaitingOrder) -> None:
         """Use another order, which has all waiting requests, from now on."""
-        self._order, self._chosen, self._stopped = order, None, False
+        self._order, self._chosen, self._stopped = order, None, 0
 
     # -- requests arrive and leave -------------------------------------------------------------------------------------
 
@@ -113,7 +114,7 @@ class FeatherQueue(RequestQueue):
             return False
         scheduler = self._scheduler  # paused streaming sessions are not in `running`, and have a slot all the same
         if len(scheduler.running) + scheduler.num_waiting_for_streaming_input >= scheduler.max_num_active_reqs:
-            self._stopped = False
+            self._stopped = 0
             return True
         return self._ask() is not None
 
@@ -145,7 +146,7 @@ class FeatherQueue(RequestQueue):
         except Exception as error:
             self._guard.failed(error)
             return self._first()
-        self._stopped = self._chosen is None
+        self._stopped = len(self._waiting) if self._chosen is None else 0
         if self._stopped:
             self._counters.add("stops")
         return self._chosen
