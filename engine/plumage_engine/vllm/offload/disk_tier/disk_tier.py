@@ -8,7 +8,7 @@ chunks are misses from then on, and requests that wait for one compute it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 from plumage.errors import PlumageError
 from plumage.tiering import TierNode, plan_admission
