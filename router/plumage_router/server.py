@@ -212,7 +212,9 @@ async def drain(listener: Listener, seconds: float, turn_away: Callable[[], None
 def client_sockets(listen: ListenConfig, listener: Listener, loop: asyncio.AbstractEventLoop) -> ListeningSockets:
     """Where a listener's clients come from: its own sockets, and a supervisor."""
     descriptor = listen.handover_fd
-    handed = None if descriptor is None else HandedConnections(descriptor, listener, loop)
+    handed = None
+    if descriptor is not None:
+        handed = HandedConnections(descriptor, listener, loop, listener.pause_accepting)
     return ListeningSockets(listen, lambda: DownstreamConnection(listener, loop), loop, listener.tls, handed)
 
 

@@ -13,7 +13,7 @@ import os
 import select
 import socket
 from collections.abc import Callable
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 from plumage.errors import ConfigurationError
 from plumage.handover import MAX_FDS, RECEIVE, Kind, Message, MessageReader, count_in, message
@@ -29,18 +29,20 @@ _SEND_TIMEOUT: Final = 10.0  # seconds until the supervisor must have read
 _WARN_AGAIN: Final = 60.0  # seconds
 
 
-class HandoverHost(DownstreamHost, Protocol):
-    """pause_accepting: calls `HandedConnections.pause` soon. The host calls `accept` again."""
-
-    pause_accepting: Callable[[], object]
-
-
 class HandedConnections:
-    """The clients that a supervisor passes on. descriptor: `listen.handover_fd`."""
+    """The clients that a supervisor passes on. descriptor: `listen.handover_fd`. pause_soon: has `pause` called soon,
+    and `accept` later."""
 
-    def __init__(self, descriptor: int, host: HandoverHost, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        host: DownstreamHost,
+        loop: asyncio.AbstractEventLoop,
+        pause_soon: Callable[[], object],
+    ) -> None:
         self._descriptor = descriptor
         self._host = host
+        self._pause_soon = pause_soon
         self._loop = loop
         self._reader = MessageReader()
         self._arriving: dict[int, tuple[socket.socket | None, int | None, bytearray]] = {}  # some bytes are missing
@@ -135,7 +137,7 @@ class HandedConnections:
     def _give_back(self, number: int) -> None:
         """The supervisor still has the connection. It passes it to another router, or here a tick later."""
         self.report(Kind.RETURNED, number)
-        self._host.pause_accepting()
+        self._pause_soon()
         if self._loop.time() > self._warned + _WARN_AGAIN:
             self._warned = self._loop.time()
             log.warning("no file descriptor is free for a connection: raise the limit of open files (ulimit -n)")

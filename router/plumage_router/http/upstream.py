@@ -343,7 +343,7 @@ class ConnectionPool:
             self._hand_over(connection, receiver)
 
     def _hand_over(self, connection: UpstreamConnection, receiver: Receiver) -> None:
-        if connection.transport.is_closing():  # the engine ended as it accepted the connection
+        if connection not in self._all:  # the engine ended as it accepted the connection
             receiver.unreachable(Failure.CONNECT_FAILED)
             return
         try:
