@@ -89,7 +89,8 @@ def test_slow_reader_costs_lines_but_no_time() -> None:
     log, added = JsonLines(writing), 3 * MAX_WAITING
     for number in range(added):
         log.add({"number": number, "filler": "x" * 100})
-    assert MAX_WAITING <= log.dropped <= 2 * MAX_WAITING
+    in_pipe = (1 << 16) // 100  # lines that the thread may have written before it had to wait
+    assert MAX_WAITING - in_pipe <= log.dropped <= 2 * MAX_WAITING
     text = b""
     while text.count(b"\n") < added - log.dropped:
         text += os.read(reading, 1 << 20)
