@@ -42,8 +42,8 @@ class PoolView(TypedDict):
     """endpoint: URL, None until the routers are started.
 
     started: seconds since 1970. traffic: the routers' status, empty before the first answer; its `directory` is Unknown
-    while no router answers. problems: messages about missing sockets of the
-    pool's folder, and about routers that run and do not answer.
+    while no router answers. problems: messages about missing sockets of the pool's folder, and about routers that run
+    and do not answer.
     """
 
     pool: str

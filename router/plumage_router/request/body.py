@@ -45,7 +45,7 @@ __all__ = [
 
 _MAX_DEPTH: Final = 254  # as many levels as `orjson` serializes
 _VISITED: Final = 16_384  # values between two slices
-_VIEWED: Final = 32_768  # bytes
+_VIEWED: Final = 32_768  # bytes, from which on a view costs less than a copy
 LIGHT: Final = 131_072  # bytes: a longer body is always read in slices
 _LIGHT_UNQUOTED: Final = 8192  # bytes outside of strings: at most so many values, and half as many containers
 _NAMED: Final = 65_536  # bytes; a longer body is not searched for the duplicate key, since that parser is slow
@@ -141,9 +141,7 @@ def splice(raw: bytes, fields: Mapping[str, Any]) -> bytes:
 def splice_json(raw: bytes, fields: bytes) -> bytes:
     """`splice` with fields that are JSON already, without the braces around them."""
     start = raw.index(b"{") + 1
-    rest = (
-        memoryview(raw)[start:] if len(raw) > _VIEWED else raw[start:]
-    )  # a view of a large one costs less than a copy
+    rest = memoryview(raw)[start:] if len(raw) > _VIEWED else raw[start:]
     return b"".join((raw[:start], fields, b",", rest))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -49,6 +49,18 @@ async def linked(directory: LocalServer, pool: str, engine: Any, replica: str) -
         await client.close()
 
 
+@asynccontextmanager
+async def both_linked(
+    directory: LocalServer, pool: str, old: Any, new: Any
+) -> AsyncIterator[tuple[LearnedTablesSync, LearnedTablesSync]]:
+    """The same of two engines, once the new one has what the old one learned."""
+    async with linked(directory, pool, old, "r0") as first:
+        await until(lambda: first.counts["sent"] >= 1)
+        async with linked(directory, pool, new, "r1") as second:
+            await until(lambda: second.counts["applied"] == 1)
+            yield first, second
+
+
 def table(engine: Any) -> dict[str, Any]:
     found: dict[str, Any] = httpx.get(engine.url + PATH, timeout=10).raise_for_status().json()
     return found
@@ -68,11 +80,7 @@ async def test_new_engine_starts_from_shared_table(directory, pool, make_engine)
     assert table(old)["rows"] == []
     assert table(old)["fingerprint"] == table(new)["fingerprint"] != table(other)["fingerprint"]
     assert send_table(old) == 204
-    async with AsyncExitStack() as stack:
-        first = await stack.enter_async_context(linked(directory, pool, old, "r0"))
-        await until(lambda: first.counts["sent"] >= 1)
-        second = await stack.enter_async_context(linked(directory, pool, new, "r1"))
-        await until(lambda: second.counts["applied"] == 1)
+    async with both_linked(directory, pool, old, new) as (first, second):
         assert table(new)["rows"] == LEARNED
         await until(lambda: second.counts["sent"] > 1 and first.counts["read"] > 1)
         assert table(old)["rows"] == LEARNED, "tables that it shared must not come back as new samples"
@@ -93,12 +101,8 @@ async def test_new_engine_predicts_by_the_fit_of_another(directory, pool, make_e
     rows = [[*row] for row in merged([fit.rows()])]
     assert send_table(old, rows=rows) == 204
     assert send_table(old, rows=rows[1:]) == 400
-    async with AsyncExitStack() as stack:
-        first = await stack.enter_async_context(linked(directory, pool, old, "r0"))
-        await until(lambda: first.counts["sent"] >= 1)
-        second = await stack.enter_async_context(linked(directory, pool, new, "r1"))
-        await until(lambda: second.counts["applied"] == 1)
-    assert table(new)["rows"] == rows
+    async with both_linked(directory, pool, old, new):
+        assert table(new)["rows"] == rows
 
 
 async def test_corrupt_and_newer_tables_are_refused_and_counted(directory, pool, make_engine) -> None:

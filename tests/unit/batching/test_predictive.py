@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
-from math import inf, nan
+from contextlib import suppress
+from math import inf, isfinite, nan
 
 import pytest
 
@@ -166,6 +167,26 @@ def test_sums_that_contradict_one_another_change_nothing(place: int, wrong: floa
     with pytest.raises(ConfigurationError):
         fit.merge(rows)
     assert list(fit.rows()) == before
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_damaged_sums_are_refused_or_can_be_fitted(seed: int) -> None:
+    """Whatever their size: an engine that can't fit its step time would switch the policy off."""
+    rng, fit = random.Random(seed), learned(2, 100)
+    rows = list(learned(1, 300).rows())
+    for place in rng.choices(range(len(rows)), k=rng.randint(1, 5)):
+        rows[place] = (*rows[place][:5], rng.choice([0.0, 1e-320, 1e308, -1e308, 1e200, -1e-200, 5.0]))
+    with suppress(ConfigurationError):
+        fit.merge(rows)
+    fit.learn([1.0, 32.0, 0.0, 500.0, 500.0, 500.0], 0.05, steps=64)
+    assert all(map(isfinite, (*fit.coefficients.values(), *fit.predict([1.0] * 6))))
+
+
+@pytest.mark.parametrize("steps", [1.0, 1e-320])
+def test_sums_too_small_for_a_step_are_refused(steps: float) -> None:
+    rows = [(*row[:4], row[4] * steps, row[5] * 1e-320) for row in learned(1, 300).rows()]
+    with pytest.raises(ConfigurationError):
+        StepTime().merge(rows)
 
 
 @pytest.mark.parametrize("change", [lambda rows: rows[1:], lambda rows: [*rows[:-1], (*rows[-1][:4], 1.0, rows[-1][5])],

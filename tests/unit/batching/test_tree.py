@@ -21,6 +21,15 @@ def put(tree: ChunkedHashTree, name: str, text: str, arrival: float = 0.0) -> No
     tree.insert(Candidate(name, vector(text), len(text), arrival))
 
 
+def two_running() -> ChunkedHashTree:
+    """A tree with a running request of each of two groups, `a1` and `b1`."""
+    tree = ChunkedHashTree()
+    for name, text in (("a1", "aaaa"), ("b1", "bbbb")):
+        put(tree, name, text)
+        tree.add(name)
+    return tree
+
+
 operations = st.lists(
     st.tuples(
         st.sampled_from(["insert", "insert", "add", "add_best", "finish", "remove"]),
@@ -169,10 +178,7 @@ def test_a9_unequal_lengths_paper_takes_a_short_stranger_ours_a_long_sibling() -
 
 
 def test_mixed_batch_goes_on_with_the_group_of_the_last_admission() -> None:
-    tree = ChunkedHashTree()
-    for name, text in (("a1", "aaaa"), ("b1", "bbbb")):
-        put(tree, name, text)
-        tree.add(name)
+    tree = two_running()
     put(tree, "a2", "aaaa", arrival=0.0)
     put(tree, "b2", "bbbb", arrival=1.0)
     assert tree.find_best() == ("b2", 0, 0, 0, 0)
@@ -181,10 +187,7 @@ def test_mixed_batch_goes_on_with_the_group_of_the_last_admission() -> None:
 
 
 def test_empty_batch_goes_on_with_the_group_of_the_last_admission() -> None:
-    tree = ChunkedHashTree()
-    for name, text in (("a1", "aaaa"), ("b1", "bbbb")):
-        put(tree, name, text)
-        tree.add(name)
+    tree = two_running()
     put(tree, "c1", "cccc", arrival=0.0)
     put(tree, "b2", "bbbb", arrival=1.0)
     tree.finish("b1")
@@ -195,10 +198,7 @@ def test_empty_batch_goes_on_with_the_group_of_the_last_admission() -> None:
 
 
 def test_what_the_last_admission_had_does_not_count_as_missing() -> None:
-    tree = ChunkedHashTree()
-    for name, text in (("a1", "aaaa"), ("b1", "bbbb")):
-        put(tree, name, text)
-        tree.add(name)
+    tree = two_running()
     put(tree, "c1", "ccc", arrival=0.0)
     put(tree, "b2", "bbbbxx", arrival=1.0)
     tree.finish("b1")

@@ -38,6 +38,8 @@ _OUTLIER: Final = 3.0  # a step that took this many times the predicted time, or
 _FIRST: Final = 8  # steps that only show how long a step is
 _SHORTEST: Final = 1e-5  # seconds; no step of a model is shorter
 _SHORT: Final = 0.2  # of the mean, the least that a step counts as before there is a fit
+_LARGEST: Final = 1e40  # of a sum that is passed on; one that is not 0 is at least its inverse
+_MOST_STEPS: Final = 1e6  # by weight; what a fit forgets keeps them far below
 _ROUNDING: Final = 1e-6  # by which sums that are divided and added up again may contradict one another
 
 
@@ -100,13 +102,24 @@ class StepTime:
     def merge(self, rows: Iterable[Row]) -> None:
         """Adds the steps of other engines. ConfigurationError, and no change, if no fit can have such rows."""
         steps, products, sums = _read(rows)
+        trial = StepTime()
+        trial._add(steps, products, sums)
+        try:
+            trial._solve()
+        except (ArithmeticError, ValueError) as error:
+            raise ConfigurationError(f"no step time can be fitted to the sums: {error}") from error
+        if trial._covariance is not None and not all(map(isfinite, (trial._noise, *trial._coefficients))):
+            raise ConfigurationError("no step time can be fitted to the sums")
+        self._add(steps, products, sums)
+        self._solve()
+
+    def _add(self, steps: float, products: Sequence[Sequence[float]], sums: Sequence[float]) -> None:
         self._weight += steps
         for index in range(_COUNT):
             self._sums[index] += sums[index]
             for other in range(index, _COUNT):
                 self._products[index][other] += products[index][other]
         self._since = inf
-        self._solve()
 
     def predict(self, x: Sequence[float]) -> tuple[float, float]:
         """Seconds, and their standard error; infinite while there is no fit. x: also a difference of features."""
@@ -173,7 +186,8 @@ def _read(rows: Iterable[Row]) -> tuple[float, list[list[float]], list[float]]:
     found: dict[tuple[int, int], float] = {}
     steps = 0.0
     for index, other, _, name, weight, value in rows:
-        if name != SUM or not isfinite(value) or not 0.0 < weight < inf or (steps and not isclose(weight, steps)):
+        possible = value == 0.0 or 1.0 / _LARGEST < value < _LARGEST
+        if name != SUM or not possible or not 0.0 < weight < _MOST_STEPS or (steps and not isclose(weight, steps)):
             raise ConfigurationError(f"a fitted step time has sums of equal weights, not {name} {value}")
         steps, found[index, other] = weight, value
     wanted = {(index, other) for index in range(_COUNT) for other in range(index, _COUNT + 1)}
